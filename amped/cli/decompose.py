@@ -55,7 +55,7 @@ def decompose(request: RunRequest[M], session: VerbSession, tell: Tell[M] = _sho
             run.end(record, stop.signal, result)
             stop.agreed(comm)  # perhaps by now
             stop.saved = lambda: result
-            stop.tell(comm)
+            stop.report(comm)
         if model is not None:
             failed |= stop.signal is None and request.write_report(job, model, source, record, place)
             if place is not None:

@@ -13,7 +13,7 @@ from partitioner.validate import real, whole
 
 from ..errors import InputError
 from ..files import Outputs, write_text
-from ..models.scanned import ScannedRank, suggested
+from ..models.scanned import ScannedRank, suggestion
 from ..parallel.mpi import on_root
 from ..parallel.stopping import Stop
 from ..report.scan_picture import check_picture
@@ -84,7 +84,7 @@ def scan(request: ScanRequest, session: VerbSession) -> int:
         try:
             found = scanned(source, job.machine, request.options, request.asked, tell, Stop(stop, comm))
         except Stopped:
-            found = Scan(tuple(rows), (), suggested(rows), {})
+            found = Scan(tuple(rows), (), suggestion(rows), {})
             stop.saved = lambda: _saved(request, found)
             if comm.rank == 0:
                 _write(request, job, found)
@@ -95,7 +95,7 @@ def scan(request: ScanRequest, session: VerbSession) -> int:
             if found.tried:
                 table.end(found.suggestion)
             stop.agreed(comm)  # perhaps by now
-            stop.tell(comm)
+            stop.report(comm)
         return job.exit_code(stop.exit_code)
 
 

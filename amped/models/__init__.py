@@ -1,1 +1,1 @@
-"""What a decomposition gives: models that are saved, loaded and arranged."""
+"""Models that decompositions return: CP, Tucker and semi-sparse tensors, with loading, saving and alignment."""

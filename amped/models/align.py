@@ -1,4 +1,4 @@
-"""Tensors that functions and models take: any object that holds one, recognised alike in a fit and after it."""
+"""Conversion of users' tensors, arrays, tables and paths to the tensors that fits and models work on."""
 
 from __future__ import annotations
 
@@ -25,117 +25,119 @@ from .semisparse import SemiSparseTensor
 AnyTensor = SparseTensor | DenseTensor
 
 
-def tensor_or_path(name: str, given: Any) -> AnyTensor | str:
-    """Return an object of any library as a tensor, or a path as text.
+def tensor_or_path(name: str, source: Any) -> AnyTensor | str:
+    """Convert an object of any supported library to a tensor; return a path as text.
 
     Parameters
     ----------
     name : str
-        What errors call it.
-    given : tensor, array, model or path
+        The argument's name in error messages.
+    source : tensor, array, model or path
 
     Raises
     ------
     InputError
-        If it is none of these, or a table: whose keys are not known here.
+        If it is none of these. Tables are refused too, because their key columns are unknown here.
     """
-    if isinstance(given, (SparseTensor, DenseTensor)):
-        return given
-    if isinstance(given, SemiSparseTensor):
-        return given.to_sparse()
-    if isinstance(given, (str, bytes, os.PathLike)):
-        return file_name(given)
+    if isinstance(source, (SparseTensor, DenseTensor)):
+        return source
+    if isinstance(source, SemiSparseTensor):
+        return source.to_sparse()
+    if isinstance(source, (str, bytes, os.PathLike)):
+        return file_name(source)
     try:
-        found = tensor_of(given)
+        converted = tensor_of(source)
     except InputError as error:
         raise InputError(f"{name}: {error.cause}") from None
-    if found is None:
+    if converted is None:
         expected = "a tensor or array of a known library, or the path of a tensor"
-        raise InputError(f"{name} is of type {type(given).__name__}: expected {expected}")
-    return found
+        raise InputError(f"{name} is of type {type(source).__name__}: expected {expected}")
+    return converted
 
 
 def tensor_for(X: Any, labels: Labels | None, value: str | None = None, where: str | None = None) -> AnyTensor:
-    """Return an object as a tensor to compare with a model; a table is read as the model's own table was.
+    """Convert an object to a tensor that can be compared with a model; read a table as the model's table was read.
 
     Parameters
     ----------
     X : tensor, array or path; or a table: a frame, or the path of one
     labels : Labels, optional
-        Of the model. Their names are the keys of a table.
+        The model's labels. The names of its modes are the key columns of a table.
     value, where : str, optional
-        Of a table; see `amped.from_frame`. By default those of the model's own table.
+        Query of a table, see `amped.from_frame`; by default the query of the model's own table.
     """
     if isinstance(X, (str, bytes, os.PathLike)):
         X = os.fsdecode(X)
     if is_table(X) if isinstance(X, str) else _is_table_for(X, labels):
         if value is None and not isinstance(X, str):
             value = series_name(X)
-        form = _form(labels, value, where)
+        query = _query(labels, value, where)
         if not isinstance(X, str):
-            return read_frame(X, form)
-        return read(X, keys=form.key, value=form.value, where=form.where, missing=form.missing)
+            return read_frame(X, query)
+        return read(X, keys=query.key, value=query.value, where=query.where, missing=query.missing)
     if value is not None or where is not None:
-        raise InputError("value and where are for tables")
-    found = tensor_or_path("X", X)
-    return read(found) if isinstance(found, str) else found
+        raise InputError("value and where apply to tables only")
+    converted = tensor_or_path("X", X)
+    return read(converted) if isinstance(converted, str) else converted
 
 
-def _is_table_for(given: Any, labels: Labels | None) -> bool:
-    """Return whether an object is a table of the keys that a model has, and not a tensor.
+def _is_table_for(X: Any, labels: Labels | None) -> bool:
+    """Return whether an object is a table with the model's key columns, rather than a tensor.
 
-    A pandas frame is a matrix if its rows and columns are named as the model's modes, or if the model is not of a table
-    and some of its modes are no columns of the frame.
+    A pandas frame counts as a matrix if its axes are named as the model's modes, or if the model was not fitted to a
+    table and the frame lacks one of the model's key columns.
     """
-    if not is_matrix_or_table(given):
-        return is_table_object(given)
-    if labels is None or labels.names is None or [axis.name for axis in given.axes] == list(labels.names):
+    if not is_matrix_or_table(X):
+        return is_table_object(X)
+    if labels is None or labels.names is None or [axis.name for axis in X.axes] == list(labels.names):
         return False
-    return labels.query is not None or {str(name) for name in given.columns} >= set(labels.names)
+    return labels.query is not None or {str(name) for name in X.columns} >= set(labels.names)
 
 
-def _form(labels: Labels | None, value: str | None, where: str | None) -> ReadOptions:
-    """Return how a table is read like the model's own."""
+def _query(labels: Labels | None, value: str | None, where: str | None) -> ReadOptions:
+    """Return the read options that match the model's own table."""
     if labels is None or labels.names is None:
-        raise InputError("X is a table: the model's labels have no names, which would be its keys")
+        raise InputError("X is a table, but the model's modes have no names that could be its key columns")
     query = labels.query or TableQuery(missing="keep" if any(map(_has_missing, labels)) else "drop")
     value, where = query.value if value is None else value, query.where if where is None else where
     return ReadOptions(key=labels.names, value=value, where=where, missing=query.missing)
 
 
 def _has_missing(labels: NDArray[Any]) -> bool:
-    """Return whether the last label is missing: tables have it there."""
+    """Return whether the last label is missing: tables place the missing label last."""
     return bool(labels.size) and bool(labels[-1] is None or labels[-1] != labels[-1])
 
 
 def aligned(
     X: Any, shape: Sequence[int], labels: Labels | None, value: str | None = None, where: str | None = None
 ) -> AnyTensor:
-    """Return an object as a tensor of a model's shape, its indices in the order of the model's labels."""
+    """Convert an object to a tensor of the model's shape, with its indices in the order of the model's labels."""
     tensor = matched(tensor_for(X, labels, value, where), labels, known=True)
     if tensor.shape != tuple(shape):
         raise InputError(f"X has shape {tensor.shape}, the model {tuple(shape)}")
     (low, high), norm = NO_OVERFLOW, tensor.norm()
     if norm and not low <= norm <= high:
         limits = f"{low:.0e} to {high:.0e}"
-        raise InputError(f"the norm of X, {norm:.3g}, is beyond what float64 computes with, {limits}: scale its values")
+        raise InputError(f"the norm of X, {norm:.3g}, is outside the range of float64, {limits}: scale its values")
     return tensor
 
 
 def matched(tensor: AnyTensor, labels: Labels | None, leave: int | None = None, known: bool = False) -> AnyTensor:
-    """Return a tensor whose modes and indices are in the order of a model's names and labels, where both have some.
+    """Reorder a tensor's modes and indices to match a model's names and labels, where both have them.
 
-    See `relabelled`. A warning counts the nonzeros that are left out.
+    See `relabelled`. Nonzeros whose labels the model lacks are dropped, and a warning counts them.
     """
     if labels is None or tensor.labels is None:
         return tensor
     try:
-        found, lost = relabelled(in_order_of(tensor, labels), labels, leave, known)
+        converted, dropped = relabelled(in_order_of(tensor, labels), labels, leave, known)
     except InputError as error:
         raise InputError(f"X: {error.cause}") from None
     names = mode_names(labels, len(labels))
-    parts = [f"{count:,} for {name} ({shown(some)})" for name, (count, some) in zip(names, lost, strict=True) if count]
+    parts = [
+        f"{count:,} for {name} ({shown(some)})" for name, (count, some) in zip(names, dropped, strict=True) if count
+    ]
     if parts:
-        told = f"X: nonzeros with labels that the model does not know are left out: {', '.join(parts)}"
-        warnings.warn(told, InputWarning, stacklevel=4)
-    return found
+        message = f"X: dropped nonzeros with labels that the model does not have: {', '.join(parts)}"
+        warnings.warn(message, InputWarning, stacklevel=4)
+    return converted

@@ -1,4 +1,4 @@
-"""What a CP model says: the labels that make up its components, and how well it explains a tensor."""
+"""Interpretation of CP models: top labels of each component, residuals, fit and explained deviance."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 
-BLOCK = 1 << 16  # coordinates whose values are computed at once by a thread
-DENSE_BLOCK = 1 << 22  # elements of a dense tensor whose coordinates are there at once
-LEAST = 1e-10  # that a model of counts expects, in logarithms
+BLOCK = 1 << 16  # coordinates evaluated at once by a thread
+DENSE_BLOCK = 1 << 22  # elements of a dense tensor whose coordinates are in memory at once
+LEAST = 1e-10  # lower bound of the expected counts in logarithms
 
 Item = tuple[Any, float]
-"""A label, or an index where there are no labels, and its number in a column."""
+"""A label (an index if the mode has no labels) and its entry in a column of the factor matrix."""
 
 
 class Component(NamedTuple):
-    """One component: what it weighs, and the labels that have most of it.
+    """One component of a CP model: its weight and its top labels.
 
     Attributes
     ----------
     number : int
-        Counted from 0.
+        Number of the component, counted from 0.
     weight : float
-        The component's length.
+        Norm of the component.
     share : float
-        Of the model: of what its components add up to.
+        Share of the component in the model; see `KruskalTensor.shares`.
     top : tuple
-        For each mode (label, number in the column), the largest magnitude first.
+        For each mode the pairs (label, entry in the column), the largest magnitude first.
     """
 
     number: int
@@ -47,14 +47,14 @@ class Component(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A value that a tensor holds, and what a model says of it.
+    """An entry of a tensor, and the model's value there.
 
     Attributes
     ----------
     labels : tuple
-        One a mode; indices where there are no labels.
+        One label per mode; indices if the tensor has no labels.
     value, expected : float
-        The tensor's, and the model's.
+        The tensor's value and the model's value.
     """
 
     labels: tuple[Any, ...]
@@ -63,16 +63,16 @@ class Entry(NamedTuple):
 
 
 class Residuals(NamedTuple):
-    """Where a model explains a tensor least.
+    """The entries and labels where a model fits a tensor worst.
 
     Attributes
     ----------
     entries : tuple of Entry
-        Those values that are farthest from what is expected, the farthest first.
+        Entries with the largest residuals, the largest first.
     labels : tuple
-        For each mode (label, share of `squared`), the largest first.
+        For each mode the pairs (label, share of `squared`), the largest first.
     squared : float
-        Distances of all values that the tensor holds, squared and added up.
+        Sum of the squared residuals over all stored entries.
     """
 
     entries: tuple[Entry, ...]
@@ -81,10 +81,10 @@ class Residuals(NamedTuple):
 
 
 def shares(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
-    """Return each component's share of the model, (R,); they add up to 1.
+    """Return each component's share of the model, (R,); the shares add up to 1.
 
-    Where no number is negative, a share is of the model's sum. Otherwise it is of its squared norm: the inner product
-    of the component with the whole model, which is below 0 for one that takes away from others more than it adds.
+    If no number is negative, the share is that of the model's sum. Otherwise it is that of the model's squared norm:
+    the inner product of the component with the whole model, which is negative if the component mostly cancels others.
     """
     if all(f.min(initial=0) >= 0 for f in factors):
         parts = weights * np.prod([f.sum(axis=0, dtype=np.float64) for f in factors], axis=0)
@@ -92,14 +92,13 @@ def shares(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]]) -> NDA
         exact = [f.astype(np.float64, copy=False) for f in factors]
         parts = weights * (np.prod([f.T @ f for f in exact], axis=0) @ weights)
     total = parts.sum()
-    found: NDArray[np.float64] = parts / total if total > 0 else np.zeros_like(parts)
-    return found
+    return parts / total if total > 0 else np.zeros_like(parts)
 
 
 def components(
     weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], labels: Labels | None, count: int
 ) -> list[Component]:
-    """Return the components in their order, with up to `count` labels a mode; zeros are left out."""
+    """Return the components in order, with up to `count` labels per mode; zero entries are left out."""
     parts = shares(weights, factors)
     tops = [tops_of(factor, None if labels is None else labels[mode], count) for mode, factor in enumerate(factors)]
     return [
@@ -108,19 +107,19 @@ def components(
 
 
 def tops_of(factor: NDArray[Any], labels: NDArray[Any] | None, count: int) -> list[tuple[Item, ...]]:
-    """Return, for each column, its largest numbers and their labels."""
+    """Return, for each column, its `count` entries of largest magnitude with their labels."""
     sizes = np.abs(factor)
     count = min(count, len(factor))
-    found = []
+    tops = []
     for r in range(factor.shape[1]):
         rows = np.argpartition(-sizes[:, r], count - 1)[:count] if count else np.empty(0, np.intp)
         rows = rows[np.lexsort((rows, -sizes[rows, r]))]
-        found.append(tuple((label_of(labels, row), float(factor[row, r])) for row in rows if factor[row, r]))
-    return found
+        tops.append(tuple((label_of(labels, row), float(factor[row, r])) for row in rows if factor[row, r]))
+    return tops
 
 
 def label_of(labels: NDArray[Any] | None, row: int) -> Any:
-    """Return what a row stands for: a number, text or time of Python's or NumPy's; its index without labels."""
+    """Return the label of a row as a plain Python object where possible; without labels, the index."""
     if labels is None:
         return int(row)
     label = labels[row]
@@ -128,10 +127,10 @@ def label_of(labels: NDArray[Any] | None, row: int) -> Any:
 
 
 def readable_signs(bulk: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return signs for the columns, (order, R), that leave all components as they are, and make their bulk positive.
+    """Return signs, (order, R), that make the columns mostly positive and leave every component unchanged.
 
-    The bulk of a column is the sum of its squares with their numbers' signs, divided by that of its squares. Signs come
-    in pairs: where that leaves one mode over, it is the one that is least clear.
+    `bulk`, (order, R), is the sum of a column's signed squares divided by its sum of squares. A component's signs must
+    multiply to 1; if one sign is left over, the column whose bulk is closest to 0 takes it.
     """
     signs = np.where(bulk < 0, -1.0, 1.0)
     odd = np.flatnonzero(np.prod(signs, axis=0) < 0)
@@ -142,30 +141,30 @@ def readable_signs(bulk: NDArray[np.float64]) -> NDArray[np.float64]:
 def values_at(
     weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], columns: Sequence[NDArray[np.integer[Any]]]
 ) -> NDArray[np.float64]:
-    """Return the model's values at some coordinates, (n,), one array of indices a mode; in threads."""
+    """Return the model's values at the given coordinates (one index array per mode), (n,); multithreaded."""
     count = len(columns[0])
-    found = np.empty(count)
+    values = np.empty(count)
 
     def block(begin: int) -> None:
         part = slice(begin, begin + BLOCK)
         rows = weights[None, :] * factors[0][columns[0][part]]
         for factor, column in zip(factors[1:], columns[1:], strict=True):
             rows *= factor[column[part]]
-        found[part] = rows.sum(axis=1)
+        values[part] = rows.sum(axis=1)
 
     begins = range(0, count, BLOCK)
     side_by_side(block, begins, min(usable_cores(), max(1, len(begins))))
-    return found
+    return values
 
 
 Block = tuple[Sequence[NDArray[np.integer[Any]]], NDArray[Any]]
-"""Coordinates, one array of indices a mode, and the values there."""
+"""Coordinates, one index array per mode, and the values there."""
 
 
 @singledispatch
 def blocks_of(tensor: Any) -> Iterator[Block]:
-    """Yield what a tensor holds: its nonzeros, or all of its elements some at a time. All must be finite."""
-    raise TypeError(f"no elements of {type(tensor).__name__} are known")
+    """Yield a tensor's entries in blocks: its nonzeros, or all elements of a dense one. Every value must be finite."""
+    raise TypeError(f"cannot enumerate the elements of {type(tensor).__name__}")
 
 
 @blocks_of.register
@@ -187,7 +186,7 @@ def _(tensor: DenseTensor) -> Iterator[Block]:
 
 
 def _not_finite(values: NDArray[Any]) -> int | None:
-    """Return the place of the first value that is not finite, if there is one."""
+    """Return the position of the first value that is not finite; None if there is none."""
     for begin in range(0, values.size, DENSE_BLOCK):
         finite = np.isfinite(values[begin : begin + DENSE_BLOCK])
         if not finite.all():
@@ -202,25 +201,26 @@ def residuals(
     labels: Labels | None,
     count: int,
 ) -> Residuals:
-    """Return the held values, and the labels of each mode, that are farthest from what is expected."""
+    """Return the entries, and for each mode the labels, with the largest residuals."""
     sums, farthest = [np.zeros(length) for length in tensor.shape], list[tuple[float, tuple[int, ...], float, float]]()
     for columns, values in blocks_of(tensor):
         expected = values_at(weights, factors, columns)
         squares = np.square(values - expected)
         for total, column in zip(sums, columns, strict=True):
             total += np.bincount(column, squares, total.size)
-        few = min(count, squares.size)
-        for row in np.argpartition(-squares, few - 1)[:few] if few else ():
+        top = min(count, squares.size)
+        for row in np.argpartition(-squares, top - 1)[:top] if top else ():
             place = tuple(int(column[row]) for column in columns)
             farthest.append((float(squares[row]), place, float(values[row]), float(expected[row])))
         farthest = sorted(farthest, key=lambda each: (-each[0], each[1]))[:count]
-    known = [None] * len(sums) if labels is None else labels
+    labels_by_mode = [None] * len(sums) if labels is None else labels
     entries = tuple(
-        Entry(tuple(map(label_of, known, place)), value, expected) for _, place, value, expected in farthest
+        Entry(tuple(map(label_of, labels_by_mode, place)), value, expected) for _, place, value, expected in farthest
     )
     squared = float(sums[0].sum())
     by_mode = [
-        tops_of(total[:, None] / (squared or 1.0), each, count)[0] for total, each in zip(sums, known, strict=True)
+        tops_of(total[:, None] / (squared or 1.0), each, count)[0]
+        for total, each in zip(sums, labels_by_mode, strict=True)
     ]
     return Residuals(entries, tuple(by_mode), squared)
 
@@ -234,15 +234,15 @@ def inner_product(
 
 
 def dot(values: NDArray[Any], expected: NDArray[np.float64]) -> float:
-    """Return the inner product of values with those of a model, summed pairwise: millions lose no digits."""
+    """Return the inner product of a tensor's values and a model's, summed pairwise in double precision."""
     return float(np.sum(np.multiply(values, expected, dtype=np.float64)))
 
 
 def fit_of(tensor: SparseTensor | DenseTensor, size: float, inner: float) -> float:
-    """Return ``1 - ||X - M|| / ||X||`` from a model's norm and its inner product with the tensor."""
+    """Return the fit ``1 - ||X - M|| / ||X||``. `size` is the norm of M, `inner` the inner product of M and X."""
     norm = tensor.norm()
     if not norm:
-        raise InputError("X has no values but zeros")
+        raise InputError("X has only zeros")
     return 1 - float(np.sqrt(max(0.0, norm**2 + size**2 - 2 * inner))) / norm
 
 
@@ -254,16 +254,18 @@ def tensor_sum(tensor: SparseTensor | DenseTensor) -> float:
 def explained_deviance(
     weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], tensor: SparseTensor | DenseTensor
 ) -> float:
-    """Return how far a model of counts has come from one rate for all elements, 0, to each count itself, 1.
+    """Return the share of the deviance that a Poisson model explains.
 
-    The deviance is twice what the Poisson log-likelihood of the counts lacks of the highest there is. Expected counts
-    are taken to be at least `LEAST` where something was counted.
+    It is 0 for one rate for all elements, and 1 for the counts themselves.
+
+    The deviance is twice the difference between the largest possible Poisson log-likelihood and the model's. Expected
+    counts are clamped to at least `LEAST` where a count is positive.
     """
     total, model, uniform = 0.0, 0.0, 0.0
     for columns, values in blocks_of(tensor):
-        held = values > 0
-        counts = values[held].astype(np.float64)
-        expected = np.maximum(values_at(weights, factors, [column[held] for column in columns]), LEAST)
+        positive = values > 0
+        counts = values[positive].astype(np.float64)
+        expected = np.maximum(values_at(weights, factors, [column[positive] for column in columns]), LEAST)
         total += counts.sum()
         model += float(counts @ np.log(counts / expected))
         uniform += float(counts @ np.log(counts))

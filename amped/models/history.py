@@ -1,4 +1,4 @@
-"""What a model's file keeps of the run that made it: numbers after each iteration, and the record."""
+"""The history of a run in a model's file: the metrics of each iteration, and the record of the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FITS, CONVERGED, SERIES, RUN = "fits", "converged", "series_", "run"
 
 
 class AnyModel(Protocol):
-    """A decomposition of any kind, and the history of the run that made it."""
+    """A decomposition of any kind, with the history of the run that made it."""
 
     factors: list[NDArray[Any]]
     fits: tuple[float, ...]
@@ -32,10 +32,10 @@ class AnyModel(Protocol):
 
     @property
     def labels(self) -> Labels | None:
-        """What the rows of the factor matrices stand for, if the tensor had labels."""
+        """Labels of the rows of each factor matrix, or None."""
 
     def labelled(self, labels: Iterable[ArrayLike] | None) -> Self:
-        """Give this model, in place, labels of its indices."""
+        """Label the rows of the factor matrices, in place."""
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write the model with its labels and history to an ``.npz`` file."""
@@ -49,19 +49,19 @@ M_co = TypeVar("M_co", bound=AnyModel, covariant=True)
 
 
 def history_arrays(model: AnyModel) -> dict[str, NDArray[Any]]:
-    """Return the history of a model as plain arrays, by their names in its file; nothing if there is none."""
-    found: dict[str, NDArray[Any]] = {f"{SERIES}{name}": np.array(each) for name, each in model.series.items()}
+    """Return a model's history as plain arrays, keyed by their names in the model's file; empty without a history."""
+    arrays: dict[str, NDArray[Any]] = {f"{SERIES}{name}": np.array(each) for name, each in model.series.items()}
     if model.fits:
-        found[FITS] = np.array(model.fits)
-    if found:
-        found[CONVERGED] = np.array(model.converged)
+        arrays[FITS] = np.array(model.fits)
+    if arrays:
+        arrays[CONVERGED] = np.array(model.converged)
     if model.run:
-        found[RUN] = np.frombuffer(json.dumps(model.run, default=str).encode(), np.uint8)
-    return found
+        arrays[RUN] = np.frombuffer(json.dumps(model.run, default=str).encode(), np.uint8)
+    return arrays
 
 
 def take_history(model: AnyModel, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Give a model the history in its file; arrays by these names that mean something else are ignored."""
+    """Set a model's history from the arrays of its file; arrays of these names but of another type are ignored."""
     model.fits = _numbers(arrays.get(FITS))
     names = [name for name in arrays if name.startswith(SERIES)]
     model.series = {name.removeprefix(SERIES): each for name in names if (each := _numbers(arrays[name]))}
@@ -79,7 +79,7 @@ def _record(array: NDArray[Any] | None) -> dict[str, Any]:
     if array is None or array.dtype != np.uint8:
         return {}
     try:
-        found = json.loads(array.tobytes())
+        record = json.loads(array.tobytes())
     except (ValueError, RecursionError):
         return {}
-    return sound(found) if isinstance(found, dict) else {}
+    return sound(record) if isinstance(record, dict) else {}

@@ -1,4 +1,4 @@
-"""CP models as other libraries and files have them; libraries are imported when they are asked for."""
+"""Conversion of CP models to and from other libraries, which are imported on first use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..errors import InputError
 from .ktensor_text import write_ktensor
 
 
-class Forms(Labelled, Unconverted):
-    """What a CP model is elsewhere. Its own class has weights and factor matrices, and makes one of them."""
+class Conversions(Labelled, Unconverted):
+    """Mixin with the conversions of a CP model. The subclass provides weights, factor matrices and the constructor."""
 
     DENSE = "full"
 
@@ -34,54 +34,67 @@ class Forms(Labelled, Unconverted):
     def _of(cls, model: Any) -> Self:
         head, factors = parts_of(model) or (np.empty((0, 0)), [])
         if head is not None and head.ndim != 1:
-            raise InputError(f"a {type(model).__name__} is no CP model, which has weights and factor matrices")
+            raise InputError(f"a {type(model).__name__} is not a CP model: weights and factor matrices are missing")
         weights = np.ones(factors[0].shape[1]) if head is None else head.copy()
         return cls(weights, [each.copy() for each in factors])
 
     @classmethod
     def from_pyttb(cls, model: Any) -> Self:
-        """Return a pyttb ``ktensor`` as one of these.
+        """Convert a pyttb ``ktensor``; its components keep their order.
 
         Parameters
         ----------
         model : pyttb.ktensor
-            Its components stay in their order. `InputError` says if it is none.
+
+        Raises
+        ------
+        InputError
+            If `model` is not a ``ktensor``.
         """
         return cls._of(model)
 
     @classmethod
     def from_tensorly(cls, model: Any) -> Self:
-        """Return a TensorLy ``CPTensor`` as one of these.
+        """Convert a TensorLy ``CPTensor``.
 
         Parameters
         ----------
         model : tensorly.cp_tensor.CPTensor or tuple
-            Or a pair of weights, or None, and matrices. `InputError` says if it is neither.
+            Or a pair of weights (or None) and factor matrices.
+
+        Raises
+        ------
+        InputError
+            If `model` is neither.
         """
         return cls._of(model)
 
     def to_pyttb(self) -> Any:
-        """Return pyttb's `ktensor`, in float64; raise `InputError` if that is not installed."""
+        """Convert to pyttb's `ktensor`, in float64; raise `InputError` if pyttb is not installed."""
         return library("pyttb").ktensor([f.astype(np.float64) for f in self.factors], self.weights.copy())
 
     def to_tensorly(self) -> Any:
-        """Return TensorLy's `CPTensor`, of copies as NumPy arrays; raise `InputError` if that is not installed."""
+        """Convert to TensorLy's `CPTensor` of NumPy copies; raise `InputError` if TensorLy is not installed."""
         library("tensorly")
         from tensorly.cp_tensor import CPTensor
 
         return CPTensor((self.weights.copy(), [f.copy() for f in self.factors]))
 
     def export(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
-        """Write the model as text, a ``ktensor`` of the Tensor Toolbox, which pyttb, GenTen and MATLAB read.
+        """Write the model as text: the ``ktensor`` format of the Tensor Toolbox, which pyttb, GenTen and MATLAB read.
 
-        Numbers stay as they are, labels are left out. `amped.load` and ``init=`` take such a file.
+        Numbers are written exactly; labels are left out. `amped.load` and ``init=`` accept the file.
 
         Parameters
         ----------
         path : path
-            `InputError` says why it cannot be written.
         replace : bool
-            Whether a file that is there is replaced, or refused.
+            Whether an existing file is replaced. If False, an existing file is an error.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
         """
         write_ktensor(path, self.weights, self.factors, replace)
 
@@ -91,12 +104,17 @@ class Forms(Labelled, Unconverted):
         Parameters
         ----------
         mode : int
-            Counted from 0. `InputError` says if there is no such mode, or no pandas.
+            Counted from 0.
 
         Returns
         -------
         pandas.DataFrame
-            (I_mode, R): a row for each label, a column for each component.
+            (I_mode, R): one row per label, one column per component.
+
+        Raises
+        ------
+        InputError
+            If the model has no such mode, or pandas is not installed.
         """
         try:
             import pandas
@@ -110,13 +128,12 @@ class Forms(Labelled, Unconverted):
         return pandas.DataFrame(self.factors[mode].copy(), index=index)
 
     def to_frames(self) -> tuple[NDArray[np.float64], list[Any]]:
-        """Return weights and factor matrices with their labels, as TensorLy-Viz takes them.
+        """Return the weights, and the factor matrices as labelled frames, the form that TensorLy-Viz takes.
 
         Returns
         -------
         weights : (R,) float64 array
-            The lengths of the components.
         factors : list of pandas.DataFrame
-            Each matrix as a `frame`.
+            The factor matrices, each as returned by `frame`.
         """
         return self.weights.copy(), [self.frame(mode) for mode in range(len(self.factors))]

@@ -21,33 +21,35 @@ from .align import aligned
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
 from .explained import Component, Residuals, components, fit_of, inner_product, readable_signs, residuals, shares
 from .history import history_arrays, take_history
-from .interop import Forms
+from .interop import Conversions
 from .record import MODEL as MODEL
 
 
-class KruskalTensor(Forms):
-    """A sum of rank-one tensors, ``sum_r weights[r] * factors[0][:, r] o factors[1][:, r] o ...``.
+class KruskalTensor(Conversions):
+    """A CP model: a sum of rank-one tensors, ``sum_r weights[r] * factors[0][:, r] o factors[1][:, r] o ...``.
+
+    ``weights, factors = model`` unpacks a model.
 
     Parameters
     ----------
     weights : (R,) array
-        The lengths of the components; kept in float64.
+        Weights of the components; stored in float64.
     factors : sequence of (I_n, R) arrays
-        One for each mode: a row for each index, a column for each component.
+        One factor matrix per mode: one row per index, one column per component.
     fits : sequence of float
-        Fit after each iteration of the decomposition that made it, if any.
+        Fit after each iteration of the decomposition that made the model.
     converged : bool
-        Whether the fit changed less than the tolerance before the iterations ran out.
+        Whether the stopping test was met before the iterations ran out.
     series : mapping of str to sequences of float, optional
-        What else was noted after each iteration, by name.
+        Other metrics recorded after each iteration, by name.
 
     Attributes
     ----------
     labels : tuple of (I_n,) arrays, or None
-        What the rows of the factor matrices stand for, where the tensor had labels. Strings are in NumPy's StringDType.
+        Labels of the rows of the factor matrices, if the tensor had labels. Strings use NumPy's StringDType.
 
     run : dict
-        What is known of the run that made it, as ``run.json`` has it; empty where nothing is.
+        The record of the run that made the model, as in ``run.json``; empty if unknown.
 
     Notes
     -----
@@ -84,27 +86,27 @@ class KruskalTensor(Forms):
         return tuple(f.shape[0] for f in self.factors)
 
     def arranged(self, norm: int = 2) -> KruskalTensor:
-        """Return the same tensor with columns of unit norm, and weights descending.
+        """Return a copy with columns of unit norm and the components sorted by descending weight.
 
         Parameters
         ----------
         norm : {2, 1}
-            Which norm of a column becomes 1.
+            The norm of the columns that becomes 1.
 
         Returns
         -------
         KruskalTensor
-            A copy: factors of integers become float64.
+            A copy; integer factor matrices become float64.
         """
         factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.factors]
-        found = KruskalTensor(self.weights, factors, self.fits, self.converged, self.series)
-        found.run = dict(self.run)
-        return found.labelled(self.labels).arrange(norm=norm)
+        copy = KruskalTensor(self.weights, factors, self.fits, self.converged, self.series)
+        copy.run = dict(self.run)
+        return copy.labelled(self.labels).arrange(norm=norm)
 
     def arrange(self, scales: NDArray[np.float64] | float = 1.0, norm: int = 2) -> KruskalTensor:
-        """Give this tensor, in place, columns of unit 2-norm, or 1-norm, and weights descending.
+        """Normalise the columns to unit 2-norm or 1-norm and sort the components by descending weight, in place.
 
-        Columns are taken to be multiplied with `scales`, (order, R), which are not negative.
+        The columns are first multiplied by `scales`, (order, R), which must not be negative.
         """
         norms = [column_norms(f, norm) for f in self.factors]
         weights = self.weights * np.prod(np.multiply(norms, scales), axis=0)
@@ -128,57 +130,58 @@ class KruskalTensor(Forms):
         deadline: float | None = None,
         **options: Any,
     ) -> NDArray[Any]:
-        """Return rows of a mode for new data: what its indices have of the components. Collective.
+        """Fit the rows of one mode to new data, with the other factor matrices fixed. Collective.
 
-        The other modes' columns stay as they are. The rows minimise the loss that the model was fitted with: least
-        squares, or the Poisson deviance. They hold the weights: ``X`` is about ``KruskalTensor(ones, factors)`` with
-        these rows in the place of ``factors[mode]``.
+        The rows minimise the loss that the model was fitted with (least squares or the Poisson deviance), so that ``X``
+        is approximately ``KruskalTensor(ones, factors)`` with the returned rows in place of ``factors[mode]``: the rows
+        include the weights.
 
         Parameters
         ----------
         X : tensor, array, table or path
-            Of any length in `mode`. In the other modes its labels are matched to this model's: nonzeros with labels
-            that the model does not know are left out, and told of. Where either has no labels it is as long as this
-            tensor there. A table (a frame, or a file of one) has this model's keys. Under ``mpirun`` rank 0's counts.
+            New data. Its length in `mode` is free. In the other modes its labels are matched to the model's labels;
+            nonzeros whose labels the model lacks are dropped, with a warning. If either has no labels, the lengths must
+            be equal. A table (a frame, or the file of one) must have the model's key columns. Under ``mpirun`` the data
+            of rank 0 is used.
         mode : int
             Counted from 0.
         loss : {"gaussian", "poisson"}, optional
-            By default the loss of the model: "poisson" after `cp_apr`.
+            By default the loss that the model was fitted with: "poisson" after `cp_apr`.
         nonnegative : bool, optional
-            Whether rows are non-negative. By default they are if the model was fitted so in this mode, and always with
-            the Poisson loss.
+            Whether the rows must be non-negative. By default they must if the model was fitted so in this mode. With
+            the Poisson loss they always are.
         ridge : float
-            Added to the diagonal of the Gram matrix of the other modes' columns, taken to be of unit 2-norm. Not with
-            the Poisson loss.
+            Added to the diagonal of the Gram matrix of the other modes' columns, taken as columns of unit 2-norm. Not
+            available with the Poisson loss.
         value, where : str, optional
-            Of a table: what is summed, and which rows are read; see `from_frame`. By default as for the table that the
-            model was fitted to; ``where="true"`` reads all rows, ``value="count(*)"`` counts them.
+            Of a table: the expression to sum and the filter of the rows; see `from_frame`. The defaults are those of
+            the table that the model was fitted to; ``where="true"`` reads all rows, ``value="count(*)"`` counts them.
         deadline : float, optional
-            Seconds; see `cp_als`.
+            In seconds; see `cp_als`.
         **options : optional
-            Those of `amped.Options`, such as `device` and `precision`.
+            Fields of `amped.Options`, such as `device` and `precision`.
 
         Returns
         -------
         (I_mode, R) array
-            float32 or float64 by the option `precision`; the same on every rank. A row without nonzeros is zero, and so
-            is the column of a component that is zero in another mode. Rows are in the order of the labels of `X`; of a
-            table that is `from_frame`'s.
+            float32 or float64 according to the option `precision`; the same on every rank. Rows without nonzeros are
+            zero, and so is the column of a component that is zero in another mode. Rows are in the order of the labels
+            of `X`; for a table, in the order that `from_frame` gives them.
 
         Raises
         ------
         InputError
-            If an argument is at fault, or the shape of `X`.
+            If an argument is invalid or the shape of `X` does not match.
 
         Examples
         --------
         >>> model = cp_als(january, rank=16, nonnegative=True)  # doctest: +SKIP
         >>> rows = model.transform(february, 0, nonnegative=True)  # doctest: +SKIP
         """
-        how = {"loss": loss, "nonnegative": nonnegative, "ridge": ridge, "deadline": deadline, **options}
+        arguments = {"loss": loss, "nonnegative": nonnegative, "ridge": ridge, "deadline": deadline, **options}
         from ..api.projection import transformed
 
-        return transformed(self, X, mode, value, where, how)
+        return transformed(self, X, mode, value, where, arguments)
 
     @property
     def loss(self) -> str:
@@ -195,7 +198,7 @@ class KruskalTensor(Forms):
         return tuple(mode for mode in modes if mode in known) if isinstance(known, list) else ()
 
     def signed(self) -> KruskalTensor:
-        """Give columns, in place, signs that make their bulk positive; components stay as they are."""
+        """Flip the signs of columns, in place, so that they are mostly positive; the components do not change."""
         bulk = [column_sums(lambda rows: rows * np.abs(rows), f) for f in self.factors]
         sizes = [np.where((size := column_norms(f, 2)) > 0, size, 1) for f in self.factors]
         for factor, signs in zip(self.factors, readable_signs(np.divide(bulk, np.square(sizes))), strict=True):
@@ -209,23 +212,24 @@ class KruskalTensor(Forms):
         Returns
         -------
         (R,) float64 array
-            They add up to 1: of the model's sum, where no number is negative; otherwise of its squared norm.
+            The shares add up to 1. They are shares of the model's sum if no number is negative, otherwise of its
+            squared norm.
         """
         return shares(self.weights, self.factors)
 
     def top(self, count: int = 5) -> list[Component]:
-        """Return the components, each with the labels that have most of it.
+        """Return the components with their top labels.
 
         Parameters
         ----------
         count : int
-            Labels of each mode, at most.
+            Maximum number of labels per mode.
 
         Returns
         -------
         list of Component
-            `number`, `weight`, `share` of the model, and `top`: for each mode (label, number in the column), the
-            largest magnitude first. Without labels indices stand in their place; zeros are left out.
+            `number`, `weight`, `share` of the model, and `top`: for each mode the pairs (label, entry in the column),
+            the largest magnitude first. Without labels, indices take their place. Zero entries are left out.
 
         Examples
         --------
@@ -234,14 +238,19 @@ class KruskalTensor(Forms):
         return components(self.weights, self.factors, self.labels, whole("count", count, 1))
 
     def plot(self, path: str | os.PathLike[str], top: int = 6) -> None:
-        """Draw the components by modes: curves of ordered labels, bars of others.
+        """Draw the components, one panel per component and mode: curves for ordered labels, bars for others.
 
         Parameters
         ----------
         path : path
-            ``.png``, ``.svg`` or ``.pdf``. `InputError` says why it cannot be written, or that Matplotlib is missing.
+            ``.png``, ``.svg`` or ``.pdf``.
         top : int
-            How many labels have bars.
+            Maximum number of bars.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written, or Matplotlib is not installed.
         """
         from ..report.pictures import draw
 
@@ -250,17 +259,17 @@ class KruskalTensor(Forms):
     def report(
         self, path: str | os.PathLike[str], X: Any = None, *, value: str | None = None, where: str | None = None
     ) -> None:
-        """Write a report, an HTML file that needs nothing else: how well it fits, and the components with pictures.
+        """Write a self-contained HTML report: the fit, and the components with pictures.
 
         Parameters
         ----------
         path : path
-            A file that is there is replaced.
+            An existing file is replaced.
         X : tensor, array, table or path, optional
-            What this is a model of; see `score`. The report then has its fit to this, and the values that it expects
-            least.
+            The data that the model was fitted to; see `score`. The report then includes the fit to it and the entries
+            with the largest residuals.
         value, where : str, optional
-            Of a table; see `transform`.
+            Query of a table; see `transform`.
 
         Raises
         ------
@@ -272,46 +281,47 @@ class KruskalTensor(Forms):
         write_report(self, path, None if X is None else self._aligned(X, value, where))
 
     def score(self, X: Any, *, value: str | None = None, where: str | None = None) -> float:
-        """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; what a sparse one lacks counts as 0.
+        """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; absent elements count as 0.
 
         Parameters
         ----------
         X : tensor, array, table or path
-            Of this model's shape, or with this model's labels in any order; a table has this model's keys. The fit is
-            computed on this process's host, in double precision.
+            Has this model's shape, or this model's labels in any order; a table must have the model's key columns. The
+            fit is computed by this process on the host, in double precision.
         value, where : str, optional
-            Of a table; see `transform`.
+            Query of a table; see `transform`.
 
         Returns
         -------
         float
-            1 where the model equals the tensor.
+            1 if the model equals the tensor.
 
         Raises
         ------
         InputError
-            If the shapes differ, or `X` is all zeros.
+            If the shapes differ, or `X` has only zeros.
         """
         tensor = self._aligned(X, value, where)
         return fit_of(tensor, self.norm(), inner_product(self.weights, self.factors, tensor))
 
     def residuals(self, X: Any, count: int = 10, *, value: str | None = None, where: str | None = None) -> Residuals:
-        """Return where this model explains a tensor least: values that it does not expect, and their labels.
+        """Return the entries, and the labels of each mode, with the largest residuals.
 
         Parameters
         ----------
         X : tensor, array, table or path
-            See `score`. Of a sparse tensor only the nonzeros are looked at: not what is absent, but expected.
+            See `score`. For a sparse tensor only the nonzeros are examined, not absent elements for which the model
+            expects a value.
         count : int
-            How many values, and labels of each mode, are returned at most.
+            Maximum number of entries, and of labels per mode.
         value, where : str, optional
-            Of a table; see `transform`.
+            Query of a table; see `transform`.
 
         Returns
         -------
         Residuals
-            `entries`: (labels, value, expected), the farthest first; `labels`: of each mode (label, share of all
-            squared distances); `squared`: their sum.
+            `entries`: (labels, value, expected), the largest residual first; `labels`: for each mode the pairs (label,
+            share of the squared residuals); `squared`: the sum of the squared residuals.
         """
         tensor = self._aligned(X, value, where)
         return residuals(self.weights, self.factors, tensor, self.labels, whole("count", count, 1))
@@ -320,27 +330,31 @@ class KruskalTensor(Forms):
         return aligned(X, self.shape, self.labels, value, where)
 
     def norm(self) -> float:
-        """Return the Frobenius norm of the tensor, without forming it."""
+        """Return the Frobenius norm of the tensor without forming it."""
         grams = [f.astype(np.float64, copy=False) for f in self.factors]
         product = np.prod([g.T @ g for g in grams], axis=0)
         return float(np.sqrt(max(0.0, self.weights @ product @ self.weights)))
 
     def full(self) -> NDArray[np.float64]:
-        """Return the dense tensor: for small shapes. Raise `InputError` if memory has no room for it."""
+        """Return the dense tensor, for small shapes. Raise `InputError` if it does not fit into memory."""
         return full(self.weights, self.factors)
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
-        """Write weights, factor matrices, labels, and how the model was made, to an ``.npz`` file.
+        """Write the weights, factor matrices, labels and history to an ``.npz`` file.
 
-        Its arrays are ``weights``, ``factor_0 ...``, and, where known, ``labels_0 ...``, ``fits``, ``converged``,
+        Its arrays are ``weights``, ``factor_0 ...`` and, if known, ``labels_0 ...``, ``fits``, ``converged``,
         ``series_NAME`` and ``run`` (the record as JSON).
 
         Parameters
         ----------
         path : path
-            `InputError` says why it cannot be written, also if the ending is that of another format.
         replace : bool
-            Whether a file that is there is replaced, or refused.
+            Whether an existing file is replaced. If False, an existing file is an error.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written, or its name has the extension of another format.
         """
         factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
         arrays = {"weights": self.weights, **factors, **named(self.labels), **history_arrays(self)}
@@ -348,12 +362,16 @@ class KruskalTensor(Forms):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KruskalTensor:
-        """Read what `save` wrote.
+        """Read a model that `save` wrote.
 
         Parameters
         ----------
         path : path
-            `InputError` says what is wrong with it.
+
+        Raises
+        ------
+        InputError
+            If the file is not a valid model.
         """
         arrays = read_npz(path)
         factors = factors_in(arrays, path)
@@ -366,7 +384,7 @@ class KruskalTensor(Forms):
         return model
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the weights, then the list of factor matrices: ``weights, factors = model``, as TensorLy has it."""
+        """Yield the weights, then the list of factor matrices, as TensorLy does: ``weights, factors = model``."""
         yield self.weights
         yield self.factors
 

@@ -1,16 +1,16 @@
-"""CP models as text of the Tensor Toolbox: what pyttb's and GenTen's ``export_ktensor`` write, and MATLAB's.
+"""The ``ktensor`` text format of the Tensor Toolbox for CP models, as MATLAB, pyttb and GenTen write it.
 
     ktensor
-    3               modes
-    5 4 3           their lengths
-    2               components
+    3               number of modes
+    5 4 3           mode lengths
+    2               number of components
     1.5 0.5         weights
-    matrix          one for each mode: what GenTen calls a facmatrix, too
-    2
-    5 2
-    ...             a row a line
+    matrix          one block per mode; GenTen also writes facmatrix
+    2               dimensions of the matrix
+    5 2             its rows and columns
+    ...             one row per line
 
-Lines that begin with ``#``, ``%`` or ``//``, and empty ones, may stand between these parts. Labels have no place in it.
+Empty lines, and lines that begin with ``#``, ``%`` or ``//``, may stand between these parts. Labels are not stored.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from ..files import check_factor, write_whole
 KEYWORD = b"ktensor"
 MATRICES = b"matrix", b"facmatrix"
 COMMENTS = b"#", b"%", b"//"
-LOOKED_AT = 1 << 12  # bytes in which the keyword is looked for
-LONGEST = 1 << 16  # bytes of a line of a header
-ROWS = 1 << 12  # written at a time
+LOOKED_AT = 1 << 12  # bytes searched for the keyword
+LONGEST = 1 << 16  # longest line of a header, in bytes
+ROWS = 1 << 12  # rows written at a time
 
 Content = tuple[NDArray[np.float64], list[NDArray[np.float64]]]
 
 
 def is_ktensor(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a file is such a text, by its first word."""
+    """Return whether the first word of a file, apart from comments, is ``ktensor``."""
     try:
         with open_regular(path) as file:
             start = file.read(LOOKED_AT)
     except OSError:
-        return False  # whoever reads it says what is wrong
+        return False  # the reader reports the error
     lines = (line.strip() for line in start.split(b"\n"))
     first = next((line for line in lines if line and not line.startswith(COMMENTS)), b"")
     return first.split()[:1] == [KEYWORD]
 
 
 def read_ktensor(path: str | os.PathLike[str]) -> Content:
-    """Return weights and factor matrices; raise `InputError` that names the line if the text is at fault."""
+    """Read weights and factor matrices; raise `InputError` that names the line if the text is invalid."""
     try:
         with open_regular(path) as file:
             return _Text(file, path).model()
@@ -65,7 +65,7 @@ def write_ktensor(
     factors: Sequence[NDArray[np.floating]],
     replace: bool = True,
 ) -> None:
-    """Write a model; every number is read again as it is. See `write_whole`."""
+    """Write a model. Numbers round-trip exactly. See `write_whole`."""
 
     def write(file: IO[bytes]) -> None:
         lengths = [len(factor) for factor in factors]
@@ -89,7 +89,7 @@ def _lines(file: IO[bytes], lines: Any) -> None:
 
 
 class _Text:
-    """A text that is read from its beginning."""
+    """Parser of a ktensor text."""
 
     def __init__(self, file: IO[bytes], path: str | os.PathLike[str]) -> None:
         self._file, self._path, self._line = file, path, 0
@@ -106,62 +106,63 @@ class _Text:
             self._whole("number of dimensions", 1)
             shape = self._whole("rows and columns", 2)
             if shape != (length, rank):
-                raise self._fault(f"the matrix of mode {mode} is {shape}, expected {(length, rank)}")
+                raise self._error(f"the matrix of mode {mode} is {shape}, expected {(length, rank)}")
             factors.append(self._numbers(f"matrix of mode {mode}", length * rank).reshape(shape))
             check_factor(factors[-1], f"the matrix of mode {mode}", self._path)
         if (found := self._next()) is not None:
-            raise self._fault(f"{_shown(found)} after the last matrix")
+            raise self._error(f"{_shown(found)} after the last matrix")
         if not np.all(np.isfinite(weights)):
-            raise self._fault("a weight is not finite")
+            raise self._error("a weight is not finite")
         return weights, factors
 
-    def _fault(self, cause: str) -> InputError:
+    def _error(self, cause: str) -> InputError:
         return InputError(cause, path=self._path, line=self._line)
 
     def _next(self) -> list[bytes] | None:
-        """Return the words of the next line that is neither empty nor a comment; None at the end."""
+        """Return the words of the next line that is neither empty nor a comment; None at the end of the file."""
         while line := self._file.readline(LONGEST):
             self._line += 1
             if line.strip() and not line.lstrip().startswith(COMMENTS):
                 return line.split()
         return None
 
-    def _expected(self, what: str) -> list[bytes]:
-        found = self._next()
-        if found is None:
-            raise self._fault(f"the file ends before the {what}")
-        return found
+    def _next_of(self, what: str) -> list[bytes]:
+        words = self._next()
+        if words is None:
+            raise self._error(f"the file ends before the {what}")
+        return words
 
     def _keyword(self, what: str, words: Sequence[bytes]) -> None:
-        if (found := self._expected(what))[0].lower() not in words:
-            raise self._fault(f"{_shown(found)} where the {what} should begin with {words[0].decode()}")
+        if (line := self._next_of(what))[0].lower() not in words:
+            raise self._error(f"{_shown(line)} where the {what} should begin with {words[0].decode()}")
 
     def _whole(self, what: str, count: int) -> tuple[int, ...]:
-        found = self._expected(what)
-        if len(found) != count or not all(word.isdigit() and len(word) < 16 and int(word) for word in found):
-            raise self._fault(f"{_shown(found)} where the {what} should be")
-        return tuple(map(int, found))
+        words = self._next_of(what)
+        if len(words) != count or not all(word.isdigit() and len(word) < 16 and int(word) for word in words):
+            raise self._error(f"{_shown(words)} where the {what} should be")
+        return tuple(map(int, words))
 
     def _numbers(self, what: str, count: int) -> NDArray[np.float64]:
-        """Return so many numbers, on as many lines as they take."""
+        """Read `count` numbers, on any number of lines."""
         begin = self._skip()
         if 2 * count > self._size - begin + 1:
-            raise self._fault(f"the file ends before the end of the {what}")
+            raise self._error(f"the file ends before the end of the {what}")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy before 2.3, where a word is no number
+            # NumPy before 2.3 warns about words that are not numbers.
+            warnings.simplefilter("ignore", DeprecationWarning)
             try:
-                found = np.fromfile(self._file, np.float64, count, sep=" ")
+                numbers = np.fromfile(self._file, np.float64, count, sep=" ")
             except ValueError:
-                found = np.empty(0)
-        if found.size < count:
-            raise self._fault_in(what, begin, count)
+                numbers = np.empty(0)
+        if numbers.size < count:
+            raise self._number_error(what, begin, count)
         end = self._file.tell()
         self._file.seek(begin)
         self._line += self._file.read(end - begin).count(b"\n")
-        return found
+        return numbers
 
     def _skip(self) -> int:
-        """Go to the next line that is neither empty nor a comment; return where it begins."""
+        """Skip empty lines and comments; return the offset of the next line."""
         begin, line = self._file.tell(), self._line
         while (text := self._file.readline(LONGEST)) and (not text.strip() or text.lstrip().startswith(COMMENTS)):
             begin, line = self._file.tell(), line + 1
@@ -169,9 +170,9 @@ class _Text:
         self._line = line
         return begin
 
-    def _fault_in(self, what: str, begin: int, count: int) -> InputError:
-        """Return what is wrong with numbers that begin somewhere."""
-        found = 0
+    def _number_error(self, what: str, begin: int, count: int) -> InputError:
+        """Return the error for numbers that begin at an offset and are invalid or too few."""
+        count_read = 0
         self._file.seek(begin)
         for line in self._file:
             self._line += 1
@@ -179,9 +180,9 @@ class _Text:
                 try:
                     float(word)
                 except ValueError:
-                    return self._fault(f"{_shown([word])} in the {what} is not a number")
-                found += 1
-        return self._fault(f"the file ends before the end of the {what}: {found} of {count} numbers")
+                    return self._error(f"{_shown([word])} in the {what} is not a number")
+                count_read += 1
+        return self._error(f"the file ends before the end of the {what}: {count_read} of {count} numbers")
 
 
 def _shown(words: Sequence[bytes]) -> str:

@@ -1,4 +1,4 @@
-"""Models in files, whatever kind they are of."""
+"""Loading of models from files of any supported kind."""
 
 from __future__ import annotations
 
@@ -23,24 +23,23 @@ from .tucker import TuckerTensor
 
 
 def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
-    """Read a model.
+    """Load a model.
 
     Parameters
     ----------
     path : path
-        An output folder of the verbs ``cpd`` or ``tucker``, a file that a model's `save` wrote, or one of text: a
-        ``ktensor`` of the Tensor Toolbox, as `KruskalTensor.export`, pyttb and GenTen write it.
+        An output folder of the commands ``cpd`` or ``tucker``, a file that a model's `save` wrote, or a ``ktensor``
+        text of the Tensor Toolbox, as `KruskalTensor.export`, pyttb and GenTen write it.
 
     Returns
     -------
     KruskalTensor or TuckerTensor
-        With the labels of the tensor, and the history of the run (``fits``, ``converged``, ``series``, ``run``), if
-        the file has them.
+        With the labels and the history of the run (``fits``, ``converged``, ``series``, ``run``), if stored.
 
     Raises
     ------
     InputError
-        If the file is at fault.
+        If the file is not a valid model.
 
     Examples
     --------
@@ -48,7 +47,7 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     """
     file = os.path.join(path, MODEL) if os.path.isdir(path) else path
     if file is not path and not os.path.exists(file):
-        raise InputError(f"holds no {MODEL}: a model is a folder that cpd or tucker has written", path=path)
+        raise InputError(f"contains no {MODEL}: expected an output folder of cpd or tucker", path=path)
     if is_ktensor(file):
         return KruskalTensor(*read_ktensor(file))
     names = list[str]()
@@ -71,9 +70,14 @@ def cp_model(model: AnyModel, path: str | os.PathLike[str], cause: str) -> Krusk
 
 
 def matrices_in(path: str | os.PathLike[str]) -> list[NDArray[Any]]:
-    """Return the factor matrices in a file to start from, or in an output folder; raise `InputError` if there are none.
+    """Read the factor matrices of an initial guess from a file or output folder.
 
-    Of an archive they are ``factor_0 ...``; those of text have its weights in the first one.
+    The arrays of an archive are ``factor_0 ...``. The weights of a ktensor text are multiplied into the first matrix.
+
+    Raises
+    ------
+    InputError
+        If there are no factor matrices.
     """
     inside = os.path.join(path, MODEL)
     file = inside if os.path.isfile(inside) else path

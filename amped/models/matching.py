@@ -1,4 +1,4 @@
-"""How alike two CP models are."""
+"""Similarity of CP components: within one model, and between two models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Factors = Sequence[NDArray[Any]]
-ROWS = 1 << 16  # of a factor matrix that are in double precision at once
+ROWS = 1 << 16  # rows converted to double precision at once
 
 
 def factor_match(one: Factors, other: Factors) -> float:
@@ -31,23 +31,23 @@ def factor_match(one: Factors, other: Factors) -> float:
 
 
 def congruences(factors: Factors) -> NDArray[np.float64]:
-    """Return how alike a model's components are to each other, (R, R): 1 for the same, 0 for nothing in common.
+    """Return the congruence of each pair of components of a model, (R, R).
 
-    A congruence is the product over the modes of the cosines between columns (Tucker's). At -1 two components are the
-    same with opposite signs: they cancel where both are there.
+    The congruence (Tucker) is the product over the modes of the cosines between the columns: 1 for equal components, 0
+    for orthogonal ones, and -1 for components that are equal but for their sign, which cancel each other.
     """
-    found = np.ones((factors[0].shape[1],) * 2)
+    products = np.ones((factors[0].shape[1],) * 2)
     for factor in factors:
         parts = (factor[at : at + ROWS].astype(np.float64) for at in range(0, len(factor), ROWS))
-        gram = sum((part.T @ part for part in parts), np.zeros_like(found))
+        gram = sum((part.T @ part for part in parts), np.zeros_like(products))
         lengths = np.sqrt(np.diag(gram))
-        found *= gram / np.outer(*[np.where(lengths > 0, lengths, 1)] * 2)
-    return found
+        products *= gram / np.outer(*[np.where(lengths > 0, lengths, 1)] * 2)
+    return products
 
 
 def _units(factor: NDArray[Any]) -> NDArray[np.float64]:
-    """Return columns of unit 2-norm; those of zeros stay."""
+    """Scale the columns to unit 2-norm; columns of zeros stay zero."""
     exact = factor.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=0)
-    found: NDArray[np.float64] = exact / np.where(lengths > 0, lengths, 1)
-    return found
+    units: NDArray[np.float64] = exact / np.where(lengths > 0, lengths, 1)
+    return units

@@ -1,4 +1,4 @@
-"""The record of the run that made a model, `run.json`: anyone may have written it, so that its parts are checked."""
+"""The record of the run that made a model, `run.json`. It is untrusted input: each entry's type is checked."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from partitioner.host.checksums import open_regular
 
 from ..errors import InputError
 
-MODEL = "model.npz"  # in an output folder
-RUN = "run.json"  # beside `MODEL`
-LONGEST = 1 << 26  # bytes
+MODEL = "model.npz"  # file name in an output folder
+RUN = "run.json"  # file name, next to `MODEL`
+LONGEST = 1 << 26  # largest size of a record, in bytes
 
 NUMBER = float | int
-SOUND: tuple[tuple[Any, str], ...] = (  # what parts of a record are: a type, or what a list or a dict holds
+SOUND: tuple[tuple[Any, str], ...] = (  # expected types of the entries; [T] is a list of T, {"": T} a dict of T
     ([NUMBER], "fits objectives loglikelihood kkt ridge"),
     ([int], "nonnegative fixed_modes shape"),
     ([str], "key more"),
@@ -35,9 +35,14 @@ KINDS = {name: kind for kind, names in SOUND for name in names.split()}
 
 
 def recorded(place: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the record of the run that made a model: that beside it; nothing where there is none.
+    """Read the record `run.json` next to a model; return an empty dict if there is none.
 
-    Parts that are not of their kind are left out. Raise `InputError` if it cannot be read.
+    `place` is an output folder or its `MODEL` file. Entries of an unexpected type are dropped.
+
+    Raises
+    ------
+    InputError
+        If the record cannot be read.
     """
     file = Path(place, MODEL) if os.path.isdir(place) else Path(place)
     if file.name != MODEL:
@@ -48,37 +53,37 @@ def recorded(place: str | os.PathLike[str]) -> dict[str, Any]:
             text = content.read(LONGEST + 1)
         if len(text) > LONGEST:
             raise ValueError(f"it has more than {LONGEST:,} bytes")
-        found = json.loads(text.decode())
+        record = json.loads(text.decode())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         cause = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"no record of a run: {cause}", path=path) from None
-    return sound(found) if isinstance(found, dict) else {}
+        raise InputError(f"not a valid record of a run: {cause}", path=path) from None
+    return sound(record) if isinstance(record, dict) else {}
 
 
 def sound(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a record that are of their kind, and those of which nobody here makes use."""
+    """Return the entries of a record that have the expected type, and all entries of unknown name."""
     return {name: each for name, each in record.items() if each is None or name not in KINDS or is_sound(name, each)}
 
 
-def is_sound(name: str, given: Any) -> bool:
-    """Return whether a part of a record, one of `KINDS`, is of the kind that it should be; None is not."""
-    return _is_of(given, KINDS[name])
+def is_sound(name: str, value: Any) -> bool:
+    """Return whether an entry, one of `KINDS`, has the expected type; None has not."""
+    return _is_of(value, KINDS[name])
 
 
-def _is_of(given: Any, kind: Any) -> bool:
-    if isinstance(kind, list):
-        return isinstance(given, list) and all(_is_of(each, kind[0]) for each in given)
-    if isinstance(kind, dict):
-        return isinstance(given, dict) and all(_is_of(each, kind[""]) for each in given.values())
-    if kind in (int, NUMBER):
-        return isinstance(given, kind) and not isinstance(given, bool) and _is_finite(given)
-    return isinstance(given, kind)
+def _is_of(value: Any, expected: Any) -> bool:
+    if isinstance(expected, list):
+        return isinstance(value, list) and all(_is_of(each, expected[0]) for each in value)
+    if isinstance(expected, dict):
+        return isinstance(value, dict) and all(_is_of(each, expected[""]) for each in value.values())
+    if expected in (int, NUMBER):
+        return isinstance(value, expected) and not isinstance(value, bool) and _is_finite(value)
+    return isinstance(value, expected)
 
 
 def _is_finite(number: float) -> bool:
-    """Return whether a number, perhaps an integer of any length, is one in double precision."""
+    """Return whether a number, possibly an integer of any size, is finite in double precision."""
     try:
         return math.isfinite(float(number))
     except OverflowError:

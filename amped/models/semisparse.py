@@ -1,4 +1,4 @@
-"""The semi-sparse tensor (sCOO): what a sparse tensor times a matrix is."""
+"""The semi-sparse tensor (sCOO), the result of multiplying a sparse tensor by a matrix."""
 
 from __future__ import annotations
 
@@ -20,44 +20,45 @@ from partitioner.validate import whole
 from ..errors import InputError
 from ..files import faults_of, read_npz, write_npz
 
-BLOCK = 1 << 22  # numbers worked on together
+BLOCK = 1 << 22  # numbers processed at once
 
 
 class SemiSparseTensor(Unconverted):
-    """A tensor with sparse and dense modes: the coordinates of its fibres in the sparse modes, and all numbers of each.
+    """A tensor with sparse and dense modes: coordinates of its fibres in the sparse modes, and a dense block for each.
 
-    Li, Ma, Yan and Vuduc, Optimizing Sparse Tensor Times Matrix on Multi-core and Many-core Architectures, IA3 2016,
-    section III. Fibres are kept in lexicographic order; those of equal coordinates are summed.
+    Fibres are stored in lexicographic order; fibres with equal coordinates are summed. The format is that of Li, Ma,
+    Yan and Vuduc, Optimizing Sparse Tensor Times Matrix on Multi-core and Many-core Architectures, IA3 2016, section
+    III.
 
     Parameters
     ----------
     indices : (fibres, sparse modes) array-like of int
-        Coordinates in the sparse modes, ascending, counted from 0.
+        Coordinates in the sparse modes, which are in ascending order; counted from 0.
     values : (fibres, length, ...) array-like of float
-        An axis for each dense mode. Kept in float32 when given so, otherwise float64.
+        One axis per dense mode. float32 is kept, other types become float64.
     modes : int or sequence of int
         The dense modes, in the order of the axes of `values`.
     shape : sequence of int
-        All mode lengths.
+        The lengths of all modes.
     labels : sequence of arrays, optional
-        What the indices of each mode stand for; of a dense mode, its numbers 0, 1, ...
+        Labels of the indices of each mode; for a dense mode of components, the numbers 0, 1, ...
 
     Attributes
     ----------
     indices : (fibres, sparse modes) int32 array
     values : (fibres, length, ...) float32 or float64 array
-        Read as a whole, if they are in a file.
+        If they are in a file, each access reads all of them.
     in_file : bool
-        Whether values are in the file that the tensor was loaded from.
+        Whether the values remain in the file that the tensor was loaded from.
     modes, sparse_modes : tuple of int
-        The dense modes, as given, and the others, ascending.
+        The dense modes, in the order of the axes, and the others, ascending.
     shape : tuple of int
     labels : tuple of (I_n,) arrays, or None
 
     Raises
     ------
     InputError
-        If the arrays do not go together, an index lies outside `shape`, or a value is not finite.
+        If the shapes of the arrays do not match, an index is out of range, or a value is not finite.
 
     Examples
     --------
@@ -81,16 +82,16 @@ class SemiSparseTensor(Unconverted):
             refuse_masked(array, name)
         self.shape = tuple(whole("length of a mode", n, 1, MAX_MODE_LENGTH) for n in shape)
         self.modes = _modes(modes, len(self.shape))
-        given, numbers = np.asarray(indices), values if isinstance(values, Stored) else np.asarray(values)
+        index_array, numbers = np.asarray(indices), values if isinstance(values, Stored) else np.asarray(values)
         self.dtype = numbers.dtype if numbers.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         self._values: NDArray[Any] | Stored = numbers
-        self._check(given, numbers)
-        self.indices = np.ascontiguousarray(given, np.int32)
+        self._check(index_array, numbers)
+        self.indices = np.ascontiguousarray(index_array, np.int32)
         if not isinstance(numbers, Stored):
             self._values = np.ascontiguousarray(numbers, self.dtype)
         self.labels = Labels.of(labels, self.shape)
         if len(self.indices) > 1 and not strictly_increasing(self.indices.T):
-            self._settle()
+            self._sort_and_sum()
 
     @classmethod
     def of_result(
@@ -101,7 +102,7 @@ class SemiSparseTensor(Unconverted):
         shape: tuple[int, ...],
         labels: Labels | None = None,
     ) -> SemiSparseTensor:
-        """Return the tensor of arrays that are known to be in order and finite, without a copy."""
+        """Wrap arrays that are known to be sorted and finite, without a copy."""
         tensor = cls.__new__(cls)
         tensor.indices, tensor.modes, tensor.shape, tensor.labels = indices, modes, shape, labels
         tensor._values, tensor.dtype = values, values.dtype
@@ -109,26 +110,26 @@ class SemiSparseTensor(Unconverted):
 
     @property
     def in_file(self) -> bool:
-        """Whether values are in the file that the tensor was loaded from."""
+        """Whether the values remain in the file that the tensor was loaded from."""
         return isinstance(self._values, Stored)
 
     @property
     def values(self) -> NDArray[Any]:
-        """The numbers of all fibres; read as a whole, if they are in a file."""
+        """The values of all fibres; if they are in a file, each access reads all of them."""
         return self.rows(0, self._values.shape[0]) if isinstance(self._values, Stored) else self._values
 
     def rows(self, begin: int, end: int) -> NDArray[Any]:
-        """Return the values of some fibres.
+        """Return the values of a range of fibres.
 
         Parameters
         ----------
         begin, end : int
-            The first fibre, and the one after the last.
+            Half-open range.
 
         Returns
         -------
         (fibres, length, ...) array
-            Contiguous.
+            C-contiguous.
         """
         return np.ascontiguousarray(self._values[begin:end], self.dtype)
 
@@ -137,18 +138,18 @@ class SemiSparseTensor(Unconverted):
         if indices.ndim != 2 or indices.shape[1] != len(sparse) or (indices.size and indices.dtype.kind not in "iu"):
             raise InputError(f"indices are {indices.dtype} of shape {indices.shape}: expected (fibres, {len(sparse)})")
         if values.dtype.kind not in "iuf" or values.shape != (len(indices), *lengths):
-            expected = (len(indices), *lengths)
-            raise InputError(f"values are {values.dtype} of shape {values.shape}: expected real ones of {expected}")
+            shape = (len(indices), *lengths)
+            raise InputError(f"values are {values.dtype} of shape {values.shape}: expected real numbers of {shape}")
         if not sparse and len(indices) > 1:
             raise InputError(f"{len(indices)} fibres of a tensor without sparse modes: expected one")
         for mode, column in zip(sparse, indices.T, strict=True):
             if column.size and (column.min() < 0 or column.max() >= self.shape[mode]):
-                raise InputError(f"an index of mode {mode} is outside its length {self.shape[mode]}")
+                raise InputError(f"an index of mode {mode} is out of range for length {self.shape[mode]}")
         for start in range(0, len(indices), step := max(1, BLOCK // max(1, self.width))):
             if not np.all(np.isfinite(values[start : start + step])):
                 raise InputError("a value is not finite")
 
-    def _settle(self) -> None:
+    def _sort_and_sum(self) -> None:
         """Sort the fibres, and sum those of equal coordinates in double precision."""
         columns = [np.ascontiguousarray(column) for column in self.indices.T]
         order = stable_argsort(columns, [self.shape[m] for m in self.sparse_modes])
@@ -170,21 +171,21 @@ class SemiSparseTensor(Unconverted):
 
     @property
     def fibres(self) -> int:
-        """How many fibres there are; with several dense modes, how many blocks of numbers."""
+        """The number of fibres (of blocks, if there are several dense modes)."""
         return len(self.indices)
 
     @property
     def width(self) -> int:
-        """Numbers of each fibre."""
+        """Numbers per fibre."""
         return math.prod(self.shape[m] for m in self.modes)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of indices and values."""
+        """Bytes of the indices and values."""
         return int(self.indices.nbytes) + self.fibres * self.width * self.dtype.itemsize
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Yield all values, those of some fibres at a time.
+        """Yield all values, a range of fibres at a time.
 
         Yields
         ------
@@ -202,7 +203,7 @@ class SemiSparseTensor(Unconverted):
         return largest * math.sqrt(sum(float(np.square(block).sum()) for block in scaled))
 
     def to_sparse(self) -> SparseTensor:
-        """Return the same tensor with every nonzero's coordinates (COO); zeros are left out."""
+        """Convert to coordinate format (COO); zeros are left out."""
         values = self.values
         fibre, *inner = np.nonzero(values)
         columns = np.empty((self.order, fibre.size), np.int32)
@@ -215,21 +216,21 @@ class SemiSparseTensor(Unconverted):
         return tensor
 
     def to_dense(self) -> NDArray[Any]:
-        """Return the same tensor as an array of its shape: for small ones."""
-        found, values = np.zeros([self.shape[m] for m in (*self.sparse_modes, *self.modes)], self.dtype), self.values
-        found[tuple(self.indices.T)] = values if self.sparse_modes else values[:1].reshape(found.shape)
-        return np.moveaxis(found, range(self.order), (*self.sparse_modes, *self.modes))
+        """Return the tensor as a dense array, for small shapes."""
+        array, values = np.zeros([self.shape[m] for m in (*self.sparse_modes, *self.modes)], self.dtype), self.values
+        array[tuple(self.indices.T)] = values if self.sparse_modes else values[:1].reshape(array.shape)
+        return np.moveaxis(array, range(self.order), (*self.sparse_modes, *self.modes))
 
     @classmethod
     def from_sparse(cls, tensor: SparseTensor, modes: int | Sequence[int]) -> SemiSparseTensor:
-        """Return a sparse tensor with some modes dense: wherever a fibre has a nonzero, it has all numbers.
+        """Convert a sparse tensor: every fibre with a nonzero becomes dense.
 
         Parameters
         ----------
         tensor : SparseTensor
             Its labels are kept.
         modes : int or sequence of int
-            Those that become dense, counted from 0.
+            The modes that become dense, counted from 0.
         """
         chosen = _modes(modes, tensor.order)
         sparse = [m for m in range(tensor.order) if m not in chosen]
@@ -249,55 +250,64 @@ class SemiSparseTensor(Unconverted):
 
     @classmethod
     def from_dense(cls, array: ArrayLike, modes: int | Sequence[int]) -> SemiSparseTensor:
-        """Return an array with some modes dense, and only those fibres that have a number other than 0.
+        """Convert a dense array: fibres that have only zeros are left out.
 
         Parameters
         ----------
         array : array-like of float
-            Of 2 to 8 dimensions.
+            With 2 to 8 dimensions.
         modes : int or sequence of int
-            Those that stay dense, counted from 0.
+            The modes that stay dense, counted from 0.
         """
-        given = np.asarray(array)
-        chosen = _modes(modes, given.ndim)
-        sparse = [m for m in range(given.ndim) if m not in chosen]
-        ordered = np.transpose(given, (*sparse, *chosen))
-        inner = tuple(range(len(sparse), given.ndim))
+        dense = np.asarray(array)
+        chosen = _modes(modes, dense.ndim)
+        sparse = [m for m in range(dense.ndim) if m not in chosen]
+        ordered = np.transpose(dense, (*sparse, *chosen))
+        inner = tuple(range(len(sparse), dense.ndim))
         indices = np.argwhere(np.any(ordered != 0, axis=inner)) if sparse else np.zeros((1, 0), np.int32)
-        return cls(indices, ordered[tuple(indices.T)] if sparse else ordered[None], chosen, given.shape)
+        return cls(indices, ordered[tuple(indices.T)] if sparse else ordered[None], chosen, dense.shape)
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
-        """Write `indices`, `values`, ``mode`` (the dense one, or an array of several) and `shape` to an ``.npz`` file.
+        """Write `indices`, `values`, ``mode`` (a number, or an array of several) and `shape` to an ``.npz`` file.
 
         Parameters
         ----------
         path : path
-            `InputError` says why it cannot be written.
         replace : bool
-            Whether a file that is there is replaced, or refused.
+            Whether an existing file is replaced. If False, an existing file is an error.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
         """
-        facts = facts_of(self.modes, self.shape, self.labels)
-        write_npz(path, {"indices": self.indices, "values": self.values, **facts}, replace)
+        metadata = metadata_arrays(self.modes, self.shape, self.labels)
+        write_npz(path, {"indices": self.indices, "values": self.values, **metadata}, replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, mapped: bool = False) -> SemiSparseTensor:
-        """Read what `save`, or the verb ``ttm``, wrote.
+        """Read a tensor that `save`, or the command ``ttm``, wrote.
 
         Parameters
         ----------
         path : path
-            `InputError` says what is wrong with it.
         mapped : bool
-            Whether values stay in the file, to be read where they are used: where memory has no room for all. A file
-            that changes meanwhile is an `InputError` then.
+            Whether the values remain in the file and are read on use, for tensors larger than memory. A change of the
+            file is detected and raises `InputError`.
+
+        Raises
+        ------
+        InputError
+            If the file is not a valid semi-sparse tensor.
         """
         arrays = read_npz(path, ["values"] if mapped else ())
         missing = [name for name in ("indices", "values", "mode", "shape") if name not in arrays]
         if missing:
-            raise InputError(f"holds no {', '.join(missing)}: no semi-sparse tensor", path=path)
+            raise InputError(f"not a semi-sparse tensor: {', '.join(missing)} missing", path=path)
         mode, shape = arrays["mode"], arrays["shape"]
         if mode.dtype.kind not in "iu" or mode.ndim > 1 or shape.dtype.kind not in "iu" or shape.ndim != 1:
-            raise InputError(f"mode is {mode.dtype} of shape {mode.shape}, shape {shape.dtype}: integers", path=path)
+            found = f"mode is {mode.dtype} of shape {mode.shape}, shape is {shape.dtype}"
+            raise InputError(f"{found}: expected integers", path=path)
         with faults_of(path):
             labels = find(arrays, shape.size)
             return cls(arrays["indices"], arrays["values"], mode.reshape(-1).tolist(), shape.tolist(), labels)
@@ -307,8 +317,8 @@ class SemiSparseTensor(Unconverted):
         return f"SemiSparseTensor(shape={self.shape}, {dense}, fibres={self.fibres}, values={self.dtype})"
 
 
-def facts_of(modes: Sequence[int], shape: Sequence[int], labels: Labels | None) -> dict[str, NDArray[Any]]:
-    """Return what a file has of a semi-sparse tensor beside its fibres, by name."""
+def metadata_arrays(modes: Sequence[int], shape: Sequence[int], labels: Labels | None) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a file other than indices and values, by name."""
     mode = np.array(modes[0] if len(modes) == 1 else modes, np.int64)
     return {"mode": mode, "shape": np.array(shape, np.int64), **named(labels)}
 
@@ -318,7 +328,7 @@ def _modes(given: int | Sequence[int], order: int) -> tuple[int, ...]:
         modes = tuple(given)  # type: ignore[arg-type]
     except TypeError:
         modes = (given,)  # type: ignore[assignment]
-    found = tuple(whole("mode", mode, 0, order - 1) for mode in modes)
-    if not found or len(set(found)) < len(found):
+    result = tuple(whole("mode", mode, 0, order - 1) for mode in modes)
+    if not result or len(set(result)) < len(result):
         raise InputError(f"modes {list(modes)}: expected at least one, each once")
-    return found
+    return result

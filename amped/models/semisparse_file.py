@@ -1,4 +1,4 @@
-"""Files of semi-sparse tensors: how they are told from others, and how ranks write one in pieces."""
+"""Parallel writing of semi-sparse tensors: rank 0 collects the rows of all ranks block by block."""
 
 from __future__ import annotations
 
@@ -14,62 +14,66 @@ from ..errors import InputError
 from ..files import check_npz, write_whole
 from ..parallel.mpi import Comm, together
 
-FAILED = -1  # instead of a number of rows: this rank cannot go on
+FAILED = -1  # sent instead of a number of rows by a rank that has failed
 
 
 class RankedRows(NamedTuple):
-    """An array of a file whose rows ranks 0, 1, ... have, in turn."""
+    """An array of a file whose rows are distributed over the ranks, in rank order."""
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    mine: Callable[[], Iterator[NDArray[Any]]]  # this rank's rows, some at a time; called once the rows before are sent
+    mine: Callable[
+        [], Iterator[NDArray[Any]]
+    ]  # yields this rank's rows in blocks; called after the rows of earlier arrays are sent
 
 
 def write_parts(
     path: str | os.PathLike[str],
     arrays: Sequence[RankedRows],
-    facts: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, NDArray[Any]],
     comm: Comm,
     replace: bool = True,
 ) -> None:
-    """Write an ``.npz`` file on rank 0: arrays whose rows the ranks have, and others that are whole. Collective.
+    """Write an ``.npz`` file on rank 0 from distributed arrays and from `metadata`, the arrays that rank 0 has.
+    Collective.
 
-    Each rank holds some rows at a time. Every rank raises `InputError` if one cannot go on, or write the file.
+    Each rank holds one block of rows at a time. If a rank fails, or the file cannot be written, every rank raises
+    `InputError`.
     """
-    fault, left = None, list(arrays)
+    fault, pending = None, list(arrays)
     try:
         if comm.rank == 0:
             check_npz(path)
-            write_whole(path, lambda file: _write(file, left, facts, comm), replace)
+            write_whole(path, lambda file: _write(file, pending, metadata, comm), replace)
         else:
-            while left:
-                _send(left.pop(0), comm)
+            while pending:
+                _send(pending.pop(0), comm)
     except InputError as error:
         fault = error
-    for array in left:  # the other ranks would wait, or what they send be taken for something else
+    for array in pending:  # otherwise the other ranks would wait, or their data be taken for another array
         if comm.rank == 0:
             for _ in _from_others(array, comm):
                 pass
         else:
             _count(0, comm)
 
-    def tell() -> None:
+    def raise_error() -> None:
         if fault is not None:
             raise fault
 
-    together(comm, tell)
+    together(comm, raise_error)
 
 
-def _write(file: IO[bytes], left: list[RankedRows], facts: Mapping[str, NDArray[Any]], comm: Comm) -> None:
-    """Write all arrays, and take each from the list once the other ranks have sent it, whatever happens to it."""
+def _write(file: IO[bytes], pending: list[RankedRows], metadata: Mapping[str, NDArray[Any]], comm: Comm) -> None:
+    """Write all arrays. Each is removed from `pending` once the other ranks have sent all its rows."""
     fault: Exception | None = None
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, fact in facts.items():
+        for name, content in metadata.items():
             with archive.open(f"{name}.npy", "w") as member:
-                np.lib.format.write_array(member, np.asanyarray(fact), allow_pickle=False)
-        while left:
-            array, descr = left[0], np.lib.format.dtype_to_descr(left[0].dtype)
+                np.lib.format.write_array(member, np.asanyarray(content), allow_pickle=False)
+        while pending:
+            array, descr = pending[0], np.lib.format.dtype_to_descr(pending[0].dtype)
             with archive.open(f"{array.name}.npy", "w", force_zip64=True) as member:
                 form = {"descr": descr, "fortran_order": False, "shape": array.shape}
                 np.lib.format.write_array_header_1_0(member, form)
@@ -81,13 +85,13 @@ def _write(file: IO[bytes], left: list[RankedRows], facts: Mapping[str, NDArray[
                             member.write(np.ascontiguousarray(rows, array.dtype).reshape(-1).view(np.uint8).data)
                         except OSError as error:
                             fault = error
-                left.pop(0)
+                pending.pop(0)
             if fault is not None:
                 raise fault
 
 
 def _received(array: RankedRows, comm: Comm) -> Iterator[NDArray[Any] | InputError]:
-    """Yield the rows of rank 0, then those of each other rank, or what went wrong there. On rank 0."""
+    """Yield the rows of all ranks in order, or the error of a rank that failed. On rank 0."""
     try:
         yield from array.mine()
     except InputError as error:
@@ -107,7 +111,7 @@ def _from_others(array: RankedRows, comm: Comm) -> Iterator[NDArray[Any] | Input
             comm.swap(nothing, rank, rows, rank)
             yield rows
         if count[0] == FAILED:
-            yield InputError(f"rank {rank} cannot go on")
+            yield InputError(f"rank {rank} failed")
 
 
 def _send(array: RankedRows, comm: Comm) -> None:
@@ -124,5 +128,5 @@ def _send(array: RankedRows, comm: Comm) -> None:
 
 
 def _count(rows: int, comm: Comm) -> None:
-    """Tell rank 0 how many rows come next."""
+    """Send rank 0 the number of rows of the next block."""
     comm.swap(np.array([rows], np.int64), 0, np.empty(0, np.int64), 0)

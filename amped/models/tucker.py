@@ -20,38 +20,36 @@ from .align import aligned
 from .explained import blocks_of, dot, fit_of
 from .history import history_arrays, take_history
 
-MOST_AT_ONCE = 1 << 22  # numbers that a thread holds where values are computed
+MOST_AT_ONCE = 1 << 22  # numbers in a thread's intermediate result
 Index = int | slice | Sequence[int] | NDArray[np.integer[Any]]
 
 
 class TuckerTensor(Labelled, Unconverted):
-    """A core tensor times a factor matrix in each mode, ``core x_0 factors[0] x_1 factors[1] ...``.
+    """A Tucker model: a core tensor times a factor matrix in each mode, ``core x_0 factors[0] x_1 factors[1] ...``.
+
+    ``core, factors = model`` unpacks a model.
 
     Parameters
     ----------
     core : (R_0, R_1, ...) array
-        Kept in float64.
+        Stored in float64.
     factors : sequence of (I_n, R_n) arrays
-        One for each mode.
+        One factor matrix per mode.
     fits : sequence of float
-        Fit after each iteration of the decomposition that made it, if any.
+        Fit after each iteration of the decomposition that made the model.
     converged : bool
-        Whether the fit changed less than the tolerance before the iterations ran out.
+        Whether the fit changed by less than the tolerance before the iterations ran out.
 
     Attributes
     ----------
     labels : tuple of (I_n,) arrays, or None
-        What the rows of the factor matrices stand for, where the tensor had labels.
+        Labels of the rows of the factor matrices, if the tensor had labels.
 
     series : dict
-        Further numbers after each iteration, by name.
+        Other metrics recorded after each iteration, by name.
 
     run : dict
-        The record of the run that made it, as in ``run.json``; empty where nothing is known.
-
-    Notes
-    -----
-    ``core, factors = model`` unpacks.
+        The record of the run that made the model, as in ``run.json``; empty if unknown.
     """
 
     DENSE = "full"
@@ -88,11 +86,11 @@ class TuckerTensor(Labelled, Unconverted):
 
     @property
     def compression(self) -> float:
-        """Numbers of the dense tensor for each number of this one."""
+        """Ratio of the sizes of the dense tensor and of this model."""
         return math.prod(self.shape) / (self.core.size + sum(f.size for f in self.factors))
 
     def arrange(self) -> TuckerTensor:
-        """Turn columns, in place, so that each one's largest entry is positive."""
+        """Flip the signs of columns, in place, so that each column's largest entry is positive."""
         for mode, factor in enumerate(self.factors):
             top = np.abs(factor).argmax(axis=0)
             signs = np.where(factor[top, np.arange(factor.shape[1])] < 0, -1.0, 1.0)
@@ -111,10 +109,9 @@ class TuckerTensor(Labelled, Unconverted):
         deadline: float | None = None,
         **options: Any,
     ) -> NDArray[Any]:
-        """Return rows of a mode for new data: what its indices have of the columns. Collective.
+        """Fit the rows of one mode to new data, with the core and the other factor matrices fixed. Collective.
 
-        Core and other factor matrices stay as they are: with these rows in the place of ``factors[mode]``, no other
-        ones are nearer to ``X``.
+        With the returned rows in place of ``factors[mode]``, the model is the least-squares approximation of ``X``.
 
         Parameters
         ----------
@@ -125,17 +122,17 @@ class TuckerTensor(Labelled, Unconverted):
         value, where, deadline : str, str and float, optional
             See `KruskalTensor.transform`.
         **options : optional
-            Those of `amped.Options`, such as `device` and `precision`.
+            Fields of `amped.Options`, such as `device` and `precision`.
 
         Returns
         -------
         (I_mode, R_mode) array
-            float32 or float64 by the option `precision`; the same on every rank.
+            float32 or float64 according to the option `precision`; the same on every rank.
 
         Raises
         ------
         InputError
-            If an argument is at fault, or the shape of `X`.
+            If an argument is invalid or the shape of `X` does not match.
 
         Examples
         --------
@@ -153,21 +150,21 @@ class TuckerTensor(Labelled, Unconverted):
         X : tensor, array, table or path
             See `KruskalTensor.score`.
         value, where : str, optional
-            Of a table; see `KruskalTensor.transform`.
+            Query of a table; see `KruskalTensor.transform`.
 
         Returns
         -------
         float
-            1 where the model equals the tensor.
+            1 if the model equals the tensor.
         """
         tensor = aligned(X, self.shape, self.labels, value, where)
         parts = (dot(values, self._values_at(columns)) for columns, values in blocks_of(tensor))
         return fit_of(tensor, self.norm(), math.fsum(parts))
 
     def _values_at(self, columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
-        """Return this tensor's values at some coordinates, (n,), one array of indices a mode; in threads."""
+        """Return the tensor's values at the given coordinates (one index array per mode), (n,); multithreaded."""
         count, most = len(columns[0]), max(1, MOST_AT_ONCE // (self.core.size or 1))
-        found, start = np.empty(count), self.core.reshape(self.core.shape[0], -1)
+        values, start = np.empty(count), self.core.reshape(self.core.shape[0], -1)
 
         def block(begin: int) -> None:
             part = slice(begin, begin + most)
@@ -175,42 +172,42 @@ class TuckerTensor(Labelled, Unconverted):
             for factor, column in zip(self.factors[1:], columns[1:], strict=True):
                 mine = factor[column[part]]
                 rows = (mine[:, None, :] @ rows.reshape(len(mine), mine.shape[1], -1))[:, 0]
-            found[part] = rows[:, 0]
+            values[part] = rows[:, 0]
 
         begins = range(0, count, most)
         side_by_side(block, begins, min(usable_cores(), max(1, len(begins))))
-        return found
+        return values
 
     def norm(self) -> float:
         """Return the Frobenius norm, without forming the tensor."""
         core = self.core
         for factor in self.factors:
             wide = factor.astype(np.float64, copy=False)
-            core = np.tensordot(core, wide.T @ wide, (0, 0))  # the next mode comes first
+            core = np.tensordot(core, wide.T @ wide, (0, 0))  # moves the mode last
         return float(np.sqrt(max(0.0, float(np.sum(core * self.core)))))
 
     def full(self) -> NDArray[np.float64]:
-        """Return the dense tensor: for small shapes."""
+        """Return the dense tensor, for small shapes."""
         return self.reconstruct()
 
     def reconstruct(self, *indices: Index) -> NDArray[np.float64]:
-        """Return a part of the dense tensor; nothing else of it is made.
+        """Return a part of the dense tensor, without computing the rest.
 
         Parameters
         ----------
         *indices : int, slice, or sequence of int
-            Of each mode, as NumPy has them; those of modes that are left out, all. A number takes its mode away. Of
-            sequences all combinations are meant.
+            One per mode, with NumPy's meaning, except that sequences select all combinations. Omitted indices select
+            whole modes.
 
         Returns
         -------
         float64 array
-            An axis for each mode whose index is no number.
+            Integer indices remove their axis.
 
         Raises
         ------
         InputError
-            If there are too many, or one is out of range.
+            If there are too many indices, or one is out of range.
 
         Examples
         --------
@@ -219,14 +216,14 @@ class TuckerTensor(Labelled, Unconverted):
         """
         if len(indices) > len(self.shape):
             raise InputError(f"{len(indices)} indices for {len(self.shape)} modes")
-        chosen, found = [*indices, *[slice(None)] * (len(self.shape) - len(indices))], self.core
+        chosen, part = [*indices, *[slice(None)] * (len(self.shape) - len(indices))], self.core
         rows = [self._rows(mode, index) for mode, index in enumerate(chosen)]
-        # The mode that makes it smallest first: what is between is as small as can be.
+        # The mode that shrinks the tensor most comes first, which keeps intermediate results small.
         order = sorted(range(len(rows)), key=lambda m: len(rows[m]) / rows[m].shape[1])
         for mode in order:
-            found = np.moveaxis(np.tensordot(found, rows[mode], (mode, 1)), -1, mode)
+            part = np.moveaxis(np.tensordot(part, rows[mode], (mode, 1)), -1, mode)
         single = tuple(mode for mode, index in enumerate(chosen) if isinstance(index, (int, np.integer)))
-        result: NDArray[np.float64] = found.squeeze(single).copy()
+        result: NDArray[np.float64] = part.squeeze(single).copy()
         return result
 
     def _rows(self, mode: int, index: Index) -> NDArray[np.float64]:
@@ -236,41 +233,48 @@ class TuckerTensor(Labelled, Unconverted):
         except (IndexError, TypeError) as error:
             raise InputError(f"mode {mode}: {error}") from None
         if rows.ndim != 2:
-            raise InputError(f"mode {mode}: expected a number, a slice, or a sequence of numbers")
-        found: NDArray[np.float64] = rows.astype(np.float64, copy=False)
-        return found
+            raise InputError(f"mode {mode}: expected an index, a slice, or a sequence of indices")
+        return rows.astype(np.float64, copy=False)
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
-        """Write ``core``, ``factor_0 ...``, labels, and how the model was made; see `KruskalTensor.save`.
+        """Write ``core``, ``factor_0 ...``, labels and history to an ``.npz`` file; see `KruskalTensor.save`.
 
         Parameters
         ----------
         path : path
-            `InputError` says why it cannot be written.
         replace : bool
-            Whether a file that is there is replaced, or refused.
+            Whether an existing file is replaced. If False, an existing file is an error.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
         """
         factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
         write_npz(path, {"core": self.core, **factors, **named(self.labels), **history_arrays(self)}, replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TuckerTensor:
-        """Read what `save` wrote.
+        """Read a model that `save` wrote.
 
         Parameters
         ----------
         path : path
-            `InputError` says what is wrong with it.
+
+        Raises
+        ------
+        InputError
+            If the file is not a valid model.
         """
         arrays = read_npz(path)
         return cls.of_arrays(arrays, path)
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> TuckerTensor:
-        """Return what a file's arrays mean; raise `InputError` if they are at fault."""
+        """Return the model in a file's arrays; raise `InputError` if they are invalid."""
         factors, core = factors_in(arrays, path), arrays.get("core")
         if core is None or core.dtype.kind not in "fiu" or not np.all(np.isfinite(core)):
-            raise InputError("holds no core of finite numbers", path=path)
+            raise InputError("contains no core of finite numbers", path=path)
         with faults_of(path):
             model = cls(core, factors).labelled(find(arrays, len(factors)))
         take_history(model, arrays)
@@ -278,19 +282,18 @@ class TuckerTensor(Labelled, Unconverted):
 
     @classmethod
     def from_pyttb(cls, tensor: Any) -> TuckerTensor:
-        """Return a pyttb ``ttensor`` as one of these.
+        """Convert a pyttb ``ttensor``; its core becomes dense.
 
         Parameters
         ----------
         tensor : pyttb.ttensor
-            Its core is made dense.
         """
         core = tensor.core
         dense = core.full() if hasattr(core, "full") else core
         return cls(np.array(dense.data), [np.array(f) for f in tensor.factor_matrices])
 
     def to_pyttb(self) -> Any:
-        """Return this as a pyttb ``ttensor``, in double precision."""
+        """Convert to a pyttb ``ttensor``, in double precision."""
         from pyttb.tensor import tensor
         from pyttb.ttensor import ttensor
 
@@ -299,7 +302,7 @@ class TuckerTensor(Labelled, Unconverted):
 
     @classmethod
     def from_tensorly(cls, tensor: Any) -> TuckerTensor:
-        """Return a TensorLy ``TuckerTensor`` as one of these.
+        """Convert a TensorLy ``TuckerTensor``.
 
         Parameters
         ----------
@@ -310,7 +313,7 @@ class TuckerTensor(Labelled, Unconverted):
         return cls(np.array(core), [np.array(f) for f in factors])
 
     def to_tensorly(self) -> Any:
-        """Return this as a TensorLy ``TuckerTensor`` of NumPy arrays, in double precision."""
+        """Convert to a TensorLy ``TuckerTensor`` of NumPy arrays, in double precision."""
         from tensorly.tucker_tensor import TuckerTensor as Theirs
 
         return Theirs((self.core.copy(), [f.astype(np.float64) for f in self.factors]))

@@ -1,1 +1,1 @@
-"""The processes of a run: how they talk, watch each other and stop together."""
+"""The processes of a run: communication, monitoring and stopping."""

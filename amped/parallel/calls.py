@@ -1,6 +1,6 @@
-"""One call on all ranks: arguments are converted, checked and compared before anything is done with them.
+"""Collective calls: all ranks' arguments are converted, validated and compared before the work starts.
 
-A rank that went on with other arguments than the others would wait for them for ever, or mix two results.
+If ranks called a function with different arguments, they would wait for each other forever, or mix two results.
 """
 
 from __future__ import annotations
@@ -20,27 +20,29 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Argument(NamedTuple):
-    """How an argument is taken."""
+    """Conversion, validation and comparison of one argument."""
 
     convert: Callable[[str, Any], Any]
-    """Called with its name and what was given; returns its value, or raises `InputError`."""
+    """Called with the argument's name and value; returns the converted value or raises `InputError`."""
     shown: Callable[[Any], str] | None = repr
-    """Returns what ranks compare and a message shows; None: each rank may give its own."""
+    """Returns the text that ranks compare and messages show; None: ranks may pass different values."""
     of_root: bool = False
-    """Whether rank 0's counts, and the others may give None."""
+    """Whether rank 0's value is used, so that other ranks may pass None."""
 
 
 PLAIN = Argument(lambda _, value: value)
-PATIENCE_SECONDS = 15.0  # for other ranks, which may be compiling, to raise the same error; a hung step takes longer
+PATIENCE_SECONDS = (
+    15.0  # for other ranks, which may be compiling, to raise the same error; less than the limit of a step
+)
 
 
 def collective(
     arguments: Mapping[str, Argument], check: Callable[[dict[str, Any]], Mapping[str, Any]]
 ) -> Callable[[Function], Function]:
-    """Make a function a call of all ranks, with `arguments` as these say, or `PLAIN` ones.
+    """Decorate a function that all ranks call. `arguments` describes its arguments; others are `PLAIN`.
 
-    `check` is called with all of them, and returns those that it converts. Every rank raises what one of them does:
-    `TypeError` for a misspelt name, `InputError` for a wrong value or one that differs.
+    `check` is called with all arguments and returns those that it converts. An error of one rank is raised on every
+    rank: `TypeError` for a misspelt name, `InputError` for an invalid value or one that differs between ranks.
     """
 
     def decorate(function: Function) -> Function:
@@ -48,28 +50,28 @@ def collective(
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            comm, given = world(), inspect.BoundArguments(signature, cast(Any, {}))
+            comm, bound = world(), inspect.BoundArguments(signature, cast(Any, {}))
 
-            def take() -> dict[str, str | None]:
-                nonlocal given
+            def bind_arguments() -> dict[str, str | None]:
+                nonlocal bound
                 try:
-                    given = signature.bind(*args, **kwargs)
+                    bound = signature.bind(*args, **kwargs)
                 except TypeError as error:
-                    raise TypeError(f"{name}() {error}{_meant(kwargs, signature)}") from None
-                given.apply_defaults()
-                for each, value in given.arguments.items():
-                    given.arguments[each] = arguments.get(each, PLAIN).convert(each, value)
-                given.arguments.update(check(given.arguments))
-                return {each: fact(each, value) for each, value in given.arguments.items()}
+                    raise TypeError(f"{name}() {error}{_suggestion(kwargs, signature)}") from None
+                bound.apply_defaults()
+                for key, value in bound.arguments.items():
+                    bound.arguments[key] = arguments.get(key, PLAIN).convert(key, value)
+                bound.arguments.update(check(bound.arguments))
+                return {key: compared_text(key, value) for key, value in bound.arguments.items()}
 
-            def fact(each: str, value: Any) -> str | None:
-                how = arguments.get(each, PLAIN)
-                if how.shown is None or (how.of_root and comm.rank > 0 and value is None):
+            def compared_text(key: str, value: Any) -> str | None:
+                description = arguments.get(key, PLAIN)
+                if description.shown is None or (description.of_root and comm.rank > 0 and value is None):
                     return None
-                return how.shown(value)
+                return description.shown(value)
 
-            agree(comm, f"{name}()", take)
-            return leave_together(comm, lambda: function(*given.args, **given.kwargs))
+            agree(comm, f"{name}()", bind_arguments)
+            return leave_together(comm, lambda: function(*bound.args, **bound.kwargs))
 
         return cast(Function, call)
 
@@ -77,7 +79,7 @@ def collective(
 
 
 def leave_together(comm: Comm, work: Callable[[], T]) -> T:
-    """Return what `work` returns; end the job if it raises on some ranks while others wait for them. Collective."""
+    """Return `work()`; if it raises on only some ranks, end the job, because the others would wait. Collective."""
     try:
         result = work()
     except Exception as error:
@@ -88,10 +90,10 @@ def leave_together(comm: Comm, work: Callable[[], T]) -> T:
     return result
 
 
-def _meant(given: Mapping[str, Any], signature: inspect.Signature) -> str:
-    """Return which parameter a misspelt one comes nearest to, as words, if any is near."""
+def _suggestion(keywords: Mapping[str, Any], signature: inspect.Signature) -> str:
+    """Return the closest parameters to misspelt ones, as the end of a message; empty if none is close."""
     from difflib import get_close_matches  # takes some milliseconds to import
 
-    unknown = [name for name in given if name not in signature.parameters]
+    unknown = [name for name in keywords if name not in signature.parameters]
     near = [match for name in unknown for match in get_close_matches(name, signature.parameters, 1)]
     return f": did you mean {', '.join(near)}?" if near else ""

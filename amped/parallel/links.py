@@ -1,4 +1,4 @@
-"""Connections between ranks beside MPI's: of every rank with rank 0, over TCP."""
+"""TCP connections between every other rank and rank 0, independent of MPI."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import psutil
 
 from .mpi import Comm
 
-CONNECT_SECONDS = 20.0  # for all ranks
-TRY_SECONDS = 3.0  # for one address, and for one who connects to say who it is
-TOKEN_BYTES = 16  # told over MPI: whoever has it is of this run
+CONNECT_SECONDS = 20.0  # for all ranks to connect
+TRY_SECONDS = 3.0  # for one address, and for the handshake of one connection
+TOKEN_BYTES = 16  # shared over MPI; proves that a process belongs to this run
 LOCAL = "127.0.0.1"
 
 
@@ -36,7 +36,7 @@ def connect(comm: Comm) -> dict[socket.socket, int]:
     here = [LOCAL] if one_host else addresses()
     token, answer = secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(TOKEN_BYTES)
     hosts, port, fault, token, answer = comm.bcast((here, port, fault, token, answer))
-    if fault:  # said after it was sent, as the others wait
+    if fault:  # raised after the broadcast, so that no rank waits for it
         raise OSError(fault)
     if server is None:
         return {_call(hosts, port, token + comm.rank.to_bytes(4, "big"), answer): 0}
@@ -45,20 +45,20 @@ def connect(comm: Comm) -> dict[socket.socket, int]:
 
 
 def addresses() -> list[str]:
-    """Return the names by which other hosts may find this one: its own, then its addresses, as it may not be known."""
-    found = [a.address for each in psutil.net_if_addrs().values() for a in each if a.family == socket.AF_INET]
-    return [socket.gethostname(), *(a for a in found if not a.startswith("127."))]
+    """Return the host name and IPv4 addresses of this host. The name comes first but may not resolve elsewhere."""
+    ipv4 = [a.address for each in psutil.net_if_addrs().values() for a in each if a.family == socket.AF_INET]
+    return [socket.gethostname(), *(a for a in ipv4 if not a.startswith("127."))]
 
 
-def _call(hosts: list[str], port: int, words: bytes, answer: bytes) -> socket.socket:
-    """Return a connection to the first of the `hosts`, all names of one, that gives the right answer."""
+def _call(hosts: list[str], port: int, greeting: bytes, answer: bytes) -> socket.socket:
+    """Connect to the first of a host's names that answers the handshake correctly."""
     faults = []
     for host in hosts:
         try:
             link = socket.create_connection((host, port), TRY_SECONDS)
             with contextlib.ExitStack() as stack:
                 stack.callback(link.close)
-                link.sendall(words)
+                link.sendall(greeting)
                 if link.recv(TOKEN_BYTES, socket.MSG_WAITALL) != answer:
                     raise OSError("another program answers")
                 stack.pop_all()
@@ -69,7 +69,7 @@ def _call(hosts: list[str], port: int, words: bytes, answer: bytes) -> socket.so
 
 
 def _accept(server: socket.socket, others: int, token: bytes, answer: bytes) -> dict[socket.socket, int]:
-    """Return the connections of all other ranks; leave out whoever does not know the token."""
+    """Accept the connections of all other ranks; close connections without the token."""
     peers: dict[socket.socket, int] = {}
     deadline = time.monotonic() + CONNECT_SECONDS
     while len(peers) < others:
@@ -77,10 +77,10 @@ def _accept(server: socket.socket, others: int, token: bytes, answer: bytes) -> 
         link, _ = server.accept()
         link.settimeout(TRY_SECONDS)
         try:
-            words = link.recv(TOKEN_BYTES + 4, socket.MSG_WAITALL)
-            if words[:TOKEN_BYTES] == token:
+            greeting = link.recv(TOKEN_BYTES + 4, socket.MSG_WAITALL)
+            if greeting[:TOKEN_BYTES] == token:
                 link.sendall(answer)
-                peers[link] = int.from_bytes(words[TOKEN_BYTES:], "big")
+                peers[link] = int.from_bytes(greeting[TOKEN_BYTES:], "big")
                 continue
         except OSError:
             pass

@@ -29,10 +29,10 @@ Reduction = Literal["sum", "max"]
 
 
 class Comm(ranks.Ranks, Protocol):
-    """The collective operations of amped: those of the partitioner, and more."""
+    """amped's collective operations, in addition to those of the partitioner."""
 
     local_rank: int  # of this process on its node
-    local_size: int  # processes there
+    local_size: int  # number of processes on its node
 
     def __hash__(self) -> int:
         """Hash by identity: there is one object per group of ranks."""
@@ -110,16 +110,16 @@ class MpiComm(ranks.MpiRanks):
     def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
         self.meet()
         if self.rank:
-            mine = np.empty(int(offsets[self.rank + 1] - offsets[self.rank]), dtype)
-            for piece in messages(mine):
+            local = np.empty(int(offsets[self.rank + 1] - offsets[self.rank]), dtype)
+            for piece in messages(local):
                 self._comm.Recv(piece)
-            return mine
+            return local
         assert array is not None
         for other in range(1, self.size):
-            theirs = np.ascontiguousarray(array[offsets[other] : offsets[other + 1]], dtype)
-            for piece in messages(theirs):
+            part = np.ascontiguousarray(array[offsets[other] : offsets[other + 1]], dtype)
+            for piece in messages(part):
                 self._comm.Send(piece, dest=other)
-        # With other ranks a copy, so that the whole array can be freed.
+        # A copy if there are other ranks, so that the whole array can be freed.
         return array[: offsets[1]].astype(dtype, copy=self.size > 1)
 
     @recorded
@@ -129,12 +129,12 @@ class MpiComm(ranks.MpiRanks):
     @recorded
     def sum_on(self, rank: int, array: NDArray[Any]) -> None:
         for piece in messages(array.reshape(-1)):
-            given, taken = (self._mpi.IN_PLACE, piece) if self.rank == rank else (piece, None)
-            self._comm.Reduce(given, taken, self._mpi.SUM, rank)
+            send, receive = (self._mpi.IN_PLACE, piece) if self.rank == rank else (piece, None)
+            self._comm.Reduce(send, receive, self._mpi.SUM, rank)
 
     @recorded
     def all_gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        # The stride of a single row may be any number.
+        # NumPy does not define the stride of a single row.
         row_bytes = matrix.strides[0] if len(matrix) > 1 else matrix.nbytes
         row = self._mpi.BYTE.Create_contiguous(row_bytes).Commit()
         try:
@@ -155,12 +155,12 @@ def world() -> Comm:
 
 
 def abort_all(comm: Comm) -> ranks.Hook:
-    """Return an excepthook that prints where this rank was and aborts all ranks."""
+    """Return an excepthook that prints the rank's position in the computation and aborts all ranks."""
     return ranks.abort_all(comm, "amped", lambda: f"amped: rank {comm.rank} was {CURRENT.where()}\n" * (comm.size > 1))
 
 
 def share(comm: Comm, array: NDArray[Any] | None) -> NDArray[Any]:
-    """Return rank 0's matrix, of any size, on every rank. On rank 0 it may be `array` itself, which is only read."""
+    """Return rank 0's matrix on every rank. On rank 0 the result may be `array` itself: do not modify it."""
     if comm.size == 1:
         assert array is not None
         return array

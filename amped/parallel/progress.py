@@ -1,4 +1,4 @@
-"""Records what this rank is doing, for the report of a run that hangs or fails."""
+"""A record of what this rank is doing, for the report of a run that hangs or fails."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-KEPT = 4  # collectives reported
-FRAMES = 3  # stack frames reported
-LOADING_SECONDS = 3600.0  # limit of reading and distributing a tensor or writing a model, while others wait
+REPORTED = 4  # number of collectives in a report
+FRAMES = 3  # number of stack frames in a report
+LOADING_SECONDS = 3600.0  # time limit of reading or distributing a tensor, or of writing a model
 
 
 class Collective(NamedTuple):
-    """One collective operation, as this rank saw it."""
+    """One collective operation of this rank."""
 
     number: int
     operation: str
@@ -39,18 +39,18 @@ class Recorder:
     """The state of the main thread, read by other threads."""
 
     def __init__(self) -> None:
-        self.iteration = 0  # the current one; 0 before the first
-        # Seconds after which a step counts as hung: from one collective or mode to the next, or within a collective.
+        self.iteration = 0  # 0 before the first
+        # A step hangs if more than this many seconds pass between collectives or modes, or within a collective.
         self.limit = LOADING_SECONDS
         self._mode: int | None = None
         self._waiting = False
         self._since = time.monotonic()
-        self._last: deque[Collective] = deque(maxlen=KEPT)
+        self._last: deque[Collective] = deque(maxlen=REPORTED)
         self._main = threading.main_thread().ident
 
     @property
     def mode(self) -> int | None:
-        """The current mode; setting it begins a step."""
+        """The current mode. Setting it starts a step."""
         return self._mode
 
     @mode.setter
@@ -74,7 +74,7 @@ class Recorder:
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
-        """Set another limit inside the block."""
+        """Set another time limit inside the block."""
         before, self._since = self.limit, time.monotonic()
         self.limit = seconds
         try:
@@ -83,11 +83,11 @@ class Recorder:
             self.limit, self._since = before, time.monotonic()
 
     def excuse(self, seconds: float) -> None:
-        """Exclude so many seconds from the current step."""
+        """Exclude a duration from the current step."""
         self._since += seconds
 
     def overdue(self) -> tuple[bool, bool]:
-        """Return whether this rank has computed, and whether it has waited in a collective, beyond the limit."""
+        """Return whether this rank has computed, and whether it has waited in a collective, beyond the time limit."""
         late = time.monotonic() - self._since > self.limit
         return late and not self._waiting, late and self._waiting
 
@@ -111,12 +111,12 @@ CURRENT = Recorder()
 
 
 def recorded(operation: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Decorate a method that is a blocking collective, so that it is recorded."""
+    """Decorate a method that is a blocking collective to record each call."""
 
     @wraps(operation)
-    def noted(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def recording(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         first: Any = args[0] if args else None
         with CURRENT.collective(operation.__name__, getattr(first, "nbytes", 0)):
             return operation(self, *args, **kwargs)
 
-    return noted
+    return recording

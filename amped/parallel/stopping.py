@@ -1,4 +1,4 @@
-"""Signals that stop a run: while it iterates it finishes the current mode and saves, at other times it ends at once."""
+"""Signals that stop a run: during iterations, the current mode is finished and the state saved; otherwise at once."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from .mpi import Comm
 
 
 class StopRequest(Interrupts):
-    """Whether any rank of this run received a signal to stop; a context manager that handles signals.
+    """A context manager that handles stop signals and lets the ranks agree on them.
 
     Outside `listening` a signal raises `Stopped`.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.signal: signal.Signals | None = None  # once the ranks have agreed on it
+        self.signal: signal.Signals | None = None  # set once the ranks have agreed
         self.saved: Callable[[], str] = lambda: NOTHING
-        """Returns what a run that ends now has saved, in words."""
+        """Returns a description of what the run has saved, for the message."""
 
     def agreed(self, comm: Comm) -> bool:
-        """Return whether any rank was told to stop. Collective."""
-        told = np.array([self.told], np.int64)
-        comm.all_reduce(told, "max")
-        self.signal = signal.Signals(int(told[0])) if told[0] else None
+        """Return whether any rank received a stop signal. Collective."""
+        received = np.array([self.told], np.int64)
+        comm.all_reduce(received, "max")
+        self.signal = signal.Signals(int(received[0])) if received[0] else None
         return self.signal is not None
 
-    def tell(self, comm: Comm) -> None:
-        """Say on rank 0 that the run was stopped, if the ranks have agreed on that, and ignore further signals."""
+    def report(self, comm: Comm) -> None:
+        """Print on rank 0 that the run was stopped, if the ranks have agreed to stop, and ignore further signals."""
         if self.signal is not None:
             self.over()
             if comm.rank == 0:
@@ -43,12 +43,12 @@ class StopRequest(Interrupts):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the run, as agreed so far."""
+        """The exit code of the run, 0 unless the ranks have agreed to stop."""
         return 0 if self.signal is None else exit_code(self.signal)
 
 
 class Stop(NamedTuple):
-    """How loops of a run, on all ranks, are stopped: signals are noted within `listening`, and it is called there."""
+    """The stop test of a run's loops. Signals are recorded within `listening`, where it is called."""
 
     request: StopRequest
     comm: Comm
@@ -63,7 +63,7 @@ class Stop(NamedTuple):
 
 
 class NeverStop:
-    """Stops no loop. See `Stop`."""
+    """A stop test that is never true. See `Stop`."""
 
     def __call__(self) -> bool:
         return False

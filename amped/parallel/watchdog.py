@@ -1,10 +1,10 @@
-"""Watchdog: ends the run if a rank is dead, frozen or hung, as MPI and NCCL wait without a deadline.
+"""Watchdog: ends the run if a rank is dead, frozen or hung, because MPI and NCCL wait without a time limit.
 
-Each rank keeps a TCP connection to rank 0 and a thread that sends a heartbeat over it every second. The run ends if a
-connection breaks or is silent, if a rank's main thread exceeds the limit of a step (`Recorder.limit`), or if all ranks
-wait in collectives for longer than it. Each rank then reports where it was, aborts its communicators and exits with
-an error code, and the launcher ends the rest. A launcher that waits for a host that is lost is ended too (`launcher`).
-A single process has the thread as well. A job that is suspended as a whole goes on when it is resumed.
+Each rank has a TCP connection to rank 0 and a thread that sends a heartbeat over it every second. The run ends if a
+connection breaks or is silent, if a rank's main thread exceeds the time limit of a step (`Recorder.limit`), or if all
+ranks wait in collectives for longer than that. Each rank then reports its position, aborts its communicators and exits
+with an error code; the launcher ends the rest, and if it waits for a lost host, it is ended too (`launcher`). A single
+process runs the thread as well. A job that is suspended as a whole continues when it is resumed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SILENCE_SECONDS = 15.0
 ABORT_SECONDS = 3.0
 START_SECONDS = 120.0  # for all ranks to load Python and MPI, possibly from a slow file system
 ENDING_SECONDS = 25
-LAST_WORDS_SECONDS = 1.0  # for the other ranks' reports, before the launcher kills them
+LAST_WORDS_SECONDS = 1.0  # for the other ranks to report before the launcher kills them
 BEAT, WAIT, BYE, FAILED = b".", b"w", b"q", b"f"
 
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """End this process if the block (the start of MPI, say) waits longer than `START_SECONDS` for another rank."""
+    """End this process if the block, such as the start of MPI, waits more than `START_SECONDS` for another rank."""
     if not launched():
         yield
         return
@@ -49,19 +49,19 @@ def starting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending(comm: Comm) -> Iterator[None]:
-    """After the block, kill this process if it does not end within `ENDING_SECONDS`: MPI may wait for other ranks."""
+    """Kill this process if it does not exit within `ENDING_SECONDS` after the block: MPI may wait for other ranks."""
     try:
         yield
     finally:
-        if comm.size > 1:  # an alarm, as MPI waits when the interpreter is all but gone
+        if comm.size > 1:  # an alarm signal, because MPI waits when the interpreter has already shut down
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(ENDING_SECONDS)
 
 
 class Watchdog:
-    """Watch all ranks until `close`; a context manager. Making one is collective.
+    """Watches all ranks until `close`; a context manager. The constructor is collective.
 
-    A rank counts as dead after `SILENCE_SECONDS` without a heartbeat, or after `deadline` seconds if these are fewer.
+    A rank counts as dead after `SILENCE_SECONDS` without a heartbeat, or after `deadline` seconds if that is shorter.
     """
 
     def __init__(self, comm: Comm, deadline: float | None = None) -> None:
@@ -74,13 +74,13 @@ class Watchdog:
         self._heard: dict[socket.socket, float] = {}
         self._waiting: set[socket.socket] = set()
         self.aborts: list[Callable[[], object]] = []
-        """Called before this process exits after a fault, each in its own thread."""
+        """Called before this process exits after a failure, each in its own thread."""
         if comm.size == 1 or self._connected(comm):
             self._thread = threading.Thread(target=self._watch, name="amped-watchdog", daemon=True)
             self._thread.start()
 
     def _connected(self, comm: Comm) -> bool:
-        """Connect the ranks; if that fails, warn and let the run go on without a watchdog."""
+        """Connect the ranks. On failure print a warning and continue without a watchdog."""
         fault = ""
         try:
             self._peers = links.connect(comm)
@@ -100,28 +100,28 @@ class Watchdog:
         while not self._closing.is_set():
             self._check_here()
             until = time.monotonic() + BEAT_SECONDS
-            while (left := until - time.monotonic()) > 0 and not self._closing.is_set():
+            while (remaining := until - time.monotonic()) > 0 and not self._closing.is_set():
                 if not self._heard:
-                    self._closing.wait(left)
-                for key, _ in selector.select(left) if self._heard else ():
-                    if self._said_bye(key.data):
+                    self._closing.wait(remaining)
+                for key, _ in selector.select(remaining) if self._heard else ():
+                    if self._has_left(key.data):
                         selector.unregister(key.data)
                         del self._heard[key.data]
             self._excuse(time.monotonic() - until)
             self._check_silence()
 
     def _check_here(self) -> None:
-        """Check this process's main thread, and send the heartbeat."""
+        """Check this process's main thread and send the heartbeat."""
         hung, waiting = CURRENT.overdue()
         if hung:
-            self._fail(f"does not go on: more than {CURRENT.limit:.0f} s in one step")
-        # Rank 0 hears all others. A rank that hears nobody any more waits in vain.
+            self._fail(f"makes no progress: more than {CURRENT.limit:.0f} s in one step")
+        # Rank 0 receives all heartbeats. A rank without connections decides for itself.
         if waiting and (self._rank == 0 or not self._heard) and self._waiting.issuperset(self._heard):
             self._fail(f"and all others have waited for each other for more than {CURRENT.limit:.0f} s")
         self._send(list(self._heard), WAIT if waiting else BEAT)
 
     def _excuse(self, late: float) -> None:
-        """Exclude time in which this process, and perhaps the others, was suspended."""
+        """Exclude time during which this process, and perhaps the others, was suspended."""
         if late > BEAT_SECONDS:
             CURRENT.excuse(late)
             self._heard = {link: last + late for link, last in self._heard.items()}
@@ -132,7 +132,7 @@ class Watchdog:
             if now - last > self._silence:
                 self._fail_with(self._peers[link], f"has not answered for {now - last:.0f} s")
 
-    def _said_bye(self, link: socket.socket) -> bool:
+    def _has_left(self, link: socket.socket) -> bool:
         try:
             data = link.recv(4096)
         except BlockingIOError:
@@ -155,19 +155,19 @@ class Watchdog:
             try:
                 link.send(message)
             except OSError:
-                continue  # full (a silent peer) or broken: detected on reading
+                continue  # buffer full (silent peer) or connection broken: detected on reading
 
-    def _fail_with(self, peer: int, what: str) -> None:
-        self._end(f"rank {peer} {what}; rank {self._rank} ends")
+    def _fail_with(self, peer: int, cause: str) -> None:
+        self._end(f"rank {peer} {cause}; rank {self._rank} ends")
 
-    def _fail(self, what: str) -> None:
-        self._end(f"rank {self._rank} {what}")
+    def _fail(self, cause: str) -> None:
+        self._end(f"rank {self._rank} {cause}")
 
-    def _end(self, why: str) -> None:
-        """Notify all ranks, report where this one is, abort the communicators and exit."""
+    def _end(self, cause: str) -> None:
+        """Notify all ranks, report the position of this one, abort the communicators and exit."""
         began = time.monotonic()
         self._send(list(self._peers), FAILED)
-        print(f"amped: {why}: {CURRENT.where()}; in {CURRENT.stack()}", file=sys.stderr, flush=True)
+        print(f"amped: {cause}: {CURRENT.where()}; in {CURRENT.stack()}", file=sys.stderr, flush=True)
         threads = [threading.Thread(target=self._quietly, args=(abort,), daemon=True) for abort in self.aborts]
         for thread in threads:
             thread.start()
@@ -184,7 +184,7 @@ class Watchdog:
             abort()
 
     def close(self) -> None:
-        """Tell the other ranks that this one is done, and stop watching."""
+        """Notify the other ranks that this one is done, and stop watching."""
         if self._thread is None:
             return
         self._closing.set()

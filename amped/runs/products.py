@@ -11,7 +11,7 @@ from partitioner.tensors.labels import Labels
 
 from ..backend.exchange import Machine
 from ..errors import InputError
-from ..models.semisparse import SemiSparseTensor, facts_of
+from ..models.semisparse import SemiSparseTensor, metadata_arrays
 from ..models.semisparse_file import RankedRows, write_parts
 from ..operators.placement import check_rank
 from ..operators.sources.protocols import ProductSource
@@ -76,4 +76,4 @@ def write_product(path: str | os.PathLike[str], product: Product, shape: Shape, 
         RankedRows("indices", (total, shape.sparse), np.dtype(np.int32), product.coordinates),
         RankedRows("values", (total, *shape.lengths), product.options.dtype, lambda: (part.values for part in parts)),
     ]
-    write_parts(path, arrays, facts_of(shape.modes, shape.shape, shape.labels), product.machine.comm, replace)
+    write_parts(path, arrays, metadata_arrays(shape.modes, shape.shape, shape.labels), product.machine.comm, replace)

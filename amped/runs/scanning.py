@@ -30,7 +30,7 @@ from ..methods.poisson import Poisson
 from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
 from ..models.matching import factor_match
-from ..models.scanned import ScannedRank, Suggestion, near, suggested
+from ..models.scanned import ScannedRank, Suggestion, near, suggestion
 from ..operators.placement import MAX_DENSE_RANK
 from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.tuning import Budget
@@ -150,7 +150,7 @@ def scanned(
             tried.append(found)
             models.append(best.labelled(source.labels))
             tell(found)
-    return Scan(tuple(tried), tuple(models), suggested(tried), scanner.seconds)
+    return Scan(tuple(tried), tuple(models), suggestion(tried), scanner.seconds)
 
 
 class _Part(NamedTuple):

@@ -134,7 +134,7 @@ def test_labels_that_are_not_known_are_told_of() -> None:
     _, tensor = signed_tensor(8, SHAPE)
     first = labelled(tensor, 1)
     model = amped.cp_als(first[:, 2:, :], 2, max_iters=2, device="cpu")
-    with pytest.warns(amped.InputWarning, match=r"X: nonzeros .* left out: \d+ for b \('l\d', 'l\d'\)"):
+    with pytest.warns(amped.InputWarning, match=r"X: dropped nonzeros .*: \d+ for b \('l\d', 'l\d'\)"):
         found = model.transform(first, 0, device="cpu")
     np.testing.assert_allclose(found, model.transform(first[:, 2:, :], 0, device="cpu"), atol=1e-6)
     with pytest.raises(amped.InputError, match="X: labels that the model does not know: 2 of b"):
@@ -169,7 +169,7 @@ def test_tables_by_the_keys_of_the_model(tmp_path: Path) -> None:
         assert equal(each, frame, few, where=where)
         assert equal(each, later, amped.from_frame(later, keys, "n"), value="n")
         assert each.score(frame) == pytest.approx(each.score(tensor))
-        with pytest.raises(amped.InputError, match="value and where are for tables"):
+        with pytest.raises(amped.InputError, match="value and where apply to tables only"):
             each.transform(tensor, 0, value="n", device="cpu")
     partition(tmp_path / "x.csv", tmp_path / "store", form=ReadOptions(key=tuple(keys)))
     assert equal(model, tmp_path / "store", tensor)

@@ -16,7 +16,7 @@ from forms import exhaustive
 import amped
 from amped.errors import InputError
 from amped.models.matching import factor_match
-from amped.models.scanned import ScannedRank, near, suggested
+from amped.models.scanned import ScannedRank, near, suggestion
 from amped.runs import scanning
 from amped.runs.scanning import ranks_of
 
@@ -95,8 +95,8 @@ def test_reasons() -> None:
         return ScannedRank(rank, (squared, squared), squared, match=match, **whole)
 
     few = [tried(1, 0.5), tried(2, 0.8)]
-    assert suggested(few).rank == 2
-    assert suggested(few).reason.endswith("no larger number was tried")
+    assert suggestion(few).rank == 2
+    assert suggestion(few).reason.endswith("no larger number was tried")
     for third, why in (
         (tried(3, 0.801), "with 3, hardly more is explained than with 2"),
         (tried(3, 0.9, 0.5), "with 3, components differ between starts (match 0.50; at least 0.9 is needed)"),
@@ -104,13 +104,13 @@ def test_reasons() -> None:
         (tried(3, 0.9, halves=0.4), "with 3, components differ between halves of the tensor (match 0.40;"),
         (tried(3, 0.9, consistency=-5.0), "with 3, core consistency is -5 % (at least 50 % is needed)"),
     ):
-        found = suggested([*few, third])
+        found = suggestion([*few, third])
         assert found.rank == 2
         assert why in found.reason
-    assert suggested([tried(1, 0.5, 0.2)]).rank is None
+    assert suggestion([tried(1, 0.5, 0.2)]).rank is None
     passed = "match 1.00 from 2 of 2 starts, match 1.00 in halves of the tensor, core consistency 90 %"
-    assert f"passes every test ({passed})" in suggested(few).reason
-    assert suggested([tried(1, 1 - 1e-11), tried(2, 1 - 1e-15)]).rank == 1, "what is left is rounding"
+    assert f"passes every test ({passed})" in suggestion(few).reason
+    assert suggestion([tried(1, 1 - 1e-11), tried(2, 1 - 1e-15)]).rank == 1, "what is left is rounding"
     assert near([0.9, 0.899, 0.7]) == [0, 1]
 
 
@@ -132,7 +132,7 @@ def test_the_reason_names_the_tests_that_failed() -> None:
             "halves of the tensor (match 0.70; at least 0.9 is needed) and core consistency",
         ),
     ):
-        found = suggested([each, tried(3, 0.99, 0.1, 0.1, -900.0)])
+        found = suggestion([each, tried(3, 0.99, 0.1, 0.1, -900.0)])
         assert found.rank is None
         assert found.reason.startswith("no number of components passes every test; the best trade-off is 2")
         assert failed in found.reason

@@ -86,7 +86,7 @@ def test_the_score_is_the_fit(kind: str, tmp_path: Path) -> None:
     for wrong in (array[1:], array[0]):
         with pytest.raises(InputError, match="X has shape"):
             found.score(wrong)
-    with pytest.raises(InputError, match="no values but zeros"):
+    with pytest.raises(InputError, match="has only zeros"):
         found.score(np.zeros(SHAPE))
 
 
@@ -158,5 +158,7 @@ def test_squares_beyond_double_precision_are_refused_after_the_fit(value: float)
     tucker = amped.TuckerTensor(np.ones((2, 2, 2)), [np.ones((3, 2))] * 3)
     for given in (array, amped.SparseTensor([[0, 1, 2]], [value], (3, 3, 3))):
         for compare in (cp.score, cp.residuals, tucker.score):
-            with pytest.raises(InputError, match=r"the norm of X, 1e[+-]200, is beyond .*: scale its values"):
+            with pytest.raises(
+                InputError, match=r"the norm of X, 1e[+-]200, is outside the range of .*: scale its values"
+            ):
                 compare(given)

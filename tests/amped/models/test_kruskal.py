@@ -170,7 +170,7 @@ def test_labels_are_kept(tmp_path: Path) -> None:
 def test_wrong_labels_in_a_file(tmp_path: Path) -> None:
     path, factors = tmp_path / "model.npz", {"factor_0": np.ones((3, 2)), "factor_1": np.ones((2, 2))}
     np.savez(path, **factors, labels_0=np.arange(3))
-    with pytest.raises(InputError, match="holds no 'labels_1'"):
+    with pytest.raises(InputError, match="contains no 'labels_1'"):
         amped.load(path)
     np.savez(path, **factors, labels_0=np.arange(3), labels_1=np.arange(3))
     with pytest.raises(InputError, match="labels of shapes"):

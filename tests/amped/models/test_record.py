@@ -70,7 +70,7 @@ def test_a_record_that_cannot_be_read_is_one_line(folder: Path, text: str | byte
     place = saved(folder, text)
     assert amped.load(place).run == {}  # type: ignore[union-attr]
     for verb in ("show", "report"):
-        refused(run_amped(verb, place), "run.json", "no record of a run")
+        refused(run_amped(verb, place), "run.json", "not a valid record of a run")
 
 
 def test_a_record_that_is_no_object_is_none(folder: Path) -> None:
@@ -87,7 +87,7 @@ def test_what_is_no_plain_file_is_not_waited_for(folder: Path, kind: str, monkey
         (place / "run.json").unlink()
         os.mkfifo(place / "run.json") if kind == "pipe" else (place / "run.json").mkdir()
     assert amped.load(place).run == {}  # type: ignore[union-attr]
-    refused(run_amped("show", place), "run.json", "no record of a run")
+    refused(run_amped("show", place), "run.json", "not a valid record of a run")
 
 
 def test_a_model_that_is_a_pipe_is_not_waited_for(folder: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from amped.parallel import step_timeout
 from amped.parallel.progress import CURRENT
-from amped.parallel.step_timeout import FIRST_SECONDS, LEAST_SECONDS, SOME, first_limit, paced
+from amped.parallel.step_timeout import FACTOR, FIRST_SECONDS, LEAST_SECONDS, first_limit, paced
 
 
 def test_the_first_limit_leaves_time_to_compile_and_for_a_slow_machine() -> None:
@@ -34,5 +34,5 @@ def test_later_limits_follow_from_what_iterations_took(monkeypatch: pytest.Monke
             yield k
 
     assert list(paced(steps(), 0, 100.0, deadline)) == [0, 1, 2]
-    assert limits == ([7.0] * 4 if deadline else [100.0, SOME * 50.0, SOME * 10.0, SOME * 10.0])
-    assert LEAST_SECONDS < SOME * 10.0
+    assert limits == ([7.0] * 4 if deadline else [100.0, FACTOR * 50.0, FACTOR * 10.0, FACTOR * 10.0])
+    assert LEAST_SECONDS < FACTOR * 10.0

@@ -402,7 +402,7 @@ def test_models_are_loaded_with_their_records(folder: Path) -> None:
     (folder / "out" / "run.json").write_text("{")
     assert amped.load("out").run["rank"] == 2, "the model's file has a record, too"  # type: ignore[union-attr]
     for verb in ("show", "report"):
-        refused(run_amped(verb, "out"), "run.json", "no record of a run")
+        refused(run_amped(verb, "out"), "run.json", "not a valid record of a run")
 
 
 def test_a_run_that_goes_on_replaces_its_report(folder: Path) -> None:

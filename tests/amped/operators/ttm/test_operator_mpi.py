@@ -120,7 +120,7 @@ def test_every_rank_refuses_what_one_finds(comm: Comm, folder: Path) -> None:
         amped.ttm(of_root, np.ones((30, 2)), 0, output=folder / "missing" / "y.npz", device="cpu")
     huge = np.full((30, 2), 3e38)
     for output in (None, folder / "y.npz"):
-        with pytest.raises(InputError, match=r"not finite|cannot go on"):
+        with pytest.raises(InputError, match=r"not finite|failed"):
             amped.ttm(of_root, huge, 0, output=output, device="cpu")
     assert not (folder / "y.npz").exists()
 
