@@ -1,4 +1,4 @@
-"""What ends a run, and with which exit code."""
+"""Errors that end a run, and exit codes."""
 
 from __future__ import annotations
 

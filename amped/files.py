@@ -1,4 +1,4 @@
-"""Files of a run: names that are claimed before the work, and atomic writes."""
+"""Output files of a run: names are reserved before the work, and files are written atomically."""
 
 from __future__ import annotations
 
@@ -31,113 +31,113 @@ OTHERS = (
     *(".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".feather", ".arrow", ".tns", ".mat", ".npy"),
     *(".h5", ".hdf5", ".nc", ".zarr", ".pkl", ".pickle", ".pt", ".html"),
 )
-"""Endings of files in other formats than NumPy's ``.npz``."""
+"""Extensions of formats other than NumPy's ``.npz``."""
 
 
 @contextmanager
 def faults_of(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the file whose arrays are missing or at fault, in an `InputError`."""
+    """Convert missing or invalid arrays inside the block to an `InputError` that names the file."""
     try:
         yield
     except KeyError as error:
-        raise InputError(f"holds no {error}", path=path) from None
+        raise InputError(f"contains no {error}", path=path) from None
     except ValueError as error:
         raise InputError(getattr(error, "cause", str(error)), path=path) from None
 
 
 class Outputs:
-    """The files and folders that a run will write: claimed when it starts, let go when it ends.
+    """The files and folders that a run will write: names are reserved at the start and released at the end.
 
-    A folder that was made for them and is empty in the end is removed.
+    Folders that were created for them and remain empty are removed.
     """
 
     def __init__(self) -> None:
         self._claims: list[Claim] = []
-        self._made: list[Path] = []
-        self.replaced: set[Path] = set()  # files that may be there already when they are written
+        self._created: list[Path] = []
+        self.replaced: set[Path] = set()  # existing files that may be overwritten
 
     def close(self) -> None:
-        """Let the names go, and remove folders that were made in vain."""
+        """Release the names and remove created folders that are empty."""
         for claim in self._claims:
             claim.release()
-        for folder in reversed(self._made):
-            with suppress(OSError):  # it holds something
+        for folder in reversed(self._created):
+            with suppress(OSError):  # not empty
                 folder.rmdir()
-        self._claims, self._made = [], []
+        self._claims, self._created = [], []
 
     def folder(self, folder: Path) -> None:
-        """Make a folder, and its parents, where missing."""
+        """Create a folder and its missing parents."""
         try:
             missing = [each for each in (folder, *folder.parents) if not each.exists()]
             for each in reversed(missing):
-                with suppress(FileExistsError):  # another run has just made it, or it is no folder
+                with suppress(FileExistsError):  # another run has just created it, or it is not a folder
                     each.mkdir()
-                    self._made.append(each)
+                    self._created.append(each)
             if not folder.is_dir():
                 raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR))
         except OSError as error:
             lost = folder.is_symlink() and not folder.exists()
-            cause = "is a link to nothing" if lost else f"cannot make the folder: {error.strerror}"
+            cause = "is a broken symbolic link" if lost else f"cannot create the folder: {error.strerror}"
             raise InputError(cause, path=folder) from None
 
     def claim(self, target: Path) -> None:
-        """Claim a name in a folder that exists; raise `InputError` if another run has it, or none can write there."""
+        """Reserve a name in an existing folder; raise `InputError` if another run has it or the folder is read-only."""
         if not target.parent.is_dir():
             raise BusyError("its folder does not exist", path=target)
         self._claims.append(Claim(target))
         self._claims[-1].take()
 
     def file(self, target: Path, replace: bool, advice: str = "--force replaces it") -> None:
-        """Claim the name of a file that does not exist, or is a file that the run may `replace`."""
+        """Reserve the name of a file that does not exist yet, or that the run may `replace`."""
         check_kind(target)
         self.claim(target)
         try:
-            os.lstat(draft_of(target))  # its name is longer, perhaps too long
+            os.lstat(draft_of(target))  # the draft's name is longer, perhaps too long
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise InputError(f"cannot write there: {error.strerror}", path=target) from None
+            raise InputError(f"cannot write: {error.strerror}", path=target) from None
         if os.path.lexists(target) and not replace:
             raise InputError(f"exists already; {advice}", path=target)
         self.replaced |= {target} if replace else set()
-        for left in os.listdir(target.parent):
-            if is_draft_of(left, target.name):  # of a run that was killed
-                (target.parent / left).unlink(missing_ok=True)
+        for name in os.listdir(target.parent):
+            if is_draft_of(name, target.name):  # of a run that was killed
+                (target.parent / name).unlink(missing_ok=True)
 
-    def fresh(self, wanted: Path, name: str) -> Path:
-        """Make the folder `wanted`, or the first of ``wanted-2``, ``wanted-3``, ... that is not there; return it.
+    def fresh(self, preferred: Path, name: str) -> Path:
+        """Create the folder `preferred`, or the first unused of ``preferred-2``, ``preferred-3``, ...; return it.
 
-        The `name` of a file in it is claimed. A folder that a killed run left empty is taken.
+        The `name` of a file in it is reserved. An empty folder left by a killed run is reused.
         """
-        number, folder = 1, wanted
+        number, folder = 1, preferred
         while not self._take(folder, name):
             number += 1
-            folder = wanted.with_name(f"{wanted.name}-{number}")
+            folder = preferred.with_name(f"{preferred.name}-{number}")
         return folder
 
     def _take(self, folder: Path, name: str) -> bool:
-        """Make or take an empty folder and claim a name in it; return False if it is in use."""
+        """Create or reuse an empty folder and reserve a name in it; return False if it is in use."""
         try:
             folder.mkdir()
         except FileExistsError:
             if folder.is_symlink() or _names(folder) - {MARK.format(name)}:
                 return False
         except OSError as error:
-            raise InputError(f"cannot make the folder: {error.strerror}", path=folder) from None
-        self._made.append(folder)
+            raise InputError(f"cannot create the folder: {error.strerror}", path=folder) from None
+        self._created.append(folder)
         try:
             self.claim(folder / name)
         except BusyError:
             return False
         except InputError:
-            if (folder / MARK.format(name)).exists():  # another user's
+            if (folder / MARK.format(name)).exists():  # reserved by another user
                 return False
             raise
         return True
 
 
 def _names(folder: Path) -> set[str]:
-    """Return what is in a folder; its own name if it is none, or has just been removed."""
+    """Return the names in a folder; its own name if it is not a folder or has just been removed."""
     try:
         return set(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -145,27 +145,27 @@ def _names(folder: Path) -> set[str]:
 
 
 class TakenError(OutputError):
-    """A name that something else has taken since it was claimed."""
+    """A reserved name that another program has used in the meantime."""
 
 
 def check_kind(target: Path) -> None:
-    """Raise `InputError` if there is something at `target` that is no plain file, and so is never to be replaced."""
+    """Raise `InputError` if something other than a plain file exists at `target`."""
     if target.is_dir():
         raise InputError("is a folder", path=target)
     if target.is_symlink() and not target.exists():
-        raise InputError("is a link to nothing", path=target)
+        raise InputError("is a broken symbolic link", path=target)
     if target.exists() and not target.is_file():
         raise InputError("is not a plain file", path=target)
 
 
 def check_apart(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
-    """Raise `InputError` if two outputs, or an output and an input, given by their flags, are the same file.
+    """Raise `InputError` if two outputs, or an output and an input, are the same file. Keys are their flags.
 
-    Of an input that is a folder, a store, these are the files that stores are made of.
+    For an input that is a store (a folder), its files are checked.
     """
     known: dict[str, str] = {}
     for flag, path in inputs.items():
-        for name in ("", *_read_of(path)) if path is not None else ():
+        for name in ("", *_store_files(path)) if path is not None else ():
             known[os.path.realpath(os.path.join(path or "", name))] = flag
     for flag, path in outputs.items():
         if path is not None:
@@ -174,29 +174,29 @@ def check_apart(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | 
                 raise InputError(f"is both {other} and {flag}", path=path)
 
 
-def _read_of(path: Path) -> list[str]:
-    """Return the names of a store's files; nothing if it is no folder."""
+def _store_files(path: Path) -> list[str]:
+    """Return the names of a store's files; an empty list if `path` is not a folder."""
     names = sorted(os.listdir(path)) if path.is_dir() else []
     return [name for name in names if name == MANIFEST or name.endswith(".npy")]
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object], replace: bool = True) -> None:
-    """Write a file atomically: `write` fills a draft, which is synced to disk and then takes the name.
+    """Write a file atomically: `write` fills a draft, which is synced to disk and then renamed.
 
     Raises
     ------
     TakenError
-        If something has the name, and the file is not to `replace` it.
+        If the name exists and `replace` is False.
     OutputError
-        If it cannot be written.
+        If the file cannot be written.
     """
     target = Path(path)
     if not target.name:
         raise OutputError("cannot write: a folder, or no name", path=target)
-    draft, is_ours = draft_of(target), True
+    draft, created = draft_of(target), True
     try:
         try:
-            # A draft is never one that is there already, nor a link to what it would overwrite.
+            # The draft must be new: neither an existing file nor a link.
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
             with open(handle, "wb") as file:
                 write(file)
@@ -205,17 +205,17 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], objec
             _place(draft, target, replace)
             sync_folder(target.parent)
         except FileExistsError:
-            is_ours = False
+            created = False
             raise
         finally:
-            if is_ours:
+            if created:
                 draft.unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(f"cannot write: {error.strerror or error}", path=target) from None
 
 
 def _place(draft: Path, target: Path, replace: bool) -> None:
-    """Give a draft its name."""
+    """Rename a draft to its final name."""
     if replace:
         os.replace(draft, target)
         return
@@ -223,17 +223,17 @@ def _place(draft: Path, target: Path, replace: bool) -> None:
         os.link(draft, target)
     except OSError:
         if os.path.lexists(target):
-            raise TakenError("was written by something else meanwhile", path=target) from None
-        os.rename(draft, target)  # a file system without hard links
+            raise TakenError("another program has written it in the meantime", path=target) from None
+        os.rename(draft, target)  # the file system has no hard links
 
 
 def check_npz(path: str | os.PathLike[str]) -> None:
-    """Refuse the name of a file in another format for an ``.npz`` file; any other name may be one's."""
+    """Reject names with the extension of another format for an ``.npz`` file; other names are accepted."""
     plain = Path(path)
     while plain.suffix.lower() in PACKED:
         plain = plain.with_suffix("")
     if plain != Path(path) or plain.suffix.lower() in OTHERS:
-        raise InputError(f"what is written is an .npz file: name it {plain.with_suffix('.npz').name}", path=path)
+        raise InputError(f"the output is an .npz file: name it {plain.with_suffix('.npz').name}", path=path)
 
 
 def write_npz(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], replace: bool = True) -> None:
@@ -243,19 +243,19 @@ def write_npz(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], rep
 
 
 def write_text(path: str | os.PathLike[str], text: str, replace: bool = True) -> None:
-    """Write a text file; see `write_whole`. Bytes of a file name that are no text are escaped."""
+    """Write a text file; see `write_whole`. Undecodable bytes of file names are escaped."""
     write_whole(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")), replace)
 
 
 def read_npz(path: str | os.PathLike[str], in_file: Collection[str] = ()) -> dict[str, Any]:
     """Read all arrays of an ``.npz`` file, verified against its checksums, without unpickling.
 
-    Those whose names are `in_file` stay there, if they are not compressed: each is a `Stored`, read where it is used.
+    Uncompressed arrays whose names are in `in_file` remain in the file: they become a `Stored`, which is read on use.
 
     Raises
     ------
     InputError
-        If the file is invalid; memory stays bounded by the file's size.
+        If the file is invalid. Memory use is bounded by the size of the file.
     """
     try:
         with ExitStack() as files:
@@ -273,10 +273,10 @@ def read_npz(path: str | os.PathLike[str], in_file: Collection[str] = ()) -> dic
     except InputError:
         raise
     except MemoryError as error:
-        raise InputError(f"memory has no room for its arrays: {error}", path=path) from None
+        raise InputError(f"its arrays do not fit into memory: {error}", path=path) from None
     except DAMAGED as error:
-        told = error.strerror if isinstance(error, OSError) else None
-        raise InputError(told or f"damaged or not an .npz file: {error}", path=path) from None
+        message = error.strerror if isinstance(error, OSError) else None
+        raise InputError(message or f"damaged or not an .npz file: {error}", path=path) from None
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
@@ -285,12 +285,12 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
 
 
 def _stored(file: IO[bytes], archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Any) -> Stored:
-    """Return an array that stays in the file, once all of it was verified."""
+    """Return an array that remains in the file, after verifying its checksum."""
     with archive.open(member) as stream:
         shape, by_columns, dtype = _checked_header(stream, member.file_size)
         place = Member(file.fileno(), member).start + stream.tell()
         elements = FileElements(file, place, shape[::-1] if by_columns else shape, dtype, path)
-        while stream.read(CHUNK):  # after which it may not change
+        while stream.read(CHUNK):  # verifies the checksum; the file may not change afterwards
             pass
     modes = range(len(shape))
     return Stored(elements, tuple(reversed(modes) if by_columns else modes))
@@ -299,22 +299,22 @@ def _stored(file: IO[bytes], archive: zipfile.ZipFile, member: zipfile.ZipInfo, 
 def read_array(file: IO[bytes], size: int) -> NDArray[Any]:
     """Read the ``.npy`` array that fills a file of `size` bytes; raise `ValueError` if it does not."""
     shape, by_columns, dtype = _checked_header(file, size)
-    left = size - file.tell()
-    data = np.empty(left, np.uint8)
-    for begin in range(0, left, CHUNK):
-        piece = file.read(min(CHUNK, left - begin))
+    remaining = size - file.tell()
+    data = np.empty(remaining, np.uint8)
+    for begin in range(0, remaining, CHUNK):
+        piece = file.read(min(CHUNK, remaining - begin))
         data[begin : begin + len(piece)] = np.frombuffer(piece, np.uint8)
     return data.view(dtype).reshape(shape, order="F" if by_columns else "C")
 
 
 def _checked_header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read a header; raise `ValueError` unless its numbers fill the rest: or no checksum would be verified."""
+    """Read a header; raise `ValueError` unless the data fills the rest of the file, which verifies its checksum."""
     shape, by_columns, dtype = read_header(file)
     if dtype.hasobject:
-        raise ValueError("an array of objects")
-    left = size - file.tell()
-    if math.prod(shape) * dtype.itemsize != left or left < 0:
-        raise ValueError(f"{left} bytes for an array of {shape} {dtype}")
+        raise ValueError("it has an array of Python objects")
+    remaining = size - file.tell()
+    if math.prod(shape) * dtype.itemsize != remaining or remaining < 0:
+        raise ValueError(f"{remaining} bytes for an array of {shape} {dtype}")
     return shape, by_columns, dtype
 
 
@@ -325,13 +325,13 @@ def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) ->
         check_factor(arrays[name], name, path)
         factors.append(arrays[name])
     if not factors:
-        raise InputError("holds no factor_0", path=path)
+        raise InputError("contains no factor_0", path=path)
     return factors
 
 
 def check_factor(factor: NDArray[Any], name: str, path: str | os.PathLike[str] | None) -> None:
     """Raise `InputError` unless `factor` is a real, finite matrix."""
     if factor.ndim != 2 or factor.dtype.kind not in "fiu":
-        raise InputError(f"{name} is {factor.dtype} of shape {factor.shape}, not a real matrix", path=path)
+        raise InputError(f"{name} is {factor.dtype} of shape {factor.shape}: expected a real matrix", path=path)
     if not np.all(np.isfinite(factor)):
         raise InputError(f"{name} is not finite", path=path)

@@ -1,4 +1,4 @@
-"""How a run computes: one object that travels from the command line, or a Python call, to whoever needs it."""
+"""The options of a computation (device, precision, memory, threads), shared by the command line and Python."""
 
 from __future__ import annotations
 
@@ -28,48 +28,49 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Options:
-    """How a run computes. Every choice gives the same result up to rounding.
+    """How a computation is executed. Every choice gives the same result up to rounding.
 
     Parameters
     ----------
     device : {"auto", "cpu", "cuda"}
-        "auto" takes a GPU if there is one.
+        "auto" uses a GPU if there is one.
     precision : {"fp32", "fp64"}
-        Of values and factor matrices. Long sums and small matrices are in double precision always.
+        Precision of values and factor matrices. Long sums and small matrices always use double precision.
     placement : {"auto", "resident", "stream"}
-        Whether nonzeros stay in device memory, or are streamed from the host; "auto" keeps what fits.
+        Whether the nonzeros stay in device memory or are streamed from the host. "auto" keeps as many as fit.
     kernel : str
-        "auto" times the device's kernels on the real nonzeros. Otherwise the name of one. "permuted" keeps one copy of
-        the nonzeros, not one for each mode, and is slower.
+        The name of a kernel, or "auto", which times the device's kernels on the actual nonzeros. "permuted" stores one
+        copy of the nonzeros instead of one per mode, and is slower.
     deterministic : bool
-        Bitwise equal results from run to run on the same ranks: nothing is chosen by timing.
+        Whether results are bitwise identical from run to run on the same number of ranks. Nothing is then chosen by
+        timing.
     device_memory : int, optional
-        Bytes of device memory to use; by default what is free.
+        Limit of device memory in bytes; by default the free memory.
     threads : int, optional
-        Host threads of a rank; by default its fair share of the cores.
+        Host threads per rank; by default a fair share of the cores.
     gather : {"full", "fp16", "bf16"}
-        How a GPU reads factor matrices of precision fp32: as they are, or from copies in 16 bits. Each number then has
-        a relative error of up to 5e-4 (fp16, to 65504) or 4e-3 (bf16). Sums are as precise as ever.
+        How a GPU reads factor matrices of precision fp32: in full precision, or from 16-bit copies. Each number then
+        has a relative error of up to 5e-4 (fp16, range up to 65504) or 4e-3 (bf16). Sums keep their precision.
     workspace : int, optional
-        Bytes of scratch memory for partial results of dense tensors. With less, elements are read more often. By
-        default 350 MB; more, if there is room, where elements are read less often then.
+        Bytes of scratch memory for partial results of dense tensors. With less memory, elements are read more often.
+        The default is 350 MB, or more if that fits and saves reading.
 
     Raises
     ------
     InputError
-        If a choice is none of those above.
+        If a value is invalid.
     """
 
     device: DeviceName = flag("auto", "(auto: a GPU if there is one)", choices=DEVICES)
     precision: PrecisionName = flag("fp32", "(fp32)", choices=tuple(DTYPES))
     placement: PlacementName = flag("auto", "of nonzeros (auto)", choices=PLACEMENTS)
-    kernel: str = flag("auto", "(auto: the fastest; permuted: the smallest)", metavar="NAME")
-    deterministic: bool = flag(False, "bitwise equal results on equal ranks")
-    device_memory: int | None = flag(None, "use no more of the device, e.g. 16G", type=byte_count, metavar="BYTES")
-    threads: int | None = flag(None, "host threads of a rank (its share of the cores)", type=whole_number, metavar="T")
-    gather: GatherName = flag("full", "16-bit factor rows: faster, 1e-3 (full)", choices=GATHERS)
+    kernel: str = flag("auto", "(auto: the fastest; permuted: the least memory)", metavar="NAME")
+    deterministic: bool = flag(False, "bitwise identical results on the same number of ranks")
+    device_memory: int | None = flag(None, "limit of device memory, e.g. 16G", type=byte_count, metavar="BYTES")
+    threads: int | None = flag(None, "host threads per rank (its share of the cores)", type=whole_number, metavar="T")
+    gather: GatherName = flag("full", "16-bit factor rows: faster, error 1e-3 (full)", choices=GATHERS)
     workspace: int | None = flag(
-        None, "partial results of dense tensors (350M, or what saves a pass)", type=byte_count, metavar="BYTES"
+        None, "memory for partial results, dense (350M, or more to save a pass)", type=byte_count, metavar="BYTES"
     )
 
     def __post_init__(self) -> None:
@@ -81,7 +82,7 @@ class Options:
             raise InputError(f"kernel {self.kernel!r}: expected a name")
         object.__setattr__(self, "deterministic", bool(self.deterministic))
         if self.gather != "full" and self.precision != "fp32":
-            raise InputError(f"gather {self.gather!r} is for precision 'fp32'")
+            raise InputError(f"gather {self.gather!r} requires precision 'fp32'")
         for name in MOST:
             if (count := getattr(self, name)) is not None:
                 object.__setattr__(self, name, whole(name.replace("_", " "), count, 1, MOST[name]))
@@ -109,13 +110,13 @@ class OptionNames(TypedDict, total=False):
 def with_options(function: Function) -> Function:
     """Show the fields of `Options` in a function's signature instead of ``**options``.
 
-    So ``help``, a REPL's completion and the message about a misspelt name know them, from one definition.
+    ``help``, completion and the message about misspelt names then show them, from one definition.
     """
     own = inspect.signature(function)
-    shown = [p for p in own.parameters.values() if p.kind != p.VAR_KEYWORD]
-    shown += [
+    parameters = [p for p in own.parameters.values() if p.kind != p.VAR_KEYWORD]
+    parameters += [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
         for f in fields(Options)
     ]
-    function.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+    function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return function

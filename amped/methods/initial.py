@@ -86,7 +86,7 @@ def initial_factor(
     def read() -> NDArray[Any]:
         found = matrices_in(init)
         if mode >= len(found):
-            raise InputError(f"holds no factor_{mode}", path=init)
+            raise InputError(f"contains no factor_{mode}", path=init)
         return checked_matrix(found[mode], f"factor_{mode}", (length, rank), dtype, init)
 
     return share(comm, on_root(comm, read))

@@ -111,12 +111,12 @@ class Metrics:
 def _opened(path: Path) -> IO[str]:
     """Open a file to append to; one that is not there is made. A pipe that nobody reads is refused."""
     if path.is_symlink() and not path.exists():
-        raise InputError("is a link to nothing", path=path)
+        raise InputError("is a broken symbolic link", path=path)
     flags = os.O_RDWR if path.is_file() or not path.exists() else os.O_WRONLY
     try:
         handle = os.open(path, flags | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise InputError(f"cannot write there: {error.strerror}", path=path) from None
+        raise InputError(f"cannot write: {error.strerror}", path=path) from None
     os.set_blocking(handle, True)
     return open(handle, "a", encoding="utf-8")
 

@@ -217,7 +217,7 @@ def test_kruskal_tensor(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.npz: No such file"):
         KruskalTensor.load(tmp_path / "none.npz")
     np.savez(tmp_path / "other.npz", a=np.ones(3))
-    with pytest.raises(InputError, match=r"other\.npz: holds no factor_0"):
+    with pytest.raises(InputError, match=r"other\.npz: contains no factor_0"):
         KruskalTensor.load(tmp_path / "other.npz")
     with pytest.raises(InputError, match=r"small\.tns: "):
         KruskalTensor.load(small_tns(tmp_path))

@@ -140,7 +140,7 @@ def test_a_refused_run_with_force_keeps_what_was_there(folder: Path) -> None:
 @pytest.mark.parametrize(("name", "other"), [("x.csv", "x.npz"), ("x.a.MAT", "x.a.npz"), ("x.npz.gz", "x.npz")])
 def test_names_of_other_formats_are_refused_before_the_work(folder: Path, name: str, other: str) -> None:
     path = small_tns(folder)
-    told = f"what is written is an .npz file: name it {other}"
+    told = f"the output is an .npz file: name it {other}"
     for verb in (["mttkrp"], ["ttm", "--mode", 0]):
         refused(run_amped(verb[0], path, "--rank", RANK, *verb[1:], "--output", name), name, told)
     assert not (folder / name).exists()

@@ -138,7 +138,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"matrix": None}, "expected"),
     ({"matrix": np.ones((7, 1025))}, "rank 1025: expected an integer from 1 to 1024"),
     ({"matrix": np.full((7, 2), np.inf)}, "matrix is not finite"),
-    ({"matrix": np.full((7, 2), "x")}, "not a real matrix"),
+    ({"matrix": np.full((7, 2), "x")}, "expected a real matrix"),
     ({"matrix": np.full((7, 2), 1e300), "precision": "fp32"}, "matrix, as float32, is not finite"),
     ({"matrix": np.full((7, 2), 3e38), "precision": "fp32"}, "the product is not finite: it is beyond fp32"),
     ({"X": np.ones((9, 7, 5))}, "a dense tensor: ttm takes sparse and semi-sparse ones"),
