@@ -1,1 +1,1 @@
-"""Compiled CPU kernels."""
+"""Compiled CPU kernels, and the code that splits work between their threads."""

@@ -1,4 +1,4 @@
-"""Products of order-3 blocks with one factor matrix on a CPU, in pieces; see `Products`."""
+"""Products of order-3 blocks with one factor matrix on a CPU, computed in pieces; see `Products`."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from .passes import DEPTH, HEIGHT, KEPT_SHARE, Matrix, Pool, SweepScratch, round
 
 
 def pairs_on_cpu(form: BlockForm) -> DimensionTree | None:
-    """Return how partial results, in double precision, fit the workspace; None if they do not."""
+    """Return the dimension tree whose partial results, in double precision, fit the workspace; None if none fits."""
     return pairs_of(form, form.workspace // KEPT_SHARE * (KEPT_SHARE - 1), form.rank, 8)
 
 
 def scratch_bytes(form: BlockForm, pairs: DimensionTree, threads: int) -> int:
-    """Return the bytes of scratch memory, with a factor matrix in double precision, and pieces of products."""
+    """Return the bytes of scratch memory: partial results, a float64 factor matrix, and pieces of products."""
     piece = rounded(HEIGHT * form.rank * form.dtype.itemsize)
     return rounded(pairs_bytes(form, pairs)) + rounded(max(form.lengths) * form.rank * 8) + threads * piece
 
 
 class CpuProducts:
-    """See `Products`. Each thread multiplies pieces with the BLAS of one thread; sums are in double precision."""
+    """See `Products`. Each thread multiplies pieces with single-threaded BLAS; sums are in double precision."""
 
     def __init__(self, form: BlockForm, threads: int, scratch: Array) -> None:
-        self._rank, self._pool, room = form.rank, Pool(threads), SweepScratch(scratch)
-        self._factor = room.take((max(form.lengths), form.rank), np.float64)
-        self._pieces = [room.take((HEIGHT, form.rank), form.dtype) for _ in range(threads)]
+        self._rank, self._pool, scratch_arrays = form.rank, Pool(threads), SweepScratch(scratch)
+        self._factor = scratch_arrays.take((max(form.lengths), form.rank), np.float64)
+        self._pieces = [scratch_arrays.take((HEIGHT, form.rank), form.dtype) for _ in range(threads)]
 
     def whole(self, block: Array) -> Array:
-        """See `Products`: it has no gaps."""
+        """See `Products`: the block is contiguous as it is."""
         return block
 
     def multiply(self, matrix: Array, factor: Array, out: Array, adds: bool, transposed: bool) -> None:
         source, narrow = (matrix.T if transposed else matrix), factor[:, : self._rank]
         count = self._threads(matrix.size)
 
-        def rows(part: int) -> None:
+        def multiply_rows(part: int) -> None:
             low, high = len(source) * part // count, len(source) * (part + 1) // count
             self._product(source[low:high], narrow, out[low:high], adds, part)
 
-        self._pool.run(rows, range(count))
+        self._pool.run(multiply_rows, range(count))
 
     def multiply_each(self, matrices: Array, factor: Array, out: Array, transposed: bool) -> None:
-        narrow, every = factor[:, : self._rank], len(matrices)
-        count = min(every, self._threads(matrices.size))
+        narrow, count_all = factor[:, : self._rank], len(matrices)
+        count = min(count_all, self._threads(matrices.size))
 
-        def some(part: int) -> None:
-            for i in range(every * part // count, every * (part + 1) // count):
+        def multiply_some(part: int) -> None:
+            for i in range(count_all * part // count, count_all * (part + 1) // count):
                 self._product(matrices[i].T if transposed else matrices[i], narrow, out[i], False, part)
 
-        self._pool.run(some, range(count))
+        self._pool.run(multiply_some, range(count))
 
     def _threads(self, elements: int) -> int:
         return self._pool.worth(elements * self._rank)
 
     def _product(self, matrix: Matrix, factor: Matrix, out: Matrix, adds: bool, thread: int) -> None:
-        """Multiply in pieces of a thread; in double precision all that is summed, unless it is added."""
+        """Multiply a thread's rows, in pieces whose sums are accumulated in `out`."""
         height, depth = matrix.shape
-        exact = matrix.dtype == out.dtype and not adds
+        direct = matrix.dtype == out.dtype and not adds
         for p in range(0, height, HEIGHT):
             q = min(p + HEIGHT, height)
-            if exact:
+            if direct:
                 np.matmul(matrix[p:q], factor, out=out[p:q])
                 continue
             for k in range(0, depth, DEPTH):
@@ -80,8 +80,8 @@ class CpuProducts:
         if not adds:
             out[:, : self._rank] = 0
 
-        def own(part: int) -> None:
+        def contract_rows(part: int) -> None:
             low, high = lengths[at] * part // count, lengths[at] * (part + 1) // count
             contract(partial, 0, rows, none, numbers, at, low, high, out)
 
-        self._pool.run(own, range(count))
+        self._pool.run(contract_rows, range(count))

@@ -1,4 +1,4 @@
-"""Sums of fibres: a compiled function over nonzeros that are sorted by fibre."""
+"""Sums over fibres (SpTTM): compiled code over nonzeros sorted by fibre."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from partitioner.host.jit import jit
 from ..simd.thread_team import add, fork, inlined, join
 from ..simd.vectors import ADD, LANE, add_scaled, fence, prefetch, put, zero
 
-RUN = 256  # nonzeros: the longest sum in the matrix's precision
+RUN = 256  # nonzeros: longest sum in the matrix's precision; longer sums are accumulated in double precision
 
 
 @jit
 def fibre_sums(  # type: ignore[no-untyped-def]
     number, team, threads, turn, chunks, nonzeros, matrices, out, carries, way, ahead, lanes, tail
 ):
-    """Multiply nonzeros with rows of a matrix and add up those of each fibre, with the threads of a team.
+    """Multiply nonzeros by rows of a matrix and sum over each fibre, with the threads of a team.
 
     Parameters
     ----------
     number : int
-        0, and that of the other threads that run this call; see `team`.
+        Number of the calling thread in the team, 0 for the first; see `thread_team`.
     team : array
     threads : int
-        How many there are at most.
+        Maximum number of threads.
     turn : (1,) int64 array
-        0; a word that threads take chunks by.
+        Counter, initially 0, from which threads take the next chunk.
     chunks : (chunks, 4) int32 array
         See `amped.backend.fibres.Chunks`.
     nonzeros : tuple
-        Where the fibres begin, and the end, (fibres + 1,); the indices, (nnz,); the values, (nnz * width,).
+        The starts of the fibres and the end, (fibres + 1,); the indices, (nnz,); the values, (nnz * width,).
     matrices : tuple
         The matrix, (I_n, stride).
     out : (fibres * width, stride) array
     carries : (slots * width + threads, stride) float64 array
-        The slots that chunks carry to, then a row for each thread.
+        The slots that chunks carry to, then one row per thread.
     way : int
-        How a sum is written: STORE, or PAST the caches; see `vectors`.
+        How a sum is written: STORE or PAST; see `vectors`.
     ahead : int
-        Prefetch distance in nonzeros; 0 disables.
+        Prefetch distance in nonzeros; 0 disables prefetching.
     lanes, tail : tuple, tuple or None
         See `segmented`.
 
     Returns
     -------
     int
-        How many threads failed.
+        The number of threads that failed.
     """
     starts, index, values = nonzeros
     matrix = matrices[0]
@@ -63,7 +63,7 @@ def fibre_sums(  # type: ignore[no-untyped-def]
                 after = np.int64(starts[fibre + 1])
                 stop, row = min(after, end), fibre * width + w
                 if stop == after and stop - start <= RUN:
-                    # Repeated for the tail instead of in a function, where sums would go through memory.
+                    # Repeated for the tail: in a function of its own, the sums would go through memory.
                     for column in range(0, rest, step):
                         total = _sum(nonzeros, matrices, width, w, start, stop, end, ahead, column, lanes)
                         put(out, row, column, total, way)
@@ -105,7 +105,7 @@ def _sum(nonzeros, matrices, width, w, start, stop, last, ahead, column, lanes):
 
 @jit
 def add_carries(items, carries, out, width):  # type: ignore[no-untyped-def]
-    """Add up runs of carries, as one level of `Chunks` says."""
+    """Add up runs of carries, as one level of `Chunks` describes."""
     for i in range(items.shape[0]):
         for w in range(width):
             for column in range(out.shape[1]):

@@ -1,4 +1,4 @@
-"""Rows without negative numbers, in compiled code: see `nonnegative`."""
+"""Non-negative rows by HALS, in compiled code; see `nonnegative`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ...normal_equations.hals import SETTLED
 def solve(source, gram, right, begin, sweeps, target, rows, largest, dots):  # type: ignore[no-untyped-def]
     """Update the rows of `target` in place; see `NonnegativeSolver.run`.
 
-    `rows` gets them in double precision, as they are stored; what is added up of them is but for their Gram matrix.
-    The gradient of a row is kept beside it, so that a number that stays costs nothing.
+    `rows` receives the stored rows in double precision. `largest` and `dots` are accumulated here, the Gram matrix by
+    the caller. The gradient of a row is kept up to date, so that an entry that does not change costs nothing.
     """
     count, rank = source.shape
     gradient, over = np.empty(rank), np.zeros(rank)
@@ -37,7 +37,7 @@ def solve(source, gram, right, begin, sweeps, target, rows, largest, dots):  # t
             change = size = 0.0
             for r in range(rank):
                 new = row[r] + gradient[r] * over[r]
-                if new < 0:  # NaN stays
+                if new < 0:  # NaN propagates
                     new = 0.0
                 step = new - row[r]
                 if step != 0:

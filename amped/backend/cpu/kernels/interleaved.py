@@ -1,7 +1,7 @@
-"""Phi and log-likelihoods of several models at once, whose columns are interleaved; see `backend.interleaved`.
+"""Phi and log-likelihoods of several models at once, whose columns are interleaved; see `backend.ops.interleaved`.
 
-A row of a group stays in registers. Models' values are sums over it that end in a vector with a number of each: so one
-division serves all of them.
+A row of a group of models stays in registers. Its products sum to one vector with the value of each model, so that one
+vector division serves all of them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ..simd.registers import (
     EIGHT,
     accumulate_divided,
     add_to_row,
-    enlarge,
     models_of,
     multiply,
-    nothing,
     ones,
     own_row,
     times,
+    update_maxima,
+    zeros,
 )
 from ..simd.thread_team import add, fork, join
 from ..simd.vectors import LANE, LINE
 
-MOST_FACTORS = 16  # of models' values: their product is a number in double precision
-WHOLE = 4  # whole values up to this multiply the model; each other value takes a logarithm
+MOST_FACTORS = 16  # values of a model multiplied before a logarithm is taken; the product stays in the range of float64
+WHOLE = 4  # largest integer value that is treated as repeated factors; other values take one logarithm each
 
 
 @jit
@@ -51,24 +51,26 @@ def phis(  # type: ignore[no-untyped-def]
     lanes,
     folds,
 ):
-    """Add the Phi of groups of models to an output; threads take parts, one after the other.
+    """Add the Phi of groups of models to the output. Threads take parts from a shared counter.
 
     Parameters
     ----------
     number, team, threads, nonzeros, factors, order
-        As in `segmented`.
-    turn : a word
+        See `segmented`.
+    turn : (1,) int64 array
+        Counter from which threads take work.
     own : (rows, stride) array
-        Of the output mode's matrix; row 0 is index `row_begin`.
+        Rows of the output mode's factor matrix; row 0 is index `row_begin`.
     floor : float
+        Lower bound of the divisor.
     groups : (groups,) int64 array
-        Where the columns of each group of models begin.
+        First column of each group of models.
     bounds, shared
         See `layout.Parts`.
     outs : tuple
-        The output, (rows, stride) float64, and the parts' carries, (parts, stride).
+        The output, (rows, stride) float64, and the carries of the parts, (parts, stride).
     lanes, folds : tuples
-        Of a group: as long as its columns have lanes; see `vectors` and `models_of`.
+        Their lengths are the vectors per group, and the halvings in `models_of`; see `vectors`.
     """
     starts, rows, indices, values = nonzeros
     out, carries = outs
@@ -77,12 +79,12 @@ def phis(  # type: ignore[no-untyped-def]
         turn[0] = 0
     called, units = fork(team, number, threads), (bounds.size - 1) // shared.size
     item = add(turn, 0, 1)
-    while item < groups.size * shared.size:  # group by group: the caches hold the columns of one
+    while item < groups.size * shared.size:  # group by group: the columns of one group stay in the caches
         part, column = item % shared.size, groups[item // shared.size]
         carries[part, column : column + width] = 0.0
         for c in range(bounds[part * units], bounds[(part + 1) * units]):
             row = np.int64(rows[c])
-            total, mine = nothing(factors, lanes), own_row(factors, own, row - row_begin, column, lanes)
+            total, mine = zeros(factors, lanes), own_row(factors, own, row - row_begin, column, lanes)
             for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
                 at = q if order is None else order[q]
                 total = accumulate_divided(indices, factors, at, column, values[at], floor, folds, mine, total)
@@ -107,10 +109,10 @@ def logs(  # type: ignore[no-untyped-def]
 ):
     """Add ``sum x log(max(m, floor))`` of each part and model to `sums`, (parts, stride) float64; see `phis`.
 
-    Where values are small whole numbers, logarithms are taken of products.
+    For small integer values, one logarithm is taken of the product of several models' values.
     """
     starts, rows, indices, values = nonzeros
-    models = (LINE // factors[0].itemsize) >> len(folds)
+    count_models = (LINE // factors[0].itemsize) >> len(folds)
     if number == 0:
         turn[0] = 0
     called, units = fork(team, number, threads), (bounds.size - 1) // sums.shape[0]
@@ -119,73 +121,73 @@ def logs(  # type: ignore[no-untyped-def]
         part, first = item % sums.shape[0], groups[item // sums.shape[0]]
         for c in range(bounds[part * units], bounds[(part + 1) * units]):
             mine = own_row(factors, own, np.int64(rows[c]) - row_begin, first, lanes)
-            together, count = ones(factors, folds), 0
+            product, count = ones(factors, folds), 0
             for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
                 at = q if order is None else order[q]
-                found = models_of(indices, factors, at, first, floor, folds, mine)
+                models_at = models_of(indices, factors, at, first, floor, folds, mine)
                 value = values[at]
                 if value == 1 or value == 2 or value == 3 or value == WHOLE:
                     for _ in range(int(value)):
-                        together = times(together, found)
+                        product = times(product, models_at)
                     count += int(value)
                     if count > MOST_FACTORS - WHOLE:
-                        for k in range(models):
-                            sums[part, first + k] += math.log(element(together, k))
-                        together, count = ones(factors, folds), 0
+                        for k in range(count_models):
+                            sums[part, first + k] += math.log(element(product, k))
+                        product, count = ones(factors, folds), 0
                 else:
-                    for k in range(models):
-                        sums[part, first + k] += value * math.log(element(found, k))
+                    for k in range(count_models):
+                        sums[part, first + k] += value * math.log(element(models_at, k))
             if count:
-                for k in range(models):
-                    sums[part, first + k] += math.log(element(together, k))
+                for k in range(count_models):
+                    sums[part, first + k] += math.log(element(product, k))
         item = add(turn, 0, 1)
     return join(team, called)
 
 
 @jit
-def clear(number, team, threads, turn, out, begin, end, eights, parts):  # type: ignore[no-untyped-def]
-    """Write zeros to rows `begin` to `end`, part by part: eight columns from each column in `eights`."""
+def clear(number, team, threads, turn, out, begin, end, columns, parts):  # type: ignore[no-untyped-def]
+    """Set rows `begin` to `end` to zero, part by part: eight columns from each column in `eights`."""
     if number == 0:
         turn[0] = 0
     called, rows = fork(team, number, threads), end - begin
     part = add(turn, 0, 1)
     while part < parts:
         for row in range(begin + part * rows // parts, begin + (part + 1) * rows // parts):
-            for column in eights:
+            for column in columns:
                 out[row, column : column + EIGHT] = 0.0
         part = add(turn, 0, 1)
     return join(team, called)
 
 
 @jit
-def measure(number, team, threads, turn, phi, matrix, eights, found):  # type: ignore[no-untyped-def]
-    """Write the largest ``|min(B, 1 - Phi)|`` of each column, of each of some parts of the rows; see `clear`.
+def measure(number, team, threads, turn, phi, matrix, columns, maxima):  # type: ignore[no-untyped-def]
+    """Write the maximum of ``|min(B, 1 - Phi)|`` per column for each part of the rows; see `clear`.
 
-    They go to `found`, (parts, R) float64; NaN wins.
+    The maxima are (parts, R) float64. NaN propagates.
     """
     if number == 0:
         turn[0] = 0
-    called, parts, rows = fork(team, number, threads), found.shape[0], matrix.shape[0]
+    called, parts, rows = fork(team, number, threads), maxima.shape[0], matrix.shape[0]
     part = add(turn, 0, 1)
     while part < parts:
-        found[part] = 0.0
+        maxima[part] = 0.0
         for row in range(part * rows // parts, (part + 1) * rows // parts):
-            for column in eights:
-                enlarge(found, part, matrix, phi, row, column)
+            for column in columns:
+                update_maxima(maxima, part, matrix, phi, row, column)
         part = add(turn, 0, 1)
     return join(team, called)
 
 
 @jit
-def apply(number, team, threads, turn, phi, matrix, eights, still, parts):  # type: ignore[no-untyped-def]
-    """Multiply columns by Phi but where `still`, (R,) float64, is not 0; see `clear`."""
+def apply(number, team, threads, turn, phi, matrix, columns, finished, parts):  # type: ignore[no-untyped-def]
+    """Multiply columns by Phi, except those where `still`, (R,) float64, is nonzero; see `clear`."""
     if number == 0:
         turn[0] = 0
     called, rows = fork(team, number, threads), matrix.shape[0]
     part = add(turn, 0, 1)
     while part < parts:
         for row in range(part * rows // parts, (part + 1) * rows // parts):
-            for column in eights:
-                multiply(still, matrix, phi, row, column)
+            for column in columns:
+                multiply(finished, matrix, phi, row, column)
         part = add(turn, 0, 1)
     return join(team, called)

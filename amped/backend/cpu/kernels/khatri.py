@@ -1,8 +1,8 @@
-"""Khatri-Rao products, a piece at a time, and what is contracted with them: compiled code.
+"""Khatri-Rao products in pieces, and contractions with them: compiled code.
 
-A group is some modes that follow one another in memory: its rows are numbered as the elements of a tensor of these
-modes alone. The factor matrices of all modes lie in one (rows, R) matrix in double precision; those of a mode begin at
-`begins` of it. Code is compiled once for any number of modes.
+A group is a range of consecutive modes; its rows are numbered like the elements of a tensor of these modes. The factor
+matrices of all modes are stored below each other in one (rows, R) matrix in double precision; mode m begins at row
+``begins[m]``. The code is compiled once for any number of modes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Numbers = NDArray[np.int64]
 
 @inner
 def _leading(rows: Matrix, begins: Numbers, lengths: Numbers, run: int, skipped: int, lead: Matrix) -> int:
-    """Multiply the rows of all modes but the last one, and the one that is `skipped`; return the index of that one."""
+    """Multiply the rows of all modes but the last and `skipped`; return the index in mode `skipped`."""
     own = 0
     lead[:] = 1.0
     for m in range(lengths.size - 2, -1, -1):
@@ -37,7 +37,7 @@ def _leading(rows: Matrix, begins: Numbers, lengths: Numbers, run: int, skipped:
 
 @jit
 def khatri_rao(rows: Matrix, begins: Numbers, lengths: Numbers, first: int, target: Matrix) -> None:
-    """Write rows `first` and the next ones of the Khatri-Rao product of a group; each number is rounded once."""
+    """Write consecutive rows of the Khatri-Rao product of a group, from row `first`; each number is rounded once."""
     last, lead = lengths[-1], np.empty(target.shape[1])
     p, run, j = 0, first // last, first % last
     while p < target.shape[0]:
@@ -65,9 +65,10 @@ def contract(
     high: int,
     out: Matrix,
 ) -> None:
-    """Add the products of rows `first` and the next ones of a group to the rows `low` to `high` of one of its modes.
+    """Contract rows of a partial result, (n, R), with the other modes of its group; add to rows `low` to `high` of
+    `mode`.
 
-    Each row of `partial` (n, R) is multiplied with the rows of the group's other modes.
+    Row 0 of `partial` is row `first` of the group.
     """
     modes, columns = lengths.size, partial.shape[1]
     last, lead, total = lengths[-1], np.empty(columns), np.empty(columns)
@@ -96,7 +97,7 @@ def contract(
 
 @jit
 def put(target: Matrix, source: Matrix, add: bool) -> None:
-    """Write, or `add`, a matrix to one in double precision."""
+    """Copy a matrix to one in double precision, or add it there if `add`."""
     for p in range(source.shape[0]):
         to, row = target[p], source[p]
         if add:

@@ -1,6 +1,6 @@
-"""The small matrices of CP-ALS and the rows that they solve, in compiled code: see `equations` and `solve`.
+"""The normal equations of CP-ALS for small ranks, in compiled code; see `backend.ops.equations` and `solve`.
 
-In an iteration of a small tensor NumPy's calls take longer than what they compute.
+In an iteration on a small tensor, the overhead of NumPy calls would exceed the arithmetic.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ...ops.equations import NOISY, NOT_FINITE, RANGE
 
 @jit
 def prepare(grams, norms, scales, mode, totals, divisor, inverse):  # type: ignore[no-untyped-def]
-    """Write `inverse` and `divisor`, and clear `totals`; see `Equations.prepare`.
+    """Compute `inverse` and `divisor`, and clear `totals`; see `Equations.prepare`.
 
-    Gauss and Jordan's elimination: a positive definite matrix needs no pivoting. Return the product of the matrix's
-    norm and that of its inverse; NaN if it is not positive definite, or not finite.
+    Gauss-Jordan elimination; a positive definite matrix needs no pivoting. Return the condition number in the Frobenius
+    norm, or NaN if the matrix is not positive definite or not finite.
     """
     order, rank = norms.shape
     size = 0.0
@@ -53,14 +53,14 @@ def prepare(grams, norms, scales, mode, totals, divisor, inverse):  # type: igno
                 scale *= scales[m, i]
         for j in range(rank):
             inverse_size += inverse[i, j] * inverse[i, j]
-            inverse[i, j] *= scale / divisor[j] if divisor[j] != 0 else np.inf  # Numba raises an error
+            inverse[i, j] *= scale / divisor[j] if divisor[j] != 0 else np.inf  # Numba raises an error for x / 0
     totals[:] = 0.0
     return np.sqrt(size) * np.sqrt(inverse_size) if positive else np.nan
 
 
 @jit
 def constrain(grams, scales, mode, divisor, ridge, gram, right):  # type: ignore[no-untyped-def]
-    """Write what rows without negative numbers are to minimise, a `System`; return whether it is finite."""
+    """Compute the quadratic problem of non-negative rows, a `System`; return whether it is finite."""
     order, rank = scales.shape
     finite = True
     for i in range(rank):
@@ -78,19 +78,20 @@ def constrain(grams, scales, mode, divisor, ridge, gram, right):  # type: ignore
             if i == j:
                 product += ridge
             finite &= np.isfinite(product)
-            gram[i, j] = product * (divisor[i] * divisor[j]) if known != 0 else 0.0  # another mode has lost the column
+            # A column that is zero in another mode gets zeros.
+            gram[i, j] = product * (divisor[i] * divisor[j]) if known != 0 else 0.0
     return finite
 
 
 @jit
 def finish(totals, divisor, mode, norms, scales, grams, first, again, most):  # type: ignore[no-untyped-def]
-    """Take the norms out of the columns of a mode, or return a flag; see `Equations.finish`."""
+    """Normalise the columns of a mode, or return a flag; see `Equations.finish`."""
     rank = norms.shape[1]
     finite = True
     for j in range(rank):
         if totals[rank + 1, j] != 0:
             return NOISY
-        for p in range(rank + 3, totals.shape[0]):  # NaN wins
+        for p in range(rank + 3, totals.shape[0]):  # NaN propagates
             if totals[p, j] > totals[rank + 2, j] or totals[p, j] != totals[p, j]:
                 totals[rank + 2, j] = totals[p, j]
         for i in range(rank):
@@ -113,7 +114,7 @@ def finish(totals, divisor, mode, norms, scales, grams, first, again, most):  # 
 
 @jit
 def put(rows, source, target, largest, dots):  # type: ignore[no-untyped-def]
-    """Store solved rows, rounded, and round them in place; add to the `Sums` of their columns."""
+    """Store solved rows, rounded to the target's precision, also in `rows`; add to the `Sums` of their columns."""
     count, rank = rows.shape
     for i in range(count):
         for j in range(rank):

@@ -1,11 +1,12 @@
-"""MTTKRPs of a dense block by matrix products with Khatri-Rao products, a piece at a time.
+"""MTTKRP of a dense block by matrix products with pieces of Khatri-Rao products.
 
-The modes are cut in two groups. The block is a matrix: an index of the first group for its rows, one of the second for
-its columns. Its product with the Khatri-Rao product of a group is a *partial result*, with a row for each index of the
-other group; contracted with the factor matrices of that other group, all but one, it is an MTTKRP.
+The modes are cut into two groups, and the block is viewed as a matrix: the indices of the first group are its rows,
+those of the second group its columns. Its product with the Khatri-Rao product of one group is a *partial result*, with
+one row for each index of the other group. Contracted with all but one of the other group's factor matrices, it is an
+MTTKRP.
 
-Each thread multiplies pieces with the BLAS of one thread. Pieces are summed in double precision: so sums of millions of
-numbers in single precision are as exact as those of a thousand.
+Each thread multiplies pieces with single-threaded BLAS. Pieces are summed in double precision, so that sums of millions
+of single-precision numbers are as accurate as those of a thousand.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from ...ops.dense import BlockForm
 from ..simd.vectors import LINE
 from .khatri import contract, khatri_rao, put
 
-DEPTH, LEAST_DEPTH = 1024, 128  # of a piece of a product: indices that are summed
+DEPTH, LEAST_DEPTH = 1024, 128  # summed indices of a piece of a product
 HEIGHT = 512  # rows of a piece
-LEAST_ROWS = 64  # of a thread
-SMALL = 1 << 20  # multiplications: fewer are not worth another thread
+LEAST_ROWS = 64  # rows per thread, at least
+SMALL = 1 << 20  # multiplications that justify more than one thread
 PIECE = 1 << 15  # rows of a partial result that is not kept
-KEPT_SHARE = 4  # of the workspace, all but one byte in so many may be a partial result
-PIECES_SHARE = 8  # of the workspace, one byte in so many is for pieces, at most
+KEPT_SHARE = 4  # a partial result may use all of the workspace but one part of this many
+PIECES_SHARE = 8  # pieces may use one part of this many of the workspace
 
 Matrix = NDArray[Any]
 
@@ -42,18 +43,18 @@ class Cutting(NamedTuple):
 
 
 class Pool:
-    """Threads that work on the parts of a step, and wait without using a core."""
+    """A thread pool for the parts of a step; idle threads use no CPU time."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, "amped-dense") if threads > 1 else None
 
     def worth(self, multiplications: int) -> int:
-        """Return how many threads so many multiplications are worth."""
+        """Return the number of threads that a number of multiplications justifies."""
         return self.threads if multiplications >= SMALL else 1
 
     def run(self, work: Callable[[Any], object], items: Sequence[Any]) -> None:
-        """Do some work on all items."""
+        """Apply `work` to all items."""
         if self._pool is None or len(items) < 2:
             for item in items:
                 work(item)
@@ -63,13 +64,13 @@ class Pool:
 
 
 class SweepScratch:
-    """Scratch memory, given out piece by piece."""
+    """Scratch memory, handed out as consecutive arrays."""
 
     def __init__(self, memory: Array) -> None:
         self._memory, self._used = memory, 0
 
     def take(self, shape: tuple[int, ...], dtype: Any) -> Matrix:
-        """Return an array of unset contents."""
+        """Return an uninitialised array."""
         count = math.prod(shape) * np.dtype(dtype).itemsize
         begin, self._used = self._used, self._used + rounded(count)
         taken: Matrix = self._memory[begin : begin + count].view(dtype).reshape(shape)
@@ -77,21 +78,21 @@ class SweepScratch:
 
 
 def rounded(count: int) -> int:
-    """Return so many bytes, in whole lines of the caches."""
+    """Round up to whole cache lines."""
     return -(-count // LINE) * LINE
 
 
 class Sizes(NamedTuple):
-    """How much is computed at a time."""
+    """Sizes of the pieces and scratch arrays."""
 
     depth: int
     height: int
-    spare: int  # rows of sums that threads have apart
+    spare: int  # rows of sums for threads that split the summed indices
     partial: int  # rows of the partial result, or of a piece of it
 
     @classmethod
     def of(cls, form: BlockForm, cuttings: Iterable[Cutting], threads: int) -> Sizes:
-        """Return the sizes for a form, in which modes are computed so."""
+        """Return the sizes for a form and the cuttings of its modes."""
         most = max(1, form.workspace // PIECES_SHARE // threads // (form.rank * 8))
         cuts = {c.at for c in cuttings}
         longest = max(math.prod(group) for at in cuts for group in (form.lengths[:at], form.lengths[at:]))
@@ -99,86 +100,88 @@ class Sizes(NamedTuple):
         height = min(longest, max(LEAST_ROWS, min(HEIGHT, most)))
         if form.held:
             height = min(height, max(LEAST_ROWS, form.workspace // PIECES_SHARE // threads // (depth * 8)))
-        kept = [rows_of(form, c, mode) for mode, c in enumerate(cuttings) if c.kept]
-        others = [
+        kept_rows = [rows_of(form, c, mode) for mode, c in enumerate(cuttings) if c.kept]
+        other_rows = [
             min(rows_of(form, c, mode), piece_rows(form))
             for mode, c in enumerate(cuttings)
-            if not c.kept and not is_alone(form, c, mode)
+            if not c.kept and not is_single(form, c, mode)
         ]
-        return cls(depth, height, 2 * LEAST_ROWS * threads, max([*kept, *others, 1]))
+        return cls(depth, height, 2 * LEAST_ROWS * threads, max([*kept_rows, *other_rows, 1]))
 
     def pieces(self, form: BlockForm) -> Sequence[tuple[int, ...]]:
-        """Return the shapes of what a thread has: of a Khatri-Rao product, a product, and elements that are cast."""
+        """Return the shapes of a thread's pieces: of a Khatri-Rao product, of a product, and of converted elements."""
         return (self.depth, form.rank), (self.height, form.rank), (self.height * self.depth if form.held else 0,)
 
     def bytes(self, form: BlockForm, threads: int) -> int:
-        """Return the scratch memory that they take."""
+        """Return the bytes of scratch memory for these sizes."""
         pieces = sum(rounded(math.prod(shape) * form.dtype.itemsize) for shape in self.pieces(form))
         doubles = self.spare, self.partial, sum(form.lengths)
         return threads * pieces + sum(rounded(rows * form.rank * 8) for rows in doubles)
 
 
 def group_of(form: BlockForm, cutting: Cutting, mode: int) -> slice:
-    """Return the modes of a mode's own group."""
+    """Return the modes of the group that a mode is in."""
     return slice(0, cutting.at) if mode < cutting.at else slice(cutting.at, len(form.lengths))
 
 
-def is_alone(form: BlockForm, cutting: Cutting, mode: int) -> bool:
-    """Tell whether a mode is a group by itself."""
+def is_single(form: BlockForm, cutting: Cutting, mode: int) -> bool:
+    """Return whether a mode is a group by itself."""
     group = group_of(form, cutting, mode)
     return len(range(group.start, group.stop)) == 1
 
 
 def rows_of(form: BlockForm, cutting: Cutting, mode: int) -> int:
-    """Return the rows of the partial result that serves a mode."""
+    """Return the number of rows of the partial result for a mode."""
     return math.prod(form.lengths[group_of(form, cutting, mode)])
 
 
 def piece_rows(form: BlockForm) -> int:
-    """Return the rows of a partial result that are computed at a time, where it is not kept."""
+    """Return how many rows of a partial result are computed at a time if it is not kept."""
     return max(LEAST_ROWS, min(PIECE, form.workspace // 2 // (form.rank * 8)))
 
 
 def fits(form: BlockForm, rows: int) -> bool:
-    """Tell whether a partial result of so many rows is to be kept."""
+    """Return whether a partial result of `rows` rows fits the workspace."""
     return rows * form.rank * 8 <= form.workspace // KEPT_SHARE * (KEPT_SHARE - 1)
 
 
 class GemmSweep:
-    """See `Sweep`."""
+    """MTTKRP sweep by matrix products. See `Sweep`."""
 
     def __init__(self, form: BlockForm, cuttings: Sequence[Cutting], threads: int, scratch: Array) -> None:
         self._form, self._cuttings, self._pool = form, cuttings, Pool(threads)
         self._sizes = sizes = Sizes.of(form, cuttings, threads)
-        room, rank = SweepScratch(scratch), form.rank
-        self._pieces = [[room.take(shape, form.dtype) for shape in sizes.pieces(form)] for _ in range(threads)]
-        self._spare = room.take((sizes.spare, rank), np.float64)
-        self._partial = room.take((sizes.partial, rank), np.float64)
-        self._rows = room.take((sum(form.lengths), rank), np.float64)
+        scratch_arrays, rank = SweepScratch(scratch), form.rank
+        self._pieces = [
+            [scratch_arrays.take(shape, form.dtype) for shape in sizes.pieces(form)] for _ in range(threads)
+        ]
+        self._spare = scratch_arrays.take((sizes.spare, rank), np.float64)
+        self._partial = scratch_arrays.take((sizes.partial, rank), np.float64)
+        self._rows = scratch_arrays.take((sum(form.lengths), rank), np.float64)
         ends = np.cumsum(form.lengths)
         self._lengths = np.array(form.lengths, np.int64)
         self._begins: NDArray[np.int64] = ends - self._lengths
-        self._stale = set(range(len(form.lengths)))  # modes whose rows are not those of the factor matrix
-        self._held: slice | None = None  # the group that the partial result serves
+        self._stale = set(range(len(form.lengths)))  # modes whose factor matrix has changed since `_rows` was filled
+        self._valid_for: slice | None = None  # group for which the partial result is valid
         self._started = False
 
     def reads(self, mode: int) -> bool:
         cutting = self._cuttings[mode]
-        return not (cutting.kept and self._held == group_of(self._form, cutting, mode))
+        return not (cutting.kept and self._valid_for == group_of(self._form, cutting, mode))
 
     def begin(self, mode: int, factors: Sequence[Array], out: Array) -> None:
-        self._held, self._started = None, False
+        self._valid_for, self._started = None, False
         if not self._direct(mode):
             out[:, : self._form.rank] = 0
         self._load(mode, factors)
 
     def _direct(self, mode: int) -> bool:
-        """Return whether products are the MTTKRP itself."""
+        """Return whether the products are the MTTKRP itself, without a contraction."""
         cutting = self._cuttings[mode]
-        return not cutting.kept and is_alone(self._form, cutting, mode)
+        return not cutting.kept and is_single(self._form, cutting, mode)
 
     def _load(self, mode: int, factors: Sequence[Array]) -> None:
-        """Take the factor matrices of all modes but one."""
+        """Copy the changed factor matrices of all modes but `mode`."""
         for m in self._stale - {mode}:
             self._rows[self._begins[m] : self._begins[m] + self._lengths[m]] = factors[m][:, : self._form.rank]
         self._stale &= {mode}
@@ -209,28 +212,28 @@ class GemmSweep:
         if not cutting.kept:
             return
         own = group_of(self._form, cutting, mode)
-        if self._held == own:  # nothing was read
+        if self._valid_for == own:  # the partial result was valid
             out[:, : self._form.rank] = 0
             self._load(mode, factors)
-        self._held = own
+        self._valid_for = own
         self._contract(rows_of(self._form, cutting, mode), 0, own, mode, out)
 
     def changed(self, mode: int) -> None:
         self._stale.add(mode)
-        if self._held is not None and mode not in range(len(self._lengths))[self._held]:
-            self._held = None
+        if self._valid_for is not None and mode not in range(len(self._lengths))[self._valid_for]:
+            self._valid_for = None
 
     def kept(self) -> Hashable:
-        return None if self._held is None else (self._held.start, self._held.stop)
+        return None if self._valid_for is None else (self._valid_for.start, self._valid_for.stop)
 
     def resume(self, kept: Hashable) -> None:
         assert kept is None or isinstance(kept, tuple)
-        self._held = None if kept is None else slice(*kept)
+        self._valid_for = None if kept is None else slice(*kept)
 
     def _multiply(self, matrix: Matrix, group: slice, first: int, target: Matrix, add: bool) -> None:
-        """Compute a matrix times rows `first` and the next ones of the Khatri-Rao product of a group.
+        """Multiply a matrix by consecutive rows of a group's Khatri-Rao product, from row `first`.
 
-        The result gets, or is added to, the first columns of `target`.
+        The result is written, or added if `add`, to the first columns of `target`.
         """
         height, depth = matrix.shape
         threads = self._pool.worth(height * depth * self._form.rank)
@@ -239,7 +242,7 @@ class GemmSweep:
         lengths, begins, sizes = self._lengths[group], self._begins[group], self._sizes
 
         def work(task: int) -> None:
-            khatri, product, room = self._pieces[task]
+            khatri, product, converted = self._pieces[task]
             part, cut = task % parts, task // parts
             low, high = height * part // parts, height * (part + 1) // parts
             to = self._spare[(cut - 1) * height :] if cut else target
@@ -249,7 +252,7 @@ class GemmSweep:
                 khatri_rao(self._rows, begins, lengths, first + k, khatri[: stop - k])
                 for p in range(low, high, sizes.height):
                     q = min(p + sizes.height, high)
-                    adds, piece = k > begin or (add and not cut), _cast(matrix[p:q, k:stop], room)
+                    adds, piece = k > begin or (add and not cut), _cast(matrix[p:q, k:stop], converted)
                     if not adds and to.dtype == khatri.dtype and to.shape[1] == khatri.shape[1]:
                         np.matmul(piece, khatri[: stop - k], out=to[p:q])
                         continue
@@ -261,7 +264,7 @@ class GemmSweep:
             target[:, : self._form.rank] += self._spare[(cut - 1) * height : cut * height]
 
     def _contract(self, count: int, first: int, group: slice, mode: int, out: Array) -> None:
-        """Add what the first rows of the partial result, rows `first` and the next ones of a group, make of a mode."""
+        """Contract `count` rows of the partial result, from row `first` of the group, to the MTTKRP of a mode."""
         lengths, begins, length = self._lengths[group], self._begins[group], int(self._lengths[mode])
         at, partial, rank = mode - group.start, self._partial, self._form.rank
         threads = self._pool.worth(count * rank)
@@ -285,14 +288,14 @@ class GemmSweep:
         out[:, :rank] += sums.sum(axis=0)
 
 
-def _cast(piece: Matrix, room: Matrix) -> Matrix:
-    """Return elements as they are computed with: in `room`, in the same order, if they are held otherwise."""
-    if not room.size:
+def _cast(piece: Matrix, scratch: Matrix) -> Matrix:
+    """Convert elements to the type of the computation in `scratch`, keeping their order; no-op if it is empty."""
+    if not scratch.size:
         return piece
     rows, columns = piece.shape
     if piece.strides[0] < piece.strides[1]:
-        found = room[: piece.size].reshape(columns, rows).T
+        converted = scratch[: piece.size].reshape(columns, rows).T
     else:
-        found = room[: piece.size].reshape(rows, columns)
-    found[...] = piece
-    return found
+        converted = scratch[: piece.size].reshape(rows, columns)
+    converted[...] = piece
+    return converted

@@ -1,7 +1,7 @@
 """Phi and log-likelihoods over nonzeros cut into pieces of output rows; see `amped.backend.ops.phi`.
 
-Phi is an MTTKRP whose values are divided by the model's. Where a row is one vector, rows are read once (`sum_of_phi`);
-where it is several, a piece's quotients are computed first (`keep_quotients`), then its sums (`weighted_sum`).
+Phi is an MTTKRP whose values are divided by the model's values. If a row fits one vector, rows are read once
+(`sum_of_phi`); if not, the quotients of a piece are computed first (`keep_quotients`), then its sums (`weighted_sum`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..simd.quotients import (
     accumulate_weighted,
     add_models,
     element,
-    keep,
+    group_size,
     no_models,
     piece_of_row,
     quotients,
-    taken,
+    store_group,
 )
 from ..simd.thread_team import add, fork, inlined, join
 from ..simd.vectors import LANE, prefetch, zero
@@ -37,14 +37,14 @@ def _fetch_group(indices, factors, order, q, count, last, column, lanes):  # typ
 
 @inlined
 def sum_of_phi(indices, values, factors, own, floor, order, row, start, stop, last, ahead, lanes):  # type: ignore[no-untyped-def]
-    """Return the sum of Phi over a piece; `row` is its row of `own`, `last` the nonzero after which none is fetched."""
-    total, mine = zero(factors, lanes), piece_of_row(factors, own, row, 0, lanes)
+    """Return the sum of Phi over a piece. `row` is its row of `own`; nonzeros after `last` are not prefetched."""
+    total, own_piece = zero(factors, lanes), piece_of_row(factors, own, row, 0, lanes)
     q = start
     while q < stop:
-        count = taken(q, stop, lanes)
+        count = group_size(q, stop, lanes)
         if ahead:
             _fetch_group(indices, factors, order, q + ahead, count, last, 0, lanes)
-        total = accumulate_quotients(indices, factors, values, order, q, stop, floor, lanes, mine, total)
+        total = accumulate_quotients(indices, factors, values, order, q, stop, floor, lanes, own_piece, total)
         q += count
     return total
 
@@ -52,19 +52,21 @@ def sum_of_phi(indices, values, factors, own, floor, order, row, start, stop, la
 @inlined
 def _models(indices, factors, own, row, order, q, stop, lanes, tail):  # type: ignore[no-untyped-def]
     """Return the model's values at a group of nonzeros."""
-    found, width, step = no_models(factors), factors[0].shape[1], len(lanes) * (LANE // factors[0].itemsize)
+    models, width, step = no_models(factors), factors[0].shape[1], len(lanes) * (LANE // factors[0].itemsize)
     for column in range(0, width // step * step, step):
-        mine = piece_of_row(factors, own, row, column, lanes)
-        found = add_models(indices, factors, order, q, stop, column, lanes, mine, found)
+        own_piece = piece_of_row(factors, own, row, column, lanes)
+        models = add_models(indices, factors, order, q, stop, column, lanes, own_piece, models)
     if tail is not None:
-        mine = piece_of_row(factors, own, row, width // step * step, tail)
-        found = add_models(indices, factors, order, q, stop, width // step * step, tail, mine, found)
-    return found
+        own_piece = piece_of_row(factors, own, row, width // step * step, tail)
+        models = add_models(indices, factors, order, q, stop, width // step * step, tail, own_piece, models)
+    return models
 
 
 @inlined
-def keep_quotients(indices, values, factors, own, floor, order, row, start, stop, last, ahead, lanes, tail, room, part):  # type: ignore[no-untyped-def]
-    """Write the quotients of a piece's nonzeros to row `part` of `room`."""
+def keep_quotients(  # type: ignore[no-untyped-def]
+    indices, values, factors, own, floor, order, row, start, stop, last, ahead, lanes, tail, scratch, part
+):
+    """Write the quotients of a piece's nonzeros to row `part` of `scratch`."""
     width, step = factors[0].shape[1], len(lanes) * (LANE // factors[0].itemsize)
     for q in range(start, stop, GROUP):
         if ahead:
@@ -73,15 +75,15 @@ def keep_quotients(indices, values, factors, own, floor, order, row, start, stop
             if tail is not None:
                 _fetch_group(indices, factors, order, q + ahead, GROUP, last, width // step * step, tail)
         models = _models(indices, factors, own, row, order, q, stop, lanes, tail)
-        keep(room, part, q - start, quotients(values, order, q, stop, floor, models))
+        store_group(scratch, part, q - start, quotients(values, order, q, stop, floor, models))
 
 
 @inlined
-def weighted_sum(indices, factors, order, room, part, start, stop, column, lanes):  # type: ignore[no-untyped-def]
-    """Return the sum of a piece's input factor rows, from `column` on, times the quotients in `room`."""
+def weighted_sum(indices, factors, order, scratch, part, start, stop, column, lanes):  # type: ignore[no-untyped-def]
+    """Return the sum of a piece's input factor rows, from `column` on, times the quotients in `scratch`."""
     total = zero(factors, lanes)
     for q in range(start, stop):
-        at, weight = q if order is None else order[q], room[part, q - start]
+        at, weight = q if order is None else order[q], scratch[part, q - start]
         total = accumulate_weighted(indices, factors, weight, at, column, lanes, total)
     return total
 
@@ -90,7 +92,8 @@ def weighted_sum(indices, factors, order, room, part, start, stop, column, lanes
 def add_logs(number, team, threads, turn, nonzeros, factors, own, row_begin, floor, bounds, sums, order, lanes, tail):  # type: ignore[no-untyped-def]
     """Write ``sum x log(max(m, floor))`` of each part to `sums`, (parts,) float64.
 
-    `turn` is a word, `bounds` are the first piece of each unit, part by part, and the end; all else as in `segmented`.
+    `turn` is a counter from which threads take parts; `bounds` are the first piece of each unit, part by part, and the
+    end. The other arguments are those of `segmented`.
     """
     starts, rows, indices, values = nonzeros
     if number == 0:

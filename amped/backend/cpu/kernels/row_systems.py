@@ -1,6 +1,6 @@
 """Row systems of any loss over nonzeros cut into pieces of output rows; see `amped.backend.ops.row_systems`.
 
-The code is compiled once for all losses: a loss's formulas are functions of two numbers, which it calls by address.
+The code is compiled once for all losses: it calls a loss's formulas through function addresses.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
@@ -21,10 +21,13 @@ from ...losses import FUNCTIONS, Formula
 from ..simd.thread_team import add, fork, join
 from ..simd.vectors import operation
 
+if TYPE_CHECKING:
+    from ..simd.vectors import Builder, Context, Operation, Signature, Type, Typing, Value, Values
+
 
 @cache
 def compiled(formula: Formula) -> Any:
-    """Return a formula as compiled code of two float64 numbers; its attribute `address` is what kernels are given."""
+    """Compile a formula of two float64 numbers; kernels receive the attribute `address` of the result."""
     names: dict[str, Any] = {name: getattr(math, name) for name in FUNCTIONS if name != "abs"}
     exec(f"def formula(x, m):\n    return float({formula.scalar})", names)
     function: Callable[..., float] = names["formula"]
@@ -32,10 +35,10 @@ def compiled(formula: Formula) -> Any:
 
 
 @operation
-def _at(typing: Any, address: Any, x: Any, m: Any) -> Any:
+def _call(typing: Typing, address: Type, x: Type, m: Type) -> Operation:
     """Call the formula at an address."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         kind = ir.FunctionType(ir.DoubleType(), [ir.DoubleType(), ir.DoubleType()])
         return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
 
@@ -43,40 +46,40 @@ def _at(typing: Any, address: Any, x: Any, m: Any) -> Any:
 
 
 @jit
-def add_systems(number, team, threads, turn, nonzeros, factors, own, row_begin, maps, parts, out, carries, rooms):  # type: ignore[no-untyped-def]
-    """Add the row systems of each part to `out`, or, of a row that another part or shard has too, to `carries`.
+def add_systems(number, team, threads, turn, nonzeros, factors, own, row_begin, maps, parts, out, carries, products):  # type: ignore[no-untyped-def]
+    """Add the row systems of each part to `out`; for a row that is shared with another part or shard, to `carries`.
 
-    `maps` are the addresses of weight, curve (0: no second derivatives) and value, and the lower bound of models;
-    `parts` the first piece of each part and the end, and the parts' shared rows; `rooms`, (parts, R), is scratch.
+    `maps` are the addresses of weight, curve (0: no second derivatives) and value, and the lower bound of the model;
+    `parts` are the first piece of each part and the end, and their shared rows; `products`, (parts, R), is scratch.
     """
     starts, rows, indices, values = nonzeros
     bounds, shared = parts
     (weight, curve, value), lower = maps
     if number == 0:
         turn[0] = 0
-    called, rank = fork(team, number, threads), rooms.shape[1]
+    called, rank = fork(team, number, threads), products.shape[1]
     part = add(turn, 0, 1)
     while part < shared.size:
-        product = rooms[part]
+        product = products[part]
         for c in range(bounds[part], bounds[part + 1]):
             row = np.int64(rows[c])
-            mine, sums = own[row - row_begin], carries[part] if row == shared[part] else out[row - row_begin]
+            own_row, sums = own[row - row_begin], carries[part] if row == shared[part] else out[row - row_begin]
             for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
                 model = 0.0
                 for r in range(rank):
-                    number_at = 1.0
+                    factor_product = 1.0
                     for k in range(len(factors)):
-                        number_at *= np.float64(factors[k][indices[k][q], r])
-                    product[r] = number_at
-                    model += number_at * np.float64(mine[r])
-                model = lower if model < lower else model  # NaN stays
+                        factor_product *= np.float64(factors[k][indices[k][q], r])
+                    product[r] = factor_product
+                    model += factor_product * np.float64(own_row[r])
+                model = lower if model < lower else model  # NaN propagates
                 x = np.float64(values[q])
-                sums[sums.size - 1] += _at(value, x, model)
-                scale = _at(weight, x, model)
+                sums[sums.size - 1] += _call(value, x, model)
+                scale = _call(weight, x, model)
                 for r in range(rank):
                     sums[r] += scale * product[r]
                 if curve:
-                    scale = _at(curve, x, model)
+                    scale = _call(curve, x, model)
                     for r in range(rank):
                         for s in range(rank):
                             sums[(r + 1) * rank + s] += scale * product[r] * product[s]

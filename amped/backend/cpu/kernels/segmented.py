@@ -1,4 +1,4 @@
-"""MTTKRP, and Phi, over nonzeros cut into pieces of output rows."""
+"""MTTKRP and Phi over nonzeros cut into pieces of output rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..simd.vectors import (
 )
 from .phi import keep_quotients, sum_of_phi, weighted_sum
 
-ROWS = 64  # that a thread takes at once
+ROWS = 64  # rows that a thread takes at once
 
 
 @jit
@@ -45,79 +45,79 @@ def segmented(  # type: ignore[no-untyped-def]
     tail,
     own_factor,
     floor,
-    room,
+    quotients,
 ):
-    """Compute pieces of output rows, with the threads of a team; sums of pieces are added in double precision.
+    """Compute pieces of output rows with the threads of a team; the sums of pieces are added in double precision.
 
-    Each thread computes its own parts, then what others have not begun. A part's units are computed one after the
-    other, by whoever comes: so sums have the same order every time.
+    Each thread computes its own parts first, then helps with units of others. The units of a part are computed one
+    after the other, by any thread, so that the order of additions is always the same.
 
     Parameters
     ----------
     number : int
-        0, and that of the other threads that run this call; see `team`.
+        Number of the calling thread in the team, 0 for the first; see `thread_team`.
     team : array
     nonzeros : tuple
-        Where the pieces begin, and the end, (pieces + 1,); their output indices, (pieces,); the indices of the input
+        The starts of the pieces and the end, (pieces + 1,); their output indices, (pieces,); the indices of the input
         modes, a tuple of (nnz,) arrays; the values, (nnz,).
     factors : tuple of (I_m, stride) arrays
     outs : tuple
-        The (rows, columns) float64 output; an output for each part but the first, (parts - 1, rows, columns), if each
-        may have any row: the caller adds them up. Else none.
+        The (rows, columns) float64 output, and one output for each part but the first, (parts - 1, rows, columns), if
+        parts may write any row (the caller adds these up), else an empty array.
     origin : tuple of int
-        Output index of row 0 of the output, and its column of column 0 of `factors`.
+        Output index of row 0 of the output, and the output's column for column 0 of `factors`.
     way : int
-        How the first sum of a row is written to the output: STORE, ADD or PAST, see `vectors`. ADD if it has a sum
-        already, or gets another one from another unit.
+        How the first sum of a row is written: STORE, ADD or PAST, see `vectors`. ADD is needed if the row already has a
+        sum or gets one from another unit.
     new : tuple of int
-        The first of the output's rows that have no sums so far, and the end.
+        Range of the output's rows that have no sums yet.
     parts : tuple
         The number of threads; the progress of each part, (parts,) words, see `_begin`; its carry, (parts, columns); and
         the arrays of `layout.Parts`.
     order : (nnz,) array or None
         Permutation of the nonzeros.
     fibres : tuple or None
-        The two arrays of `layout.Fibres`, then indices and matrix of the first input mode, which the arguments above
-        leave out.
+        The two arrays of `layout.Fibres`, then indices and matrix of the first input mode, which `nonzeros` and
+        `factors` omit in this case.
     blocks : tuple
         See `layout.Blocks`.
     ahead : int
-        Prefetch distance in nonzeros; 0 disables.
+        Prefetch distance in nonzeros; 0 disables prefetching.
     lanes, tail : tuple, tuple or None
-        Size of the pieces in which a row is computed, and of the remainder; see `vectors`.
+        Size of the column pieces of a row, and of the remainder; see `vectors`.
     own_factor : (rows, stride) array or None
-        For Phi: the rows of the output mode's matrix.
+        For Phi: rows of the output mode's factor matrix.
     floor : float
-        The least that a value is divided by.
-    room : (parts, PIECE) array or None
-        For quotients, of the factors' type; None if `lanes` are a whole row.
+        For Phi: lower bound of the divisor.
+    quotients : (parts, PIECE) array or None
+        For Phi: scratch for quotients, of the factors' type; None if `lanes` cover a whole row.
 
     Returns
     -------
     int
-        How many threads failed.
+        The number of threads that failed.
     """
     starts, rows, indices, values = nonzeros
     threads, progress, carries, bounds, shared, firsts = parts
     first_row, first_column = origin
     first_pieces, lows, highs, which = blocks
     width, step = factors[0].shape[1], len(lanes) * (LANE // factors[0].itemsize)
-    rest, units, apart = width // step * step, (bounds.size - 1) // shared.size, outs[1].shape[0] > 0
+    rest, units, separate = width // step * step, (bounds.size - 1) // shared.size, outs[1].shape[0] > 0
     if number == 0:
         progress[:] = 0
     called = fork(team, number, threads)
     own, end_of_own = number * shared.size // threads, (number + 1) * shared.size // threads
-    rounds, in_vain, t = units if end_of_own > own else 0, 0, own
-    while in_vain < shared.size:
+    rounds, attempts, t = units if end_of_own > own else 0, 0, own
+    while attempts < shared.size:
         unit = _begin(progress, t, units)
         if unit >= 0:
-            in_vain = 0
-            out = outs[1][t - 1] if apart and t > 0 else outs[0]
-            low = new[0] if t == 0 else firsts[t] - first_row  # rows that this part clears if they have no nonzeros
+            attempts = 0
+            out = outs[1][t - 1] if separate and t > 0 else outs[0]
+            low = new[0] if t == 0 else firsts[t] - first_row  # cleared by this part if they have no nonzeros
             high = new[1] if t == shared.size - 1 else firsts[t + 1] - first_row
             if unit == 0:
                 _set_zero(carries, t, t + 1, first_column, width)
-                if apart:
+                if separate:
                     _set_zero(out, 0 if t else new[0], out.shape[0] if t else new[1], first_column, width)
                 elif way == ADD:
                     _set_zero(out, max(low, new[0]), min(high, new[1]), first_column, width)
@@ -136,18 +136,18 @@ def segmented(  # type: ignore[no-untyped-def]
                         _clear(out, low, row - first_row, first_column, way, factors, rest, lanes, tail)
                     low = max(low, row - first_row + 1)
                 if c > begin and rows[c - 1] == row:
-                    how = ADD
+                    row_way = ADD
                 else:  # a row that gets further sums stays in the caches
-                    how = STORE if way == PAST and c + 1 < end and rows[c + 1] == row else way
-                if room is not None:
+                    row_way = STORE if way == PAST and c + 1 < end and rows[c + 1] == row else way
+                if quotients is not None:
                     keep_quotients(
                         indices, values, factors, own_factor, floor, order, row - first_row, start, stop, last, ahead,
-                        lanes, tail, room, t
+                        lanes, tail, quotients, t
                     )  # fmt: skip
-                # Repeated for the tail instead of in a function, where sums would go through memory: 10 % slower.
+                # Repeated for the tail: in a separate function, the sums would go through memory, 10 % slower.
                 for column in range(0, rest, step):
-                    if room is not None:
-                        total = weighted_sum(indices, factors, order, room, t, start, stop, column, lanes)
+                    if quotients is not None:
+                        total = weighted_sum(indices, factors, order, quotients, t, start, stop, column, lanes)
                     elif own_factor is not None:
                         total = sum_of_phi(
                             indices, values, factors, own_factor, floor, order, row - first_row, start, stop, last,
@@ -160,10 +160,10 @@ def segmented(  # type: ignore[no-untyped-def]
                     if row == shared[t]:
                         put(carries, t, first_column + column, total, ADD)
                     else:
-                        put(out, row - first_row, first_column + column, total, how)
+                        put(out, row - first_row, first_column + column, total, row_way)
                 if tail is not None:
-                    if room is not None:
-                        remainder = weighted_sum(indices, factors, order, room, t, start, stop, rest, tail)
+                    if quotients is not None:
+                        remainder = weighted_sum(indices, factors, order, quotients, t, start, stop, rest, tail)
                     elif fibres is None:
                         remainder = _sum(indices, values, factors, order, start, stop, last, ahead, rest, tail)
                     else:
@@ -171,12 +171,12 @@ def segmented(  # type: ignore[no-untyped-def]
                     if row == shared[t]:
                         put(carries, t, first_column + rest, remainder, ADD)
                     else:
-                        put(out, row - first_row, first_column + rest, remainder, how)
+                        put(out, row - first_row, first_column + rest, remainder, row_way)
             if way != ADD and t == shared.size - 1:
                 _clear(out, low, new[1], first_column, way, factors, rest, lanes, tail)
             store(progress, t, 2 * unit + 2)
         elif rounds == 0:
-            in_vain += 1
+            attempts += 1
         if unit < 0 or rounds > 0:
             t += 1
             if rounds > 0 and t == end_of_own:
@@ -196,9 +196,9 @@ def segmented(  # type: ignore[no-untyped-def]
 
 @inlined
 def _begin(progress, t, units):  # type: ignore[no-untyped-def]
-    """Begin the next unit of a part and return its number; -1 if another thread computes one, or none is left.
+    """Begin the next unit of a part and return its number; -1 if another thread is computing one, or none is left.
 
-    The progress of a part is two for each unit that is done, and one for the unit that is being computed.
+    The progress of a part is 2 x the finished units, plus 1 while a unit is being computed.
     """
     done = load(progress, t)
     free = done % 2 == 0 and done < 2 * units and replace(progress, t, done, done + 1)
@@ -214,7 +214,7 @@ def _set_zero(out, begin, end, first_column, width):  # type: ignore[no-untyped-
 
 @jit
 def add_up(number, team, threads, turn, out, others):  # type: ignore[no-untyped-def]
-    """Add `others`, (others, rows, columns), to an output; see `segmented`. `turn` is a word."""
+    """Add the separate outputs `others`, (parts - 1, rows, columns), to the output. `turn` is a counter."""
     if number == 0:
         turn[0] = 0
     called = fork(team, number, threads)

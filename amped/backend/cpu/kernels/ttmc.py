@@ -1,13 +1,13 @@
 """TTMc over nonzeros cut into pieces of output rows; see `amped.backend.ops.ttmc`.
 
-A thread has a node of the tree for each input mode: node ``m`` holds the sum, over the nonzeros since its run of equal
-indices began, of the Kronecker products of the rows of the modes from `m` on. Rows of the last mode are padded to whole
-vectors, so that every loop is over a multiple of them.
+A thread has a tree with one node per input mode. Node ``m`` accumulates, over the current run of equal indices, the
+Kronecker products of the rows of the modes from `m` on. Rows of the last mode are padded to whole vectors, so that
+every loop runs over a multiple of the vector length.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from llvmlite import ir
@@ -18,35 +18,39 @@ from partitioner.host.jit import jit
 from ..simd.thread_team import add, fork, inlined, join
 from ..simd.vectors import LANE, address_of, fused, load_piece, operation, splat, vector_of
 
-SUMMED = 256  # nonzeros; the longest sum of a tree
+if TYPE_CHECKING:
+    from ..simd.vectors import Builder, Context, Operation, Signature, Type, Typing, Value, Values
+
+SUMMED = 256  # nonzeros: longest sum accumulated in a tree
 
 
 @operation
-def _node(typing: Any, factors: Any, tree: Any, at: Any, lanes: Any) -> Any:
-    """Return numbers of a tree as a vector."""
+def _node(typing: Typing, factors: Type, tree: Type, at: Type, lanes: Type) -> Operation:
+    """Return consecutive numbers of a tree as a vector."""
     vector = vector_of(factors, lanes)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         kind, stored = context.get_value_type(vector), context.get_value_type(tree.dtype)
         return load_piece(builder, builder.gep(address_of(context, builder, tree, args[1]), [args[2]]), stored, kind)
 
     return vector(factors, tree, types.intp, lanes), generate
 
 
-def _at(builder: Any, base: Any, at: Any, kind: Any) -> Any:
-    """Return the address of the element `at` elements after an address, both as numbers."""
+def _at(builder: Builder, base: Value, at: Value, kind: ir.Type) -> Value:
+    """Return the address of element `at` of an array, given the array's address as an integer."""
     return builder.gep(builder.inttoptr(base, kind.as_pointer()), [at])
 
 
 @operation
-def _index(typing: Any, indices: Any, base: Any, at: Any) -> Any:
+def _index(typing: Typing, indices: Type, base: Type, at: Type) -> Operation:
     """Return an index of the column at an address.
 
-    To take an array out of a tuple by a number counts a reference up and down, which takes longer than to load from it.
+    Taking an array out of a tuple by a variable position would update its reference count, which takes longer than a
+    load.
     """
     stored = indices.types[0].dtype
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         loaded = builder.load(_at(builder, args[1], args[2], context.get_value_type(stored)))
         return context.cast(builder, loaded, stored, types.intp)
 
@@ -54,22 +58,22 @@ def _index(typing: Any, indices: Any, base: Any, at: Any) -> Any:
 
 
 @operation
-def _number(typing: Any, factors: Any, base: Any, at: Any) -> Any:
+def _number(typing: Typing, factors: Type, base: Type, at: Type) -> Operation:
     """Return a number of the factor matrix at an address."""
     stored = factors.types[0].dtype
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         return builder.load(_at(builder, args[1], args[2], context.get_value_type(stored)))
 
     return stored(factors, types.int64, types.intp), generate
 
 
 @operation
-def _row(typing: Any, factors: Any, base: Any, at: Any, lanes: Any) -> Any:
-    """Return a piece of a row of the factor matrix at an address as a vector."""
+def _row(typing: Typing, factors: Type, base: Type, at: Type, lanes: Type) -> Operation:
+    """Return a piece of a row, as a vector, of the factor matrix at an address."""
     vector = vector_of(factors, lanes)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         kind, stored = context.get_value_type(vector), context.get_value_type(factors.types[0].dtype)
         return load_piece(builder, _at(builder, args[1], args[2], stored), stored, kind)
 
@@ -77,10 +81,10 @@ def _row(typing: Any, factors: Any, base: Any, at: Any, lanes: Any) -> Any:
 
 
 @operation
-def _add(typing: Any, tree: Any, at: Any, scale: Any, part: Any) -> Any:
-    """Add `scale` times a vector to numbers of a tree."""
+def _add(typing: Typing, tree: Type, at: Type, scale: Type, part: Type) -> Operation:
+    """Add `scale` times a vector to consecutive numbers of a tree."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         array, place, number, value = args
         address = builder.gep(address_of(context, builder, tree, array), [place])
         place = builder.bitcast(address, value.type.as_pointer())
@@ -92,11 +96,11 @@ def _add(typing: Any, tree: Any, at: Any, scale: Any, part: Any) -> Any:
 
 
 @operation
-def _zero(typing: Any, factors: Any, tree: Any, at: Any, lanes: Any) -> Any:
-    """Set numbers of a tree to zero."""
+def _zero(typing: Typing, factors: Type, tree: Type, at: Type, lanes: Type) -> Operation:
+    """Set consecutive numbers of a tree to zero."""
     vector = vector_of(factors, lanes)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         kind = context.get_value_type(vector)
         address = builder.gep(address_of(context, builder, tree, args[1]), [args[2]])
         builder.store(ir.Constant(kind, None), builder.bitcast(address, kind.as_pointer()), align=4)
@@ -106,9 +110,9 @@ def _zero(typing: Any, factors: Any, tree: Any, at: Any, lanes: Any) -> Any:
 
 
 @inlined
-def _close(tree, nodes, sizes, ranks, given, at, level, step, lanes):  # type: ignore[no-untyped-def]
-    """Add the nodes below `level`, deepest first, to those above them; `at` is a nonzero of their runs."""
-    indices, factors, columns, matrices, strides = given
+def _fold(tree, nodes, sizes, ranks, inputs_of, at, level, step, lanes):  # type: ignore[no-untyped-def]
+    """Fold the nodes below `level`, deepest first, into their parents; `at` is a nonzero of their runs."""
+    indices, factors, columns, matrices, strides = inputs_of
     for m in range(ranks.size - 2, level - 1, -1):
         size, source, rank, matrix = sizes[m + 1], nodes[m + 1], ranks[m], matrices[m]
         row = _index(indices, columns[m], at) * strides[m]
@@ -121,8 +125,8 @@ def _close(tree, nodes, sizes, ranks, given, at, level, step, lanes):  # type: i
 
 
 @inlined
-def _put(tree, sums, row, store, groups, rank, stride):  # type: ignore[no-untyped-def]
-    """Bring the topmost node, (groups, stride), to a row of sums, (groups, rank) doubles; clear it."""
+def _write_root(tree, sums, row, store, groups, rank, stride):  # type: ignore[no-untyped-def]
+    """Move the root node, (groups, stride), to a row of sums, (groups, rank) float64, and clear it."""
     for g in range(groups):
         for k in range(rank):
             value = np.float64(tree[g * stride + k])
@@ -136,7 +140,7 @@ def _put(tree, sums, row, store, groups, rank, stride):  # type: ignore[no-untyp
 
 @inlined
 def _first_change(indices, columns, at):  # type: ignore[no-untyped-def]
-    """Return the first input mode, but the last, whose index is another one than that of the nonzero before."""
+    """Return the first input mode whose index differs from the previous nonzero's, or else the last one."""
     m = 0
     while m < columns.size - 1 and _index(indices, columns[m], at) == _index(indices, columns[m], at - 1):
         m += 1
@@ -161,45 +165,46 @@ def ttmc(  # type: ignore[no-untyped-def]
     trees,
     lanes,
 ):
-    """Compute pieces of output rows, with the threads of a team; sums of parts have the same order every time.
+    """Compute pieces of output rows with the threads of a team; the additions of a part always have the same order.
 
     Parameters
     ----------
     number, team : int, array
-        See `team`.
+        See `thread_team`.
     threads : int
     turn : (1,) int64 array
+        Counter from which threads take parts.
     nonzeros : tuple
         See `segmented`.
     factors : tuple of (I_m, stride) arrays
     addresses : tuple
-        Of the columns of indices, and of the factor matrices, (inputs,) int64 arrays.
+        Addresses of the index columns and of the factor matrices, (inputs,) int64 arrays.
     ranks : (inputs,) int64 array
     out : (rows, width) float64 array
     row_begin : int
-        The output index of row 0.
+        Output index of row 0.
     new : tuple of int
-        The first of the output's rows that have no sums so far, and the end.
+        Range of the output's rows that have no sums yet.
     parts : tuple
         The arrays of `layout.Parts`.
     carries : (parts, width) float64 array
-        For the row that a part shares with an earlier one.
+        Sums of the row that a part shares with an earlier one.
     trees : (threads, nodes) array
-        Of the factors' type, or in double precision.
+        In the factors' precision or in double precision.
     lanes : tuple
-        Size of the pieces in which rows are computed, and whether that is in double precision; see `vectors`.
+        Size of the column pieces of a row, and whether they are computed in double precision; see `vectors`.
 
     Returns
     -------
     int
-        How many threads failed.
+        The number of threads that failed.
     """
     starts, rows, indices, values = nonzeros
     columns, matrices = addresses
     strides = np.empty(ranks.size, np.int64)
     for m in range(ranks.size):
         strides[m] = factors[m].shape[1]
-    given = indices, factors, columns, matrices, strides
+    inputs_of = indices, factors, columns, matrices, strides
     bounds, shared, firsts = parts
     inputs, count, step = len(factors), shared.size, len(lanes) * (LANE // factors[0].itemsize)
     if number == 0:
@@ -221,7 +226,7 @@ def ttmc(  # type: ignore[no-untyped-def]
         tree[k] = 0
     part = add(turn, 0, 1)
     while part < count:
-        low = new[0] if part == 0 else firsts[part] - row_begin  # rows that this part clears if they have no nonzeros
+        low = new[0] if part == 0 else firsts[part] - row_begin  # cleared by this part if they have no nonzeros
         high = new[1] if part == count - 1 else firsts[part + 1] - row_begin
         _clear(carries, part, part + 1)
         begin, end = bounds[part], bounds[part + 1]
@@ -238,17 +243,17 @@ def ttmc(  # type: ignore[no-untyped-def]
                 if summed and inputs > 1:
                     level = _first_change(indices, columns, q)
                     if level < inputs - 1:
-                        _close(tree, nodes, sizes, ranks, given, q - 1, level, step, lanes)
+                        _fold(tree, nodes, sizes, ranks, inputs_of, q - 1, level, step, lanes)
                 value, index = values[q], _index(indices, column, q) * stride
                 for k in range(0, stride, step):
                     _add(tree, leaf + k, value, _row(factors, last, index + k, lanes))
                 summed += 1
             if summed >= SUMMED or c + 1 == end or rows[c + 1] != row:
-                _close(tree, nodes, sizes, ranks, given, stop - 1, 0, step, lanes)
+                _fold(tree, nodes, sizes, ranks, inputs_of, stop - 1, 0, step, lanes)
                 if carried:
-                    _put(tree, carries, part, False, groups, rank, stride)
+                    _write_root(tree, carries, part, False, groups, rank, stride)
                 else:
-                    _put(tree, out, row - row_begin, not stored, groups, rank, stride)
+                    _write_root(tree, out, row - row_begin, not stored, groups, rank, stride)
                     stored = True
                 summed = 0
         _clear(out, max(low, 0), high)

@@ -1,19 +1,19 @@
-"""The model of a row's nonzeros, in blocks: Pi, and the passes over it that a row problem takes.
+"""The model's values at a row's nonzeros, in blocks: Pi, and the passes over it that a row problem needs.
 
-A block has the columns of Pi of up to `block` nonzeros, eight of them side by side, and then what is known of each:
-its value x, how far the model's value m is below the floor, 1 / max(m, floor), and x / max(m, floor). Where a row's
-blocks fit in the thread's memory they are made once (`keep`), else anew in each pass. What nonzeros add up to is
-added up part by part, so that threads that share a row's parts come to the same sums.
+A block has the columns of Pi for up to `block` nonzeros, eight nonzeros side by side, followed by four numbers for each
+nonzero: its value x; how far the model's value m is below the floor; 1 / max(m, floor); x / max(m, floor). If all
+blocks of a row fit into the thread's memory they are computed once (`keep`), otherwise again in each pass. Sums over
+nonzeros are accumulated part by part, so that threads that share a row's parts obtain the same sums.
 
 A `row` is a tuple:
 
 - addresses of the values and of each input mode's indices, (1 + inputs,) int64;
 - addresses of the input factor matrices, (inputs,) int64;
-- form: whether indices are of 16 bits, whether numbers are in double precision, columns of a factor matrix in memory,
-  the rank, the same in whole fours, the nonzeros of a block, and those of a part, in whole blocks;
+- form: whether indices have 16 bits, whether numbers are in double precision, the row stride of factor matrices, the
+  rank, the rank rounded up to a multiple of four, the nonzeros per block, and the nonzeros per part (whole blocks);
 - room: the thread's float64 memory: a tile of eight rows of Pi, then blocks;
 - floor;
-- the first nonzero, their number, and whether all blocks are kept.
+- the first nonzero, the number of nonzeros, and whether all blocks are kept.
 """
 
 from __future__ import annotations
@@ -43,54 +43,54 @@ from ..simd.doubles import (
     times,
     times_four,
     total,
-    turn,
+    transpose,
 )
 from ..simd.thread_team import inlined
 
 VALUE, LACK, INVERSE, WEIGHT = range(4)
-FACTS = 4  # of a nonzero, after its column of Pi
-NO_LESS = -1e-15  # of a model: rounding of what is at the floor
-PART, PART_RANK = 8192, 64  # nonzeros of a part, at least: all, and for each column, as a part has a Hessian
-ROOM = 2048  # numbers of Pi in a block: they stay in the first cache while they are used
+FACTS = 4  # numbers per nonzero, after its column of Pi
+NO_LESS = -1e-15  # rounding error of a model's value that equals the floor
+PART, PART_RANK = 8192, 64  # least nonzeros of a part: in all, and per column, because each part may have a Hessian
+ROOM = 2048  # numbers of Pi in a block, which stay in the L1 cache
 
 
 def block_of(padded: int) -> int:
-    """Return the nonzeros of a block."""
+    """Return the number of nonzeros of a block."""
     return max(4 * EIGHT, ROOM // padded // EIGHT * EIGHT)
 
 
 def part_of(padded: int) -> int:
-    """Return the nonzeros of a part."""
+    """Return the number of nonzeros of a part."""
     return -(-max(PART, PART_RANK * padded) // block_of(padded)) * block_of(padded)
 
 
 def room_of(padded: int, nonzeros: int) -> int:
-    """Return the numbers of memory in which a row of so many nonzeros is kept."""
+    """Return the float64 numbers of memory needed to keep a row with this many nonzeros."""
     blocks = -(-nonzeros // block_of(padded))
     return EIGHT * padded + blocks * block_of(padded) * (padded + FACTS)
 
 
 def kept_in(padded: int, numbers: int) -> int:
-    """Return the most nonzeros of a row that is kept in so many numbers."""
+    """Return the most nonzeros of a row that can be kept in a memory of `numbers` float64 numbers."""
     return (numbers - EIGHT * padded) // (block_of(padded) * (padded + FACTS)) * block_of(padded)
 
 
 @inlined
 def _width(row, first):  # type: ignore[no-untyped-def]
-    """Return the length of a block's rows: its nonzeros in whole eights."""
+    """Return the row length of a block: its nonzeros, rounded up to a multiple of eight."""
     return -(-min(row[2][5], row[6] - first) // EIGHT) * EIGHT
 
 
 @inlined
 def _place(row, first):  # type: ignore[no-untyped-def]
-    """Return where a block begins in the room."""
+    """Return the offset of a block in the room."""
     padded = row[2][4]
     return EIGHT * padded + (first * (padded + FACTS) if row[7] else 0)
 
 
 @inner
 def fill(row, first):  # type: ignore[no-untyped-def]
-    """Write Pi and the values of a block; what is left of the last eight is zero."""
+    """Write Pi and the values of a block; the rest of the last eight is zero."""
     columns, matrices, form, room, _, begin, count, _ = row
     narrow, wide, stride, _, padded, _, _ = form
     at, width = _place(row, first), _width(row, first)
@@ -111,12 +111,12 @@ def fill(row, first):  # type: ignore[no-untyped-def]
                 for c in range(padded):
                     room[k * padded + c] = 0.0
         for c in range(0, padded, FOUR):
-            turn(room, c, padded, room, at + c * width + j, width)
+            transpose(room, c, padded, room, at + c * width + j, width)
 
 
 @inner
 def model(row, b, first):  # type: ignore[no-untyped-def]
-    """Write what is known of a block's nonzeros at `b`; return a negative number if one is below the floor."""
+    """Write the numbers of a block's nonzeros at `b`; return a negative number if one is below the floor."""
     room, rank, padded = row[3], row[2][3], row[2][4]
     at, width, floor = _place(row, first), _width(row, first), each(row[4])
     facts, lowest = at + padded * width, each(0.0)
@@ -149,15 +149,15 @@ def counts_of(row):  # type: ignore[no-untyped-def]
 
 @inner
 def keep(row):  # type: ignore[no-untyped-def]
-    """Fill all blocks, if they are kept."""
+    """Compute all blocks, if they are kept."""
     if row[7]:
         for first in range(0, row[6], row[2][5]):
             fill(row, first)
 
 
 @inlined
-def _ready(row, b, first):  # type: ignore[no-untyped-def]
-    """Make a block that is not kept."""
+def _recompute(row, b, first):  # type: ignore[no-untyped-def]
+    """Compute a block that is not kept."""
     if not row[7]:
         fill(row, first)
         model(row, b, first)
@@ -165,9 +165,9 @@ def _ready(row, b, first):  # type: ignore[no-untyped-def]
 
 @inner
 def gradient(row, b, phi, sums):  # type: ignore[no-untyped-def]
-    """Write the row of Phi at `b`; return a negative number if a nonzero's model is below the floor.
+    """Write the row of Phi at `b`; return a negative number if the model is below the floor at a nonzero.
 
-    `phi` and `sums`, which is overwritten, have eight numbers more than the rank in whole fours.
+    `phi` and `sums`, which is overwritten, are longer by eight than the rank rounded up to a multiple of four.
     """
     lowest, part, parts = 0.0, row[2][6], row[6] > row[2][6]
     for r in range(sums.size if parts else 0):
@@ -189,7 +189,7 @@ def gradient(row, b, phi, sums):  # type: ignore[no-untyped-def]
 
 @inlined
 def _add_gradient(row, first, phi):  # type: ignore[no-untyped-def]
-    """Add a block's part of the row of Phi."""
+    """Add a block's contribution to the row of Phi."""
     room, padded = row[3], row[2][4]
     at, width, none = _place(row, first), _width(row, first), each(0.0)
     weights = at + (padded + WEIGHT) * width
@@ -205,8 +205,8 @@ def _add_gradient(row, first, phi):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _moved(row, step, at, width, j):  # type: ignore[no-untyped-def]
-    """Return by how much a step moves the model's values of eight nonzeros."""
+def _model_change(row, step, at, width, j):  # type: ignore[no-untyped-def]
+    """Return the change of the model's values at eight nonzeros by a step."""
     d = each(0.0)
     for r in range(row[2][3]):
         if step[r] != 0:
@@ -216,72 +216,72 @@ def _moved(row, step, at, width, j):  # type: ignore[no-untyped-def]
 
 @inlined
 def _gain(row, d, facts, width, j, t):  # type: ignore[no-untyped-def]
-    """Return what the logarithms of eight nonzeros gain from ``t * d``, and what is left above the floor."""
+    """Return the change of eight nonzeros' logarithms by ``t * d``, and the new relative distances from the floor."""
     room, zero = row[3], each(0.0)
     lack, inverse = load(room, facts + LACK * width + j), load(room, facts + INVERSE * width + j)
     moved_to = fused(d, each(t), lack)
     linear = choose(lack, minus(smaller(moved_to, zero), lack), zero)
     ratio = times(choose(lack, larger(moved_to, zero), moved_to), inverse)
-    left = minus(plus(ratio, each(1.0)), times(each(row[4]), inverse))
-    return fused(linear, inverse, log_of_ratio(larger(ratio, each(-1 + 1e-15)))), left
+    distance = minus(plus(ratio, each(1.0)), times(each(row[4]), inverse))
+    return fused(linear, inverse, log_of_ratio(larger(ratio, each(-1 + 1e-15)))), distance
 
 
 @inner
 def change(row, b, step, t):  # type: ignore[no-untyped-def]
-    """Return how much the objective changes from `b` to ``b + t * step``: exact to rounding of the change itself.
+    """Return the change of the objective from `b` to ``b + t * step``, accurate relative to the change itself.
 
-    Below the floor the logarithm goes on as a straight line: Phi is its slope there too. Infinity if a nonzero's model
-    that is above the floor comes below it: Newton steps take long to bring it up again.
+    Below the floor the logarithm is continued linearly; Phi is its slope there too. The result is infinite if the model
+    falls below the floor at a nonzero where it was above: Newton steps would take long to raise it again.
     """
-    room, padded, lost, least = row[3], row[2][4], 0.0, each(1.0)
+    room, padded, objective, least = row[3], row[2][4], 0.0, each(1.0)
     for start in range(0, row[6], row[2][6]):
         gains = each(0.0)
         for first in range(start, min(start + row[2][6], row[6]), row[2][5]):
-            _ready(row, b, first)
+            _recompute(row, b, first)
             at, width = _place(row, first), _width(row, first)
             facts = at + padded * width
             for j in range(0, width, EIGHT):
-                gain, left = _gain(row, _moved(row, step, at, width, j), facts, width, j, t)
-                least = smaller(left, least)
+                gain, distance = _gain(row, _model_change(row, step, at, width, j), facts, width, j, t)
+                least = smaller(distance, least)
                 gains = fused(load(room, facts + j), gain, gains)
-        lost += -total(gains)
+        objective += -total(gains)
     moved = 0.0
     for r in range(row[2][3]):
         moved += step[r]
-    store(room, 0, least)  # the tile is free
-    return lost + t * moved if _least(room, 0) >= NO_LESS else np.inf
+    store(room, 0, least)  # the tile is not in use
+    return objective + t * moved if _minimum(room, 0) >= NO_LESS else np.inf
 
 
 @inner
 def changes(row, b, step, sums, out):  # type: ignore[no-untyped-def]
-    """Write what a part's nonzeros change the objective by for steps of length 1, 1/2, 1/4, ...; see `change`.
+    """Write the changes of the objective by a part's nonzeros for steps of length 1, 1/2, 1/4, ...; see `change`.
 
-    `sums` has room for 16 numbers for each of `out`.
+    `sums` has 16 numbers for each element of `out`.
     """
     room, padded = row[3], row[2][4]
     for k in range(out.size):
         store(sums, 2 * EIGHT * k, each(0.0))
         store(sums, 2 * EIGHT * k + EIGHT, each(1.0))
     for first in range(0, row[6], row[2][5]):
-        _ready(row, b, first)
+        _recompute(row, b, first)
         at, width = _place(row, first), _width(row, first)
         facts = at + padded * width
         for j in range(0, width, EIGHT):
-            d, t = _moved(row, step, at, width, j), 1.0
+            d, t = _model_change(row, step, at, width, j), 1.0
             for k in range(out.size):
-                gain, left = _gain(row, d, facts, width, j, t)
+                gain, distance = _gain(row, d, facts, width, j, t)
                 gains, least = load(sums, 2 * EIGHT * k), load(sums, 2 * EIGHT * k + EIGHT)
                 store(sums, 2 * EIGHT * k, fused(load(room, facts + j), gain, gains))
-                store(sums, 2 * EIGHT * k + EIGHT, smaller(left, least))
+                store(sums, 2 * EIGHT * k + EIGHT, smaller(distance, least))
                 t /= 2
     for k in range(out.size):
         gained = total(load(sums, 2 * EIGHT * k))
-        out[k] = -gained if _least(sums, 2 * EIGHT * k + EIGHT) >= NO_LESS else np.inf
+        out[k] = -gained if _minimum(sums, 2 * EIGHT * k + EIGHT) >= NO_LESS else np.inf
 
 
 @inlined
-def _least(numbers, at):  # type: ignore[no-untyped-def]
-    """Return the least of eight numbers."""
+def _minimum(numbers, at):  # type: ignore[no-untyped-def]
+    """Return the minimum of eight numbers."""
     least = np.inf
     for k in range(EIGHT):
         least = min(least, numbers[at + k])
@@ -290,9 +290,9 @@ def _least(numbers, at):  # type: ignore[no-untyped-def]
 
 @inner
 def curvature(row, b, which, count, tiles, sums, hessian):  # type: ignore[no-untyped-def]
-    """Write the second derivatives at `b` of the first `count` components of `which`, which ascend.
+    """Write the Hessian at `b` for the first `count` components of `which`, which is ascending.
 
-    `tiles` and `sums` have room for 8 sums for each 2 x 4 of them.
+    `tiles` and `sums` have 8 numbers for each tile of 2 x 4 second derivatives.
     """
     for n in range(sums.size):
         sums[n] = 0.0
@@ -300,7 +300,7 @@ def curvature(row, b, which, count, tiles, sums, hessian):  # type: ignore[no-un
         for n in range(tiles.size):
             tiles[n] = 0.0
         for first in range(start, min(start + row[2][6], row[6]), row[2][5]):
-            _ready(row, b, first)
+            _recompute(row, b, first)
             _add_curvature(row, first, which, count, tiles)
         for n in range(tiles.size):
             sums[n] += tiles[n]
@@ -316,7 +316,7 @@ def curvature(row, b, which, count, tiles, sums, hessian):  # type: ignore[no-un
 
 @inlined
 def _add_curvature(row, first, which, count, tiles):  # type: ignore[no-untyped-def]
-    """Add a block's part of the second derivatives."""
+    """Add a block's contribution to the Hessian."""
     last, tile = count - 1, 0
     for i in range(0, count, 2):
         for k in range(0, min(i + 2, count), FOUR):
@@ -328,7 +328,7 @@ def _add_curvature(row, first, which, count, tiles):  # type: ignore[no-untyped-
 
 @inlined
 def _add_tile(row, first, pair, four, tiles, tile):  # type: ignore[no-untyped-def]
-    """Add a block's part of 2 x 4 second derivatives."""
+    """Add a block's contribution to 2 x 4 second derivatives."""
     room, padded = row[3], row[2][4]
     at, width = _place(row, first), _width(row, first)
     inverses, weights = at + (padded + INVERSE) * width, at + (padded + WEIGHT) * width

@@ -1,11 +1,11 @@
 """PDNR: a row problem by projected damped Newton steps (Hansen, Plantenga, Kolda 2015, section 3.1).
 
-Two things differ from the paper, as rows got stuck on real tensors:
+There are two differences from the paper, because rows stalled on real tensors:
 
-- A step that leaves the bounds is not cut off there by the line search, which need not descend then. Its components
-  that would become negative are set to zero in the quadratic model, and the others solved again, until none is
-  negative: so the objective is searched on a segment within the bounds.
-- Damping is relative to the diagonal of the Hessian, as the scale of rows differs by orders of magnitude.
+- A step that leaves the bounds is not projected by the line search, which then need not descend. Instead, components
+  that would become negative are set to zero in the quadratic model and the others solved again, until none is negative;
+  the line search stays within the bounds.
+- Damping is relative to the diagonal of the Hessian, because the scales of rows differ by orders of magnitude.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from ..simd.thread_team import inlined
 from .model import curvature
 
 DAMPING, MORE, LESS = 1e-5, 3.5, 2 / 7
-POOR, GOOD = 0.25, 0.75  # actual over predicted decrease
-LEAST_PIVOT = 1e-14  # of the diagonal: what rounding leaves of it
-MEMORY = 2  # numbers: the damping, and what the quadratic model says that the whole step changes
+POOR, GOOD = 0.25, 0.75  # ratios of actual to predicted decrease
+LEAST_PIVOT = 1e-14  # relative to the diagonal: the effect of rounding
+MEMORY = 2  # numbers: the damping, and the change predicted by the quadratic model
 
 
 @inner
 def aim(row, b, near, work, memory):  # type: ignore[no-untyped-def]
-    """Write the step of a row; return the slope along it. See `rowsteps.solve_row`."""
-    phi, step, _, which, hessian, _, tiles, live, sums = work
-    count, free = _split(b, phi, near, which, live, step)
+    """Compute the step of a row; return the slope along it. See `steps.solve_row`."""
+    phi, step, _, which, hessian, _, tiles, active, sums = work
+    count, free = _split(b, phi, near, which, active, step)
     curvature(row, b, which, count, tiles, sums, hessian)
     return _aim(b, count, free, work, memory)
 
 
 @inner
 def aim_by_sums(curved, b, near, work, memory):  # type: ignore[no-untyped-def]
-    """As `aim`, from the second derivatives of all components, (rank * rank,)."""
-    phi, step, _, which, hessian, _, _, live, _ = work
-    count, free = _split(b, phi, near, which, live, step)
+    """Like `aim`, from the second derivatives of all components, (rank * rank,)."""
+    phi, step, _, which, hessian, _, _, active, _ = work
+    count, free = _split(b, phi, near, which, active, step)
     for i in range(count):
         for k in range(count):
             hessian[i, k] = curved[which[i] * b.size + which[k]]
@@ -60,7 +60,7 @@ def _aim(b, count, free, work, memory):  # type: ignore[no-untyped-def]
 
 @inlined
 def learn(memory, first):  # type: ignore[no-untyped-def]
-    """Set the damping, by how well the quadratic model predicted the whole step's change."""
+    """Update the damping: compare the change `first` of the whole step with the quadratic model's prediction."""
     ratio = first / memory[1] if memory[1] < 0 else 0.0
     if ratio < POOR:
         memory[0] *= MORE
@@ -69,11 +69,11 @@ def learn(memory, first):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _split(b, phi, near, which, live, step):  # type: ignore[no-untyped-def]
-    """List in `which`, ascending, the components that may move; count them, and those of them that are free.
+def _split(b, phi, near, which, active, step):  # type: ignore[no-untyped-def]
+    """List the components that may move in `which`, ascending; return their number and the number of free ones.
 
-    `live` lists places in `which`: of free components, then of those that go to their bound. Components at zero that
-    the gradient holds there are left out.
+    `active` lists positions in `which`: first the free components, then those that go to their bound. Components at
+    zero with a positive gradient are left out.
     """
     count = free = 0
     for r in range(b.size):
@@ -83,12 +83,12 @@ def _split(b, phi, near, which, live, step):  # type: ignore[no-untyped-def]
             count += 1
     for i in range(count):
         if b[which[i]] > near or phi[which[i]] > 1:
-            live[free] = i
+            active[free] = i
             free += 1
     others = free
     for i in range(count):
         if not (b[which[i]] > near or phi[which[i]] > 1):
-            live[others] = i
+            active[others] = i
             others += 1
     return count, free
 
@@ -97,23 +97,23 @@ def _split(b, phi, near, which, live, step):  # type: ignore[no-untyped-def]
 def _direct(b, count, free, damping, work):  # type: ignore[no-untyped-def]
     """Set `step` to the damped Newton step within the bounds.
 
-    `live` lists places in `which`: those solved for, then those whose step is known.
+    `active` lists positions in `which`: first the components solved for, then those whose step is known.
     """
-    _, step, slope, which, hessian, lower, _, live, _ = work
+    _, step, slope, which, hessian, lower, _, active, _ = work
     while free > 0:
         right = lower[free]
         for i in range(free):
-            right[i] = -slope[live[i]]
+            right[i] = -slope[active[i]]
             for k in range(free, count):
-                right[i] -= hessian[live[i], live[k]] * step[which[live[k]]]
-        _solve(hessian, live, free, damping, lower, right)
+                right[i] -= hessian[active[i], active[k]] * step[which[active[k]]]
+        _solve(hessian, active, free, damping, lower, right)
         out = 0
         for i in range(free - 1, -1, -1):
-            r = which[live[i]]
+            r = which[active[i]]
             if b[r] + right[i] < 0 or not np.isfinite(right[i]):
                 step[r] = -b[r]
                 out += 1
-                live[i], live[free - out] = live[free - out], live[i]
+                active[i], active[free - out] = active[free - out], active[i]
             else:
                 step[r] = right[i]
         if out == 0:
@@ -122,21 +122,22 @@ def _direct(b, count, free, damping, work):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _solve(hessian, live, count, damping, lower, right):  # type: ignore[no-untyped-def]
-    """Solve with the damped Hessian of `live` components: Cholesky's factor in `lower`, the solution in `right`."""
+def _solve(hessian, active, count, damping, lower, right):  # type: ignore[no-untyped-def]
+    """Solve the damped Newton system of the `active` components: Cholesky factor in `lower`, solution in `right`."""
     for i in range(count):
         for k in range(i + 1):
-            left = hessian[live[i], live[k]]
+            entry = hessian[active[i], active[k]]
             if i == k:
-                least = LEAST_PIVOT * left
-                left *= 1 + damping
+                least = LEAST_PIVOT * entry
+                entry *= 1 + damping
             for j in range(k):
-                left -= lower[i, j] * lower[k, j]
+                entry -= lower[i, j] * lower[k, j]
             if k < i:
-                lower[i, k] = left / lower[k, k]
+                lower[i, k] = entry / lower[k, k]
             elif least > 0:
-                lower[i, i] = np.sqrt(max(left, least))
-            else:  # Pi is zero here, hence the gradient 1: far below zero, so that it goes to its bound
+                lower[i, i] = np.sqrt(max(entry, least))
+            # Pi is zero here and the gradient 1: the solution is far below zero, and the component goes to its bound.
+            else:
                 lower[i, i] = 1e-150
     for i in range(count):
         for j in range(i):
@@ -150,10 +151,10 @@ def _solve(hessian, live, count, damping, lower, right):  # type: ignore[no-unty
 
 @inner
 def work_of(rank, padded):  # type: ignore[no-untyped-def]
-    """Return a thread's arrays: phi, step, slope, which, hessian, lower (a row more), tiles, live, sums of tiles."""
+    """Return work arrays: phi, step, slope, which, hessian, lower (one more row), tiles, active, sums of tiles."""
     half = (rank + 1) // 2
     tiles = np.empty(8 * half * ((rank + 3) // 4))
     vectors = np.empty(padded + 8), np.empty(rank), np.empty(rank)
     matrices = np.empty((rank, rank)), np.empty((rank + 1, rank))
-    which, live = np.empty(rank, np.int64), np.empty(rank, np.int64)
-    return (*vectors, which, *matrices, tiles, live, np.empty(tiles.size))
+    which, active = np.empty(rank, np.int64), np.empty(rank, np.int64)
+    return (*vectors, which, *matrices, tiles, active, np.empty(tiles.size))

@@ -1,4 +1,4 @@
-"""Solve the rows of a shard, with the threads of a team: each draws the next rows, those of most nonzeros first."""
+"""Solve the rows of a shard with a thread team: threads take the next rows, those with most nonzeros first."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from . import newton, quasi_newton
 from .newton import DAMPING
 from .steps import solve_row
 
-DRAWN = 512  # nonzeros that a thread draws at once, where rows are short
-EACH = 8  # nonzeros that take as long as what a row takes besides
+CHUNK = 512  # nonzeros that a thread takes at once if rows are short
+ROW_COST = 8  # overhead of a row, in nonzeros of equal cost
 
 
 class RowOrder(NamedTuple):
-    """The rows of a shard that have nonzeros, and the order in which they are solved: of most nonzeros first.
+    """The rows of a shard that have nonzeros, and the order in which they are solved: most nonzeros first.
 
-    `rows` are those of the output, ascending; nonzeros ``offsets[i]`` to ``offsets[i + 1]`` are of row ``rows[i]``. A
-    thread draws ``order[draws[k]]`` to ``order[draws[k + 1]]``.
+    `rows` are row numbers of the output, ascending; nonzeros ``offsets[i]`` to ``offsets[i + 1]`` belong to
+    ``rows[i]``. A thread takes ``order[draws[k]]`` to ``order[draws[k + 1]]`` at once.
     """
 
     rows: NDArray[np.int64]
@@ -34,29 +34,29 @@ class RowOrder(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it takes."""
+        """Size in bytes."""
         return sum(array.nbytes for array in self)
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """The nonzeros of each row."""
+        """Number of nonzeros of each row."""
         return np.diff(self.offsets)
 
 
 def order_bytes(rows: int) -> int:
-    """Return the most bytes of a `RowOrder` of so many rows."""
+    """Return an upper bound of the size of a `RowOrder` in bytes."""
     return 8 * 4 * (rows + 2)
 
 
 def order_rows(shard: HostShard) -> RowOrder:
-    """Return the order in which rows are solved."""
+    """Return the order in which the rows of a shard are solved."""
     pieces = shard.pieces.rows.astype(np.int64)
     firsts = np.flatnonzero(np.diff(pieces, prepend=-1))
     offsets = np.append(shard.pieces.starts[firsts], shard.nnz).astype(np.int64)
     counts = np.diff(offsets)
     order = np.argsort(-counts, kind="stable")
-    work = np.cumsum(counts[order] + EACH)
-    ends = np.searchsorted(work, np.arange(DRAWN, (work[-1] if work.size else 0) + DRAWN, DRAWN))
+    work = np.cumsum(counts[order] + ROW_COST)
+    ends = np.searchsorted(work, np.arange(CHUNK, (work[-1] if work.size else 0) + CHUNK, CHUNK))
     draws = np.unique(np.concatenate([[0], np.minimum(ends + 1, counts.size)]))
     return RowOrder(pieces[firsts] - shard.row_begin, offsets, order, draws)
 
@@ -64,87 +64,88 @@ def order_rows(shard: HostShard) -> RowOrder:
 # fmt: off
 @inlined
 def _solve(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, made, own, whole, limits, rooms, kept, seen,
+    number, team, threads, turn, nonzeros, row_order, own, whole, limits, rooms, most_kept, status,
     work_of, memory, start, aim, learn,
 ):
 # fmt: on
     columns, matrices, form = nonzeros
-    rows, offsets, order, draws = made
+    rows, offsets, order, draws = row_order
     if number == 0:
         turn[0] = 0
     called = fork(team, number, threads)
     b, work, memory = np.empty(form[3]), work_of(form[3], form[4]), np.empty(memory)
     sums = np.empty(form[4] + EIGHT)
-    drawn = add(turn, 0, 1)
-    while drawn < draws.size - 1:
-        for k in range(draws[drawn], draws[drawn + 1]):
+    chunk = add(turn, 0, 1)
+    while chunk < draws.size - 1:
+        for k in range(draws[chunk], draws[chunk + 1]):
             n = order[k]
             i, count = rows[n], offsets[n + 1] - offsets[n]
             if whole[0] <= i < whole[1] and count <= whole[2]:
                 for r in range(b.size):
                     b[r] = own[i, r]
                 memory[0] = start
-                row = columns, matrices, form, rooms[number], limits[2], offsets[n], count, count <= kept
-                solve_row(row, b, limits, work, sums, memory, seen[number], aim, learn)
+                row = columns, matrices, form, rooms[number], limits[2], offsets[n], count, count <= most_kept
+                solve_row(row, b, limits, work, sums, memory, status[number], aim, learn)
                 for r in range(b.size):
                     own[i, r] = b[r]
-        drawn = add(turn, 0, 1)
+        chunk = add(turn, 0, 1)
     return join(team, called)
 
 
 @jit
 def solve_by_newton(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, made, own, whole, limits, rooms, kept, seen
+    number, team, threads, turn, nonzeros, row_order, own, whole, limits, rooms, most_kept, status
 ):
-    """Solve rows by PDNR, with the threads of a team.
+    """Solve rows by PDNR with the threads of a team.
 
     Parameters
     ----------
     number : int
-        0, and that of the other threads that run this call; see `team`.
+        Number of the calling thread in the team, 0 for the first; see `thread_team`.
     team : array
     threads : int
     turn : (1,) array
-        A word.
+        Counter from which threads take rows.
     nonzeros : tuple
-        Addresses of columns and of matrices, and the form; see `rowmodel`.
-    made : tuple
+        Addresses of columns and of matrices, and the form; see `model`.
+    row_order : tuple
         See `RowOrder`.
     own : (rows, stride) array
+        Rows of the output mode's factor matrix, updated in place.
     whole : tuple of int
-        The first row that is solved, the end, and the most nonzeros of such rows.
+        The range of rows that are solved here, and the most nonzeros of such a row.
     limits : tuple
-        The most inner iterations, the tolerance, and the floor.
+        The maximum number of inner iterations, the tolerance, and the floor.
     rooms : (threads, numbers) float64 array
-        See `rowmodel`.
-    kept : int
+        Memory of the threads; see `model`.
+    most_kept : int
         The most nonzeros of a row whose Pi fits a room.
-    seen : (threads, 8) float64 array
-        Zeros; see `backend.rowproblems.KKT`.
+    status : (threads, 8) float64 array
+        Status of each thread, initially zeros; see `ops.rowproblems.KKT`.
 
     Returns
     -------
     int
-        How many threads failed.
+        The number of threads that failed.
     """
     return _solve(
-        number, team, threads, turn, nonzeros, made, own, whole, limits, rooms, kept, seen,
+        number, team, threads, turn, nonzeros, row_order, own, whole, limits, rooms, most_kept, status,
         newton.work_of, newton.MEMORY, DAMPING, newton.aim, newton.learn,
     )  # fmt: skip
 
 
 @jit
 def solve_by_quasi_newton(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, made, own, whole, limits, rooms, kept, seen
+    number, team, threads, turn, nonzeros, row_order, own, whole, limits, rooms, most_kept, status
 ):
-    """Solve rows by PQNR; see `solve_by_newton`. It is a function of its own as compiling both takes twice as long."""
+    """Solve rows by PQNR; see `solve_by_newton`. Separate, because compiling both takes twice as long."""
     memory = 1 + quasi_newton.KEPT * nonzeros[2][3]
     return _solve(
-        number, team, threads, turn, nonzeros, made, own, whole, limits, rooms, kept, seen,
+        number, team, threads, turn, nonzeros, row_order, own, whole, limits, rooms, most_kept, status,
         quasi_newton.work_of, memory, 0.0, quasi_newton.aim, quasi_newton.learn,
     )  # fmt: skip
 
 
 def noted(threads: int) -> NDArray[np.float64]:
-    """Return what each thread notes, in a cache line of its own."""
+    """Return status arrays of the threads, one cache line each."""
     return np.zeros((threads, WORDS))

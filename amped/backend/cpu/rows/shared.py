@@ -1,8 +1,8 @@
-"""Rows that are solved in step: passes over parts of their nonzeros, each part by one thread, and what they add up to.
+"""Rows that all threads solve together: passes over parts of their nonzeros, each part by one thread, and their sums.
 
-The sums of a row are those of its parts, added in their order, as where one thread solves the row: so the results are
-the same, if all of its nonzeros are here. They are its row of Phi, then how far nonzeros' models are below the floor,
-its counts, and for PDNR all second derivatives.
+A row's sums are those of its parts, added in order, exactly as when one thread solves the row: results are the same if
+all nonzeros of the row are on this rank. The sums are the row of Phi, then the distance of the model from the floor,
+the row's counts, and for PDNR all second derivatives.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from ..simd.thread_team import add, fork, inlined, join
 from . import newton, quasi_newton
 from .model import changes, counts_of, curvature, gradient, keep
 from .problems import RowOrder
-from .steps import RAISED, advance, found, measure
+from .steps import RAISED, advance, choose_length, measure
 
-BELOW, COUNTS, CURVED = range(3)  # of sums, after Phi
-SOLVED, MOVES, RESTS = range(3)  # what a row does in this pass
+BELOW, COUNTS, CURVED = range(3)  # positions in the sums, after Phi
+SOLVED, MOVING, WAITING = range(3)  # state of a row in this pass
 
 
 class SharedParts(NamedTuple):
-    """Parts of rows' nonzeros: each one's place among the rows that are solved in step, first nonzero, and number."""
+    """Parts of rows' nonzeros: position of the row among the shared rows, first nonzero, and number of nonzeros."""
 
     places: NDArray[np.int64]
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
 
 
-def parts_of(made: RowOrder, places: Sequence[tuple[int, int]], most: int) -> SharedParts:
-    """Cut the nonzeros of some rows of a shard into parts of so many."""
-    found = list[tuple[int, int, int]]()
+def parts_of(row_order: RowOrder, places: Sequence[tuple[int, int]], most: int) -> SharedParts:
+    """Cut the nonzeros of rows of a shard into parts of at most `most`."""
+    parts = list[tuple[int, int, int]]()
     for place, row in places:
-        n = int(np.searchsorted(made.rows, row))
-        if n < made.rows.size and made.rows[n] == row:
-            begin, end = int(made.offsets[n]), int(made.offsets[n + 1])
-            found += [(place, at, min(most, end - at)) for at in range(begin, end, most)]
-    columns = np.array(found, np.int64).reshape(-1, 3).T
+        n = int(np.searchsorted(row_order.rows, row))
+        if n < row_order.rows.size and row_order.rows[n] == row:
+            begin, end = int(row_order.offsets[n]), int(row_order.offsets[n + 1])
+            parts += [(place, at, min(most, end - at)) for at in range(begin, end, most)]
+    columns = np.array(parts, np.int64).reshape(-1, 3).T
     return SharedParts(*(np.ascontiguousarray(column) for column in columns))
 
 
 @jit
 def sums_of_parts(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, parts, rows, moves, floor, rooms, kept, curved, out
+    number, team, threads, turn, nonzeros, parts, rows, moves, floor, rooms, most_kept, curved, out
 ):
-    """Write the sums of each part, with the threads of a team; see `rowproblems.solve_by_newton`.
+    """Write the sums of each part with the threads of a team; see `problems.solve_by_newton`.
 
     Parameters
     ----------
@@ -59,10 +59,10 @@ def sums_of_parts(  # type: ignore[no-untyped-def]
         See `SharedParts`.
     rows : (count, rank) float64 array
     moves : (count,) int64 array
-        The sums of what is solved are zero.
+        State of each row; the sums of solved rows are zero.
     floor : float
     curved : bool
-        Whether there are second derivatives.
+        Whether to compute second derivatives.
     out : (parts, sums) float64 array
     """
     columns, matrices, form = nonzeros
@@ -80,7 +80,7 @@ def sums_of_parts(  # type: ignore[no-untyped-def]
             out[p, k] = 0.0
         if moves[places[p]] != SOLVED:
             b = rows[places[p]]
-            row = columns, matrices, form, rooms[number], floor, starts[p], counts[p], counts[p] <= kept
+            row = columns, matrices, form, rooms[number], floor, starts[p], counts[p], counts[p] <= most_kept
             keep(row)
             out[p, rank + BELOW] = gradient(row, b, phi, sums)
             out[p, rank + COUNTS] = counts_of(row)
@@ -99,7 +99,7 @@ def sums_of_parts(  # type: ignore[no-untyped-def]
 def changes_of_parts(  # type: ignore[no-untyped-def]
     number, team, threads, turn, nonzeros, parts, rows, steps, moves, floor, rooms, out
 ):
-    """Write what each part changes the objective by for the first lengths of a step; see `sums_of_parts`."""
+    """Write the changes of the objective by each part for the lengths of a line search; see `sums_of_parts`."""
     columns, matrices, form = nonzeros
     places, starts, counts = parts
     if number == 0:
@@ -108,7 +108,7 @@ def changes_of_parts(  # type: ignore[no-untyped-def]
     sums = np.empty(2 * EIGHT * out.shape[1])
     p = add(turn, 0, 1)
     while p < places.size:
-        if moves[places[p]] == MOVES:
+        if moves[places[p]] == MOVING:
             row = columns, matrices, form, rooms[number], floor, starts[p], counts[p], False
             changes(row, rows[places[p]], steps[places[p]], sums, out[p])
         else:
@@ -119,31 +119,31 @@ def changes_of_parts(  # type: ignore[no-untyped-def]
 
 
 @jit
-def begin(sums, rows, steps, moves, tolerance, seen):  # type: ignore[no-untyped-def]
-    """Note rows' violations; decide which are raised. See `rowsteps`."""
+def begin(sums, rows, steps, moves, tolerance, status):  # type: ignore[no-untyped-def]
+    """Record the rows' KKT violations, and decide which rows are raised; see `steps`."""
     rank = rows.shape[1]
     for i in range(rows.shape[0]):
         violation, _ = measure(rows[i], sums[i])
-        seen[KKT] = max(seen[KKT], violation)
-        moves[i] = SOLVED if violation < tolerance else RESTS
+        status[KKT] = max(status[KKT], violation)
+        moves[i] = SOLVED if violation < tolerance else WAITING
         if sums[i, rank + BELOW] < 0:
-            moves[i] = MOVES
+            moves[i] = MOVING
             for r in range(rank):
                 steps[i, r] = RAISED * sums[i, rank + COUNTS] / rank
 
 
 @jit
 def end_begin(changed, rows, steps, moves):  # type: ignore[no-untyped-def]
-    """Raise rows if that is better."""
+    """Raise rows if that decreases the objective."""
     for i in range(rows.shape[0]):
-        if moves[i] == MOVES and steps[i].sum() + changed[i, 0] < 0:
+        if moves[i] == MOVING and steps[i].sum() + changed[i, 0] < 0:
             for r in range(rows.shape[1]):
                 rows[i, r] += steps[i, r]
 
 
 @inlined
 def _step(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, seen, work_of, aim
+    number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, status, work_of, aim
 ):
     if number == 0:
         turn[0] = 0
@@ -154,9 +154,9 @@ def _step(  # type: ignore[no-untyped-def]
     while i < rows.shape[0]:
         if moves[i] != SOLVED:
             violation, near = measure(rows[i], sums[i])
-            moves[i] = SOLVED if violation < tolerance else MOVES
-            if moves[i] == MOVES:
-                seen[number, ITERATIONS] += 1
+            moves[i] = SOLVED if violation < tolerance else MOVING
+            if moves[i] == MOVING:
+                status[number, ITERATIONS] += 1
                 for r in range(rank):
                     work[0][r] = sums[i, r]
                 downhill[i] = aim(sums[i, rank + CURVED :], rows[i], near, work, memory[i])
@@ -168,53 +168,53 @@ def _step(  # type: ignore[no-untyped-def]
 
 @jit
 def step_by_newton(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, seen
+    number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, status
 ):
-    """Write the steps of rows that are not solved, and the slopes along them, with the threads of a team."""
+    """Compute the steps of unsolved rows, and the slopes along them, with the threads of a team."""
     return _step(
-        number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, seen,
+        number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, status,
         newton.work_of, newton.aim_by_sums,
     )  # fmt: skip
 
 
 @jit
 def step_by_quasi_newton(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, seen
+    number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, status
 ):
     """See `step_by_newton`."""
     return _step(
-        number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, seen,
+        number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, status,
         quasi_newton.work_of, quasi_newton.aim,
     )  # fmt: skip
 
 
 @jit
 def all_go(changed, steps, downhill, moves):  # type: ignore[no-untyped-def]
-    """Tell whether all rows go by the whole step."""
+    """Return whether all rows take the whole step."""
     for i in range(moves.size):
-        if moves[i] == MOVES and downhill[i] < 0:
-            length, _ = found(changed[i, :1], steps[i], downhill[i])
+        if moves[i] == MOVING and downhill[i] < 0:
+            length, _ = choose_length(changed[i, :1], steps[i], downhill[i])
             if length == 0:
                 return False
     return True
 
 
 @inlined
-def _advance(changed, sums, rows, steps, memory, downhill, moves, seen, learn):  # type: ignore[no-untyped-def]
+def _advance(changed, sums, rows, steps, memory, downhill, moves, status, learn):  # type: ignore[no-untyped-def]
     for i in range(rows.shape[0]):
-        if moves[i] == MOVES:
-            length, first = found(changed[i], steps[i], downhill[i])
+        if moves[i] == MOVING:
+            length, first = choose_length(changed[i], steps[i], downhill[i])
             learn(memory[i], first)
-            advance(rows[i], sums[i], steps[i], length, seen)
+            advance(rows[i], sums[i], steps[i], length, status)
 
 
 @jit
-def advance_by_newton(changed, sums, rows, steps, memory, downhill, moves, seen):  # type: ignore[no-untyped-def]
-    """Make the steps of rows that are not solved."""
-    _advance(changed, sums, rows, steps, memory, downhill, moves, seen, newton.learn)
+def advance_by_newton(changed, sums, rows, steps, memory, downhill, moves, status):  # type: ignore[no-untyped-def]
+    """Take the steps of unsolved rows."""
+    _advance(changed, sums, rows, steps, memory, downhill, moves, status, newton.learn)
 
 
 @jit
-def advance_by_quasi_newton(changed, sums, rows, steps, memory, downhill, moves, seen):  # type: ignore[no-untyped-def]
+def advance_by_quasi_newton(changed, sums, rows, steps, memory, downhill, moves, status):  # type: ignore[no-untyped-def]
     """See `advance_by_newton`."""
-    _advance(changed, sums, rows, steps, memory, downhill, moves, seen, quasi_newton.learn)
+    _advance(changed, sums, rows, steps, memory, downhill, moves, status, quasi_newton.learn)

@@ -1,6 +1,6 @@
-"""What PDNR and PQNR have in common: where a row begins, how far it is from done, and how far it goes along a step.
+"""Common code of PDNR and PQNR: the start of a row, the stopping test, and the line search.
 
-`memory` is what a method keeps of a row from one iteration to the next; its first number is set before the first one.
+`memory` is what a method remembers of a row between iterations; its first number is set by the caller.
 """
 
 from __future__ import annotations
@@ -13,60 +13,61 @@ from ...ops.rowproblems import FAILED, ITERATIONS, KKT
 from ..simd.thread_team import inlined
 from .model import change, counts_of, gradient, keep
 
-ACTIVE = 1e-3  # components up to this, and to the projected gradient's norm, are at their bound if the gradient says so
-ARMIJO, LENGTHS = 1e-4, 11  # of a line search: 1, 1/2, 1/4, ...
-RAISED = 0.01  # of the row's counts, all components together
+# Components below this, and below the norm of the projected gradient, are active if the gradient is positive.
+ACTIVE = 1e-3
+ARMIJO, LENGTHS = 1e-4, 11  # sufficient decrease, and number of step lengths 1, 1/2, 1/4, ...
+RAISED = 0.01  # sum of the increments when a row is raised, relative to the row's counts
 
 
 @inlined
-def solve_row(row, b, limits, work, sums, memory, seen, aim, learn):  # type: ignore[no-untyped-def]
+def solve_row(row, b, limits, work, sums, memory, status, aim, learn):  # type: ignore[no-untyped-def]
     """Solve a row problem from `b`, in place.
 
     Parameters
     ----------
     row : tuple
-        See `rowmodel`.
+        See `model`.
     b : (rank,) array
     limits : tuple
-        The most inner iterations, and the KKT violation below which a row is solved.
+        The maximum number of inner iterations, and the KKT violation below which a row is solved.
     work : tuple
-        The method's arrays: Phi, the step, and others.
+        The method's work arrays: Phi, the step, and others.
     sums : array
-        As long as Phi.
+        Scratch of the size of Phi.
     memory : array
-    seen : (3,) array
-        See `backend.rowproblems.KKT`.
+    status : (3,) array
+        See `ops.rowproblems.KKT`.
     aim : callable
-        Write the step of a row at `b`, given up to where components count as at their bound; return the slope along it.
+        Computes the step of a row at `b`, given the bound up to which components count as active; returns the slope.
     learn : callable
-        Take note of what the objective changes by over the whole step.
+        Takes the change of the objective by the whole step.
     """
     phi, step = work[0], work[1]
-    _begin(row, b, phi, sums, step, seen)
+    _begin(row, b, phi, sums, step, status)
     for iteration in range(limits[0]):
         if iteration > 0:
             gradient(row, b, phi, sums)
         violation, near = measure(b, phi)
         if violation < limits[1]:
             return
-        seen[ITERATIONS] += 1
+        status[ITERATIONS] += 1
         downhill = aim(row, b, near, work, memory)
         length, first = _search(row, b, step, downhill)
         learn(memory, first)
-        advance(b, phi, step, length, seen)
+        advance(b, phi, step, length, status)
 
 
 @inlined
-def _begin(row, b, phi, sums, step, seen):  # type: ignore[no-untyped-def]
-    """Write the row of Phi at `b`, and note the violation.
+def _begin(row, b, phi, sums, step, status):  # type: ignore[no-untyped-def]
+    """Compute the row of Phi at `b`, and record the violation.
 
-    Where a nonzero's model is below the floor all components are raised first, by a small part of the row's counts, if
-    that is better: a Newton step no more than doubles it.
+    If the model is below the floor at a nonzero, all components are first raised by a small part of the row's counts if
+    this decreases the objective, because a Newton step can at most double the model.
     """
     keep(row)
     lowest = gradient(row, b, phi, sums)
     violation, _ = measure(b, phi)
-    seen[KKT] = max(seen[KKT], violation)
+    status[KKT] = max(status[KKT], violation)
     if lowest < 0:
         for r in range(b.size):
             step[r] = RAISED * counts_of(row) / b.size
@@ -78,7 +79,7 @@ def _begin(row, b, phi, sums, step, seen):  # type: ignore[no-untyped-def]
 
 @inlined
 def measure(b, phi):  # type: ignore[no-untyped-def]
-    """Return the KKT violation, and up to where components count as at their bound."""
+    """Return the KKT violation, and the bound up to which components count as active."""
     violation = length = 0.0
     for r in range(b.size):
         moved = min(b[r], 1 - phi[r])
@@ -89,7 +90,7 @@ def measure(b, phi):  # type: ignore[no-untyped-def]
 
 @inner
 def _search(row, b, step, downhill):  # type: ignore[no-untyped-def]
-    """Return the length of a step that decreases the objective enough, 0 if none does, and the whole step's change."""
+    """Return the first step length with sufficient decrease (0 if none), and the change by the whole step."""
     first, length = np.inf, 1.0
     if downhill >= 0:
         return 0.0, first
@@ -104,8 +105,8 @@ def _search(row, b, step, downhill):  # type: ignore[no-untyped-def]
 
 
 @inner
-def found(changes, step, downhill):  # type: ignore[no-untyped-def]
-    """Return what `_search` does, from what the nonzeros change the objective by for each length."""
+def choose_length(changes, step, downhill):  # type: ignore[no-untyped-def]
+    """Like `_search`, from the changes of the objective by the nonzeros for each length."""
     if downhill >= 0:
         return 0.0, np.inf
     length, moved = 1.0, 0.0
@@ -119,9 +120,9 @@ def found(changes, step, downhill):  # type: ignore[no-untyped-def]
 
 
 @inner
-def advance(b, phi, step, length, seen):  # type: ignore[no-untyped-def]
-    """Make a step of that length; without one a multiplicative step, which never ascends."""
+def advance(b, phi, step, length, status):  # type: ignore[no-untyped-def]
+    """Take a step of this length; if it is 0, take a multiplicative step, which never ascends."""
     if length == 0:
-        seen[FAILED] += 1
+        status[FAILED] += 1
     for r in range(b.size):
         b[r] = max(b[r] + length * step[r], 0.0) if length > 0 else b[r] * phi[r]

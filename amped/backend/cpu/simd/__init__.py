@@ -1,1 +1,1 @@
-"""Vector code built with LLVM: vectors, registers, division, and a team of threads."""
+"""Operations that generate LLVM code: vectors, registers, division and thread teams; see docs/design/simd.md."""

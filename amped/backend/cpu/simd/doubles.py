@@ -1,15 +1,15 @@
-"""Eight doubles at a time: arithmetic on vectors, and how a row problem's numbers are read and written.
+"""Vectors of eight float64 numbers: arithmetic, and reading and writing the data of row problems.
 
-LLVM adds up a plain loop one number after the other, as floating-point sums may not be reordered; here eight sums are
-kept side by side, in the same order every time. Columns of a tensor are read by their addresses, not as typed arrays:
-so code is compiled once, not for every order and type.
+LLVM does not vectorise a plain summation loop, because it must not reorder floating-point sums. Here eight partial sums
+are computed side by side, always in the same order. Arrays of a tensor are read through their addresses instead of as
+typed arrays, so that the code is compiled only once, not for every order and type.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 from numba import types
@@ -18,11 +18,14 @@ from numba.core import cgutils
 from .thread_team import inlined
 from .vectors import Vector, address_of, operation
 
-EIGHT = 8
-FOUR = 4  # numbers of a factor row that are read at a time; rows are whole multiples in memory
+if TYPE_CHECKING:
+    from .vectors import Builder, Context, Operation, Signature, Type, Typing, Value, Values
 
-LOG_TERMS = 10  # of the series of log, after the first: 2 s^21 / 21 < 1e-17 s for s <= 0.172
-LOG_BIAS = 0x3FE6A09E667F3BCD  # bits of sqrt(1/2): mantissas are taken between it and sqrt(2)
+EIGHT = 8
+FOUR = 4  # entries of a factor row read at once; rows are padded to a multiple of it
+
+LOG_TERMS = 10  # terms of the series of log after the first: 2 s^21 / 21 < 1e-17 s for s <= 0.172
+LOG_BIAS = 0x3FE6A09E667F3BCD  # bits of sqrt(1/2): mantissas are in sqrt(1/2) to sqrt(2)
 MANTISSA = 52
 
 _double, _int64, _int32 = ir.DoubleType(), ir.IntType(64), ir.IntType(32)
@@ -30,66 +33,66 @@ _eight, _four = Vector(types.float64, EIGHT), Vector(types.float64, FOUR)
 _doubles, _integers = ir.VectorType(_double, EIGHT), ir.VectorType(_int64, EIGHT)
 
 
-def _all(value: float) -> Any:
+def _all(value: float) -> Value:
     return ir.Constant(_doubles, [value] * EIGHT)
 
 
-def _all_integers(value: int) -> Any:
+def _all_integers(value: int) -> Value:
     return ir.Constant(_integers, [value] * EIGHT)
 
 
-def _shuffle(builder: Any, a: Any, b: Any, which: Iterable[int]) -> Any:
-    places = [*which]
-    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_int32, len(places)), places))
+def _shuffle(builder: Builder, a: Value, b: Value, which: Iterable[int]) -> Value:
+    positions = [*which]
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_int32, len(positions)), positions))
 
 
-def _library(builder: Any, name: str, *arguments: Any) -> Any:
+def _library(builder: Builder, name: str, *arguments: Value) -> Value:
     kind = ir.FunctionType(arguments[0].type, [a.type for a in arguments])
     suffix = f"v{arguments[0].type.count}f64"
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.{suffix}"), arguments)
 
 
-def _at(context: Any, builder: Any, kind: Any, array: Any, at: Any, vector: Any) -> Any:
-    """Return the address of numbers of an array as that of a vector."""
+def _at(context: Context, builder: Builder, kind: Type, array: Value, at: Value, vector: ir.Type) -> Value:
+    """Return the address of an element of an array as the address of a vector."""
     address = builder.gep(address_of(context, builder, kind, array), [at])
     return builder.bitcast(address, vector.as_pointer())
 
 
 @operation
-def load(typing: Any, room: Any, at: Any) -> Any:
-    """Return eight numbers of a float64 array."""
+def load(typing: Typing, array: Type, at: Type) -> Operation:
+    """Load eight numbers of a float64 array."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_at(context, builder, room, args[0], args[1], _doubles), align=8)
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
+        return builder.load(_at(context, builder, array, args[0], args[1], _doubles), align=8)
 
-    return _eight(room, types.intp), generate
+    return _eight(array, types.intp), generate
 
 
 @operation
-def store(typing: Any, room: Any, at: Any, value: Any) -> Any:
-    """Write eight numbers to a float64 array."""
+def store(typing: Typing, array: Type, at: Type, value: Type) -> Operation:
+    """Store eight numbers to a float64 array."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[2], _at(context, builder, room, args[0], args[1], args[2].type), align=8)
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
+        builder.store(args[2], _at(context, builder, array, args[0], args[1], args[2].type), align=8)
         return context.get_dummy_value()
 
-    return types.none(room, types.intp, value), generate
+    return types.none(array, types.intp, value), generate
 
 
 @operation
-def each(typing: Any, value: Any) -> Any:
-    """Return a vector of one number."""
+def each(typing: Typing, value: Type) -> Operation:
+    """Broadcast a number to a vector."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         first = builder.insert_element(ir.Constant(_doubles, ir.Undefined), args[0], _int32(0))
         return _shuffle(builder, first, first, [0] * EIGHT)
 
     return _eight(types.float64), generate
 
 
-def _arithmetic(combine: Any) -> Any:
-    def define(typing: Any, a: Any, b: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _arithmetic(combine: Callable[[Builder, Value, Value], Value]) -> Callable[..., Any]:
+    def define(typing: Typing, a: Type, b: Type) -> Operation:
+        def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
             return combine(builder, *args)
 
         return a(a, b), generate
@@ -110,27 +113,27 @@ smaller = _arithmetic(lambda builder, a, b: builder.select(builder.fcmp_ordered(
 
 
 @operation
-def fused(typing: Any, a: Any, b: Any, c: Any) -> Any:
+def fused(typing: Typing, a: Type, b: Type, c: Type) -> Operation:
     """Return ``a * b + c``, rounded once."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         return _library(builder, "fma", *args)
 
     return _eight(_eight, _eight, _eight), generate
 
 
 @operation
-def choose(typing: Any, test: Any, a: Any, b: Any) -> Any:
-    """Return `a` where `test` is negative, else `b`."""
+def choose(typing: Typing, test: Type, a: Type, b: Type) -> Operation:
+    """Return `a` where `test` is negative, elsewhere `b`."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         return builder.select(builder.fcmp_ordered("<", args[0], _all(0.0)), args[1], args[2])
 
     return _eight(_eight, _eight, _eight), generate
 
 
-def _folded(builder: Any, vectors: list[Any]) -> Any:
-    """Return the sums of eight vectors: neighbours are added, and each two vectors share one, until one is left."""
+def _folded(builder: Builder, vectors: list[Value]) -> Value:
+    """Return the sums of eight vectors as one vector: add neighbours and merge pairs of vectors, until one is left."""
     for width in (1, 2, 4):
         low, high = list[int](), list[int]()
         for begin in range(0, EIGHT, 2 * width):
@@ -143,10 +146,10 @@ def _folded(builder: Any, vectors: list[Any]) -> Any:
 
 
 @operation
-def total(typing: Any, value: Any) -> Any:
-    """Return the sum of a vector's numbers."""
+def total(typing: Typing, value: Type) -> Operation:
+    """Return the sum of a vector's elements."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         value, count = args[0], EIGHT
         while count > 1:
             count //= 2
@@ -158,10 +161,10 @@ def total(typing: Any, value: Any) -> Any:
 
 
 @operation
-def log_of_ratio(typing: Any, change: Any) -> Any:
-    """Return ``log(1 + change)``, exact to a few units in the last place for small changes too; ``change > -1``."""
+def log_of_ratio(typing: Typing, change: Type) -> Operation:
+    """Return ``log(1 + change)`` for ``change > -1``, with a relative error of a few units in the last place."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         change, one = args[0], _all(1.0)
         bits = builder.bitcast(builder.fadd(change, one), _integers)
         above = builder.sub(bits, _all_integers(LOG_BIAS))
@@ -174,7 +177,7 @@ def log_of_ratio(typing: Any, change: Any) -> Any:
         for k in range(LOG_TERMS - 1, 0, -1):
             series = _library(builder, "fma", series, z, _all(2 / (2 * k + 1)))
         short = _library(builder, "fma", builder.fmul(series, z), s, builder.fadd(s, s))
-        # A double of these bits is 1.5 * 2^52 plus the exponent: no processor feature is needed to convert it.
+        # The double with these bits is 1.5 * 2^52 + exponent; this conversion needs no special instruction.
         shifted = builder.add(exponent, builder.bitcast(_all(1.5 * 2.0**MANTISSA), _integers))
         whole = builder.fsub(builder.bitcast(shifted, _doubles), _all(1.5 * 2.0**MANTISSA))
         return _library(builder, "fma", whole, _all(math.log(2)), short)
@@ -182,12 +185,12 @@ def log_of_ratio(typing: Any, change: Any) -> Any:
     return _eight(_eight), generate
 
 
-def _reader(kind: Any, result: Any, count: int, convert: Any) -> Any:
-    """Return an operation that reads `count` numbers at an address, which are of that kind in memory."""
+def _reader(kind: ir.Type, result: Type, count: int, convert: Callable[[Builder, Value], Value]) -> Callable[..., Any]:
+    """Return an operation that reads `count` numbers of LLVM type `kind` at an address and converts them."""
     stored = ir.VectorType(kind, count) if count > 1 else kind
 
-    def read(typing: Any, address: Any, at: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def read(typing: Typing, address: Type, at: Type) -> Operation:
+        def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
             place = builder.gep(builder.inttoptr(args[0], kind.as_pointer()), [args[1]])
             loaded = builder.load(builder.bitcast(place, stored.as_pointer()), align=_bytes(kind))
             return convert(builder, loaded)
@@ -197,8 +200,8 @@ def _reader(kind: Any, result: Any, count: int, convert: Any) -> Any:
     return operation(read)
 
 
-def _bytes(kind: Any) -> int:
-    """Return the bytes of a number of an LLVM type."""
+def _bytes(kind: ir.Type) -> int:
+    """Return the size of an LLVM number type in bytes."""
     return {"i16": 2, "i32": 4, "float": 4, "double": 8}[str(kind)]
 
 
@@ -213,48 +216,48 @@ _piece64 = _reader(_double, _four, FOUR, lambda builder, v: v)
 
 @inlined
 def index(address, at, narrow):  # type: ignore[no-untyped-def]
-    """Return an index of a column at an address; `narrow`: of 16 bits."""
+    """Read an index at an address; `narrow`: 16 bits, otherwise 32."""
     return _index16(address, at) if narrow else _index32(address, at)
 
 
 @inlined
 def number(address, at, wide):  # type: ignore[no-untyped-def]
-    """Return a value; `wide`: in double precision."""
+    """Read a value at an address; `wide`: float64, otherwise float32."""
     return _number64(address, at) if wide else _number32(address, at)
 
 
 @inlined
 def piece(address, at, wide):  # type: ignore[no-untyped-def]
-    """Return four numbers of a factor matrix, in double precision."""
+    """Read four entries of a factor matrix as float64; `wide`: stored as float64, otherwise float32."""
     return _piece64(address, at) if wide else _piece32(address, at)
 
 
 @operation
-def times_four(typing: Any, value: Any, room: Any, at: Any) -> Any:
-    """Return four numbers times those of a float64 array."""
+def times_four(typing: Typing, value: Type, array: Type, at: Type) -> Operation:
+    """Multiply four numbers by those of a float64 array."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        loaded = builder.load(_at(context, builder, room, args[1], args[2], _widened), align=8)
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
+        loaded = builder.load(_at(context, builder, array, args[1], args[2], _widened), align=8)
         return builder.fmul(args[0], loaded)
 
-    return _four(_four, room, types.intp), generate
+    return _four(_four, array, types.intp), generate
 
 
 @operation
-def turn(typing: Any, tile: Any, at: Any, width: Any, out: Any, to: Any, step: Any) -> Any:
-    """Write four columns of eight rows of a tile as four vectors.
+def transpose(typing: Typing, tile: Type, at: Type, width: Type, out: Type, to: Type, step: Type) -> Operation:
+    """Transpose four columns of eight rows of a tile: write them as four vectors.
 
     Row k of the tile begins at ``at + k * width``, vector c of the output at ``to + c * step``.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         tile_value, at, width, out_value, to, step = args
         rows = []
         for k in range(EIGHT):
             place = builder.add(at, builder.mul(width, ir.Constant(width.type, k)))
             rows.append(builder.load(_at(context, builder, tile, tile_value, place, _widened), align=8))
         pairs = [_shuffle(builder, rows[k], rows[k + 1], range(EIGHT)) for k in range(0, EIGHT, 2)]
-        for c in (0, 2):  # two columns at a time: each vector has four numbers of one, then four of the other
+        for c in (0, 2):  # two columns at a time: each vector has four numbers of one column, then four of the other
             which = [c, FOUR + c, EIGHT + c, EIGHT + FOUR + c]
             halves = [_shuffle(builder, pairs[k], pairs[k + 1], [*which, *(w + 1 for w in which)]) for k in (0, 2)]
             for d in (0, 1):
@@ -268,10 +271,10 @@ def turn(typing: Any, tile: Any, at: Any, width: Any, out: Any, to: Any, step: A
 
 
 @operation
-def fold(typing: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
-    """Return the sums of eight vectors, as one."""
+def fold(typing: Typing, a: Type, b: Type, c: Type, d: Type, e: Type, f: Type, g: Type, h: Type) -> Operation:
+    """Return the sums of eight vectors as one vector."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         return _folded(builder, list(args))
 
     return _eight(*[_eight] * EIGHT), generate

@@ -1,13 +1,13 @@
-"""Vector operations of interleaved models: pieces of rows in several registers; see `interleaved` and `vectors`.
+"""Vector operations for interleaved models: pieces of rows in several registers; see `interleaved` and `vectors`.
 
-A vector of as many numbers as several registers have is compiled badly unless that is a power of two. So a piece is
-several vectors: each has the numbers of a register of 64 bytes, but for the last one, which may have half as many.
+LLVM compiles vectors that span several registers badly unless their length is a power of two. Therefore a piece
+consists of several vectors, each the size of a 64-byte register, except that the last may be half as long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from llvmlite import ir
 from numba import types
@@ -16,52 +16,57 @@ from numba.extending import models, register_model
 
 from .vectors import LANE, LINE, Vector, array_of, fused, input_rows, load_piece, operation, row_address, splat
 
-EIGHT = 8  # columns that are updated at a time: less than the fewest of a group
+if TYPE_CHECKING:
+    from numba.core.datamodel import DataModelManager
+
+    from .vectors import Builder, Context, Operation, Signature, Type, Typing, Value, Values
+
+EIGHT = 8  # columns updated at once; no group of models has fewer
 
 
 class Registers(types.Type):  # type: ignore[misc]
-    """A piece of a row: `counts` are the numbers of each vector."""
+    """The type of a piece of a row; `counts` are the lengths of its vectors."""
 
-    def __init__(self, dtype: Any, counts: tuple[int, ...]) -> None:
+    def __init__(self, dtype: Type, counts: tuple[int, ...]) -> None:
         self.dtype, self.counts = dtype, counts
         super().__init__(f"Registers({dtype}, {counts})")
 
 
 @register_model(Registers)
 class _RegistersModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, registers: Registers) -> None:
+    def __init__(self, manager: DataModelManager, registers: Registers) -> None:
         element = manager.lookup(registers.dtype).get_value_type()
         vectors = [ir.VectorType(element, count) for count in registers.counts]
         super().__init__(manager, registers, ir.LiteralStructType(vectors))
 
 
-def _register(factors: Any) -> Vector:
-    """Return the type of the vector that has a number of each model, perhaps several times."""
+def _register(factors: Type) -> Vector:
+    """Return the type of a vector with the models' values, repeated to fill a register."""
     stored = factors.types[0].dtype
     return Vector(stored, LINE * 8 // stored.bitwidth)
 
 
-def _registers(factors: Any, lanes: Any) -> Registers:
-    """Return the type of a piece of so many lanes."""
+def _registers(factors: Type, lanes: Type) -> Registers:
+    """Return the type of a piece of the length of `lanes`."""
     most = _register(factors).count
     whole, rest = divmod(len(lanes) * LANE * 8 // factors.types[0].dtype.bitwidth, most)
     return Registers(factors.types[0].dtype, (most,) * whole + (rest,) * (rest > 0))
 
 
-def _parts(builder: Any, value: Any) -> list[Any]:
+def _parts(builder: Builder, value: Value) -> list[Value]:
     return [builder.extract_value(value, k) for k in range(len(value.type.elements))]
 
 
-def _together(builder: Any, parts: Sequence[Any]) -> Any:
+def _combined(builder: Builder, parts: Sequence[Value]) -> Value:
     value = ir.Constant(ir.LiteralStructType([part.type for part in parts]), ir.Undefined)
     for k, part in enumerate(parts):
         value = builder.insert_value(value, part, k)
     return value
 
 
-def _loaded(builder: Any, address: Any, kind: Any) -> list[Any]:
-    """Load the numbers from an address on as a piece."""
-    parts, at = list[Any](), 0
+def _loaded(builder: Builder, address: Value, kind: ir.Type) -> list[Value]:
+    """Load a piece from consecutive numbers."""
+    parts, at = list[ir.Value](), 0
     for vector in kind.elements:
         place = builder.gep(address, [ir.Constant(ir.IntType(64), at)])
         parts.append(load_piece(builder, place, vector.element, vector))
@@ -69,8 +74,8 @@ def _loaded(builder: Any, address: Any, kind: Any) -> list[Any]:
     return parts
 
 
-def _product(context: Any, builder: Any, signature: Any, args: Any, kind: Any) -> list[Any]:
-    """Return the product of the input factor rows of a nonzero: `args` are indices, factors, its place, the column."""
+def _product(context: Context, builder: Builder, signature: Signature, args: Values, kind: ir.Type) -> list[Value]:
+    """Return the product of a nonzero's input factor rows; `args` are indices, factors, nonzero and column."""
     first, *others = input_rows(context, builder, signature, args, args[2], args[3])
     product = _loaded(builder, first, kind)
     for address in others:
@@ -78,23 +83,25 @@ def _product(context: Any, builder: Any, signature: Any, args: Any, kind: Any) -
     return product
 
 
-def _chosen(builder: Any, vector: Any, places: Sequence[int]) -> Any:
-    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(ir.IntType(32), len(places)), [*places]))
+def _shuffle(builder: Builder, vector: Value, positions: Sequence[int]) -> Value:
+    return builder.shuffle_vector(
+        vector, vector, ir.Constant(ir.VectorType(ir.IntType(32), len(positions)), [*positions])
+    )
 
 
-def _halved(builder: Any, total: Any, count: int) -> Any:
-    """Add parts of a vector to each other until it has so many numbers."""
+def _halved(builder: Builder, total: Value, count: int) -> Value:
+    """Add the halves of a vector until it has `count` elements."""
     while total.type.count > count:
         half = total.type.count // 2
-        low, high = (_chosen(builder, total, range(begin, begin + half)) for begin in (0, half))
+        low, high = (_shuffle(builder, total, range(begin, begin + half)) for begin in (0, half))
         total = builder.fadd(low, high)
     return total
 
 
-def _models(builder: Any, dtype: Any, product: Sequence[Any], mine: Sequence[Any], count: int) -> Any:
-    """Return the sums over a row's columns: one of each of `count` models."""
+def _models(builder: Builder, dtype: Type, product: Sequence[Value], own_parts: Sequence[Value], count: int) -> Value:
+    """Return the sums over a row's columns, one for each of `count` models."""
     total = None
-    for part, own in zip(product, mine, strict=True):
+    for part, own in zip(product, own_parts, strict=True):
         if total is None:
             total = builder.fmul(part, own)
         else:
@@ -103,114 +110,115 @@ def _models(builder: Any, dtype: Any, product: Sequence[Any], mine: Sequence[Any
     return _halved(builder, total, count)
 
 
-def _at_least(context: Any, builder: Any, floor: Any, dtype: Any, models: Any) -> Any:
+def _at_least(context: Context, builder: Builder, floor: Value, dtype: Type, models: Value) -> Value:
     least = splat(builder, context.cast(builder, floor, types.float64, dtype), models.type)
-    # In this order a model's NaN stays.
+    # This order of operands lets NaN propagate.
     return builder.select(builder.fcmp_ordered("<", models, least), least, models)
 
 
 @operation
-def nothing(typing: Any, factors: Any, lanes: Any) -> Any:
+def zeros(typing: Typing, factors: Type, lanes: Type) -> Operation:
     """Return a piece of zeros."""
     registers = _registers(factors, lanes)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         return ir.Constant(context.get_value_type(registers), None)
 
     return registers(factors, lanes), generate
 
 
 @operation
-def own_row(typing: Any, factors: Any, own: Any, row: Any, column: Any, lanes: Any) -> Any:
-    """Return a row of the output mode's matrix, of the same type as `factors`, from `column` on."""
+def own_row(typing: Typing, factors: Type, own: Type, row: Type, column: Type, lanes: Type) -> Operation:
+    """Load a row of the output mode's matrix, of the same type as `factors`, from `column` on."""
     registers = _registers(factors, lanes)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         address = row_address(context, builder, own, *args[1:4])
-        return _together(builder, _loaded(builder, address, context.get_value_type(registers)))
+        return _combined(builder, _loaded(builder, address, context.get_value_type(registers)))
 
     return registers(factors, own, types.intp, types.intp, lanes), generate
 
 
 @operation
 def accumulate_divided(
-    typing: Any,
-    indices: Any,
-    factors: Any,
-    at: Any,
-    column: Any,
-    value: Any,
-    floor: Any,
-    folds: Any,
-    mine: Any,
-    total: Any,
-) -> Any:
-    """Return `total` plus a nonzero's input factor rows times its value, divided by the models'; see `models_of`."""
+    typing: Typing,
+    indices: Type,
+    factors: Type,
+    at: Type,
+    column: Type,
+    value: Type,
+    floor: Type,
+    folds: Type,
+    mine: Type,
+    total: Type,
+) -> Operation:
+    """Return `total` plus a nonzero's value times its input factor rows, divided by the models; see `models_of`."""
     register = _register(factors)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         number, floor, _, mine, total = args[4:]
         product, dtype = _product(context, builder, signature, args, total.type), register.dtype
         models = _models(builder, dtype, product, _parts(builder, mine), register.count >> len(folds))
         models = _at_least(context, builder, floor, dtype, models)
         number = splat(builder, context.cast(builder, number, value, dtype), models.type)
         quotients = builder.fdiv(number, models)
-        sums = list[Any]()
+        sums = list[ir.Value]()
         for part, so_far in zip(product, _parts(builder, total), strict=True):
-            wide = _chosen(builder, quotients, [k % models.type.count for k in range(part.type.count)])
+            wide = _shuffle(builder, quotients, [k % models.type.count for k in range(part.type.count)])
             sums.append(fused(builder, Vector(dtype, part.type.count), part, wide, so_far))
-        return _together(builder, sums)
+        return _combined(builder, sums)
 
     return total(indices, factors, types.intp, types.intp, value, types.float64, folds, mine, total), generate
 
 
 @operation
-def models_of(typing: Any, indices: Any, factors: Any, at: Any, column: Any, floor: Any, folds: Any, mine: Any) -> Any:
-    """Return the values of models at a nonzero, at least `floor`, in double precision.
+def models_of(
+    typing: Typing, indices: Type, factors: Type, at: Type, column: Type, floor: Type, folds: Type, mine: Type
+) -> Operation:
+    """Return the values of the models at a nonzero, at least `floor`, in double precision.
 
-    `mine` is the output mode's row; `folds` is a tuple whose length says how often a register is halved until it has
-    one number of each model.
+    `mine` is the output mode's row. A register is halved ``len(folds)`` times until it has one number per model.
     """
     register = _register(factors)
-    wide = Vector(types.float64, register.count >> len(folds))
+    result_type = Vector(types.float64, register.count >> len(folds))
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         floor, mine = args[4], args[-1]
         product = _product(context, builder, signature, args, mine.type)
-        models = _models(builder, register.dtype, product, _parts(builder, mine), wide.count)
+        models = _models(builder, register.dtype, product, _parts(builder, mine), result_type.count)
         models = _at_least(context, builder, floor, register.dtype, models)
-        kind = context.get_value_type(wide)
+        kind = context.get_value_type(result_type)
         return models if models.type == kind else builder.fpext(models, kind)
 
-    return wide(indices, factors, types.intp, types.intp, types.float64, folds, mine), generate
+    return result_type(indices, factors, types.intp, types.intp, types.float64, folds, mine), generate
 
 
 @operation
-def ones(typing: Any, factors: Any, folds: Any) -> Any:
-    """Return a vector of ones, as many numbers as models have values."""
-    wide = Vector(types.float64, _register(factors).count >> len(folds))
+def ones(typing: Typing, factors: Type, folds: Type) -> Operation:
+    """Return a vector of ones with one element per model."""
+    result_type = Vector(types.float64, _register(factors).count >> len(folds))
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return ir.Constant(context.get_value_type(wide), [1.0] * wide.count)
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
+        return ir.Constant(context.get_value_type(result_type), [1.0] * result_type.count)
 
-    return wide(factors, folds), generate
+    return result_type(factors, folds), generate
 
 
 @operation
-def times(typing: Any, one: Any, other: Any) -> Any:
+def times(typing: Typing, one: Type, other: Type) -> Operation:
     """Return the product of two vectors."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         return builder.fmul(*args)
 
     return one(one, other), generate
 
 
 @operation
-def add_to_row(typing: Any, out: Any, row: Any, column: Any, piece: Any) -> Any:
+def add_to_row(typing: Typing, out: Type, row: Type, column: Type, piece: Type) -> Operation:
     """Add a piece to a row of a float64 matrix, from `column` on."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         *where, piece = args
         address, at = row_address(context, builder, out, *where), 0
         for part in _parts(builder, piece):
@@ -224,27 +232,29 @@ def add_to_row(typing: Any, out: Any, row: Any, column: Any, piece: Any) -> Any:
     return types.none(out, types.intp, types.intp, piece), generate
 
 
-def _eight(context: Any, builder: Any, kind: Any, value: Any, *places: Any) -> tuple[Any, Any]:
-    """Return where eight numbers of an array begin, as a vector's address, and the numbers in double precision."""
+def _eight(context: Context, builder: Builder, kind: Type, value: Value, *indices: Value) -> tuple[Value, Value]:
+    """Return the address of eight numbers of an array, as a vector's address, and the numbers in float64."""
     array = array_of(context, builder, kind, value)
-    places = tuple(builder.mul(place, builder.extract_value(array.strides, k)) for k, place in enumerate(places))
+    indices = tuple(builder.mul(index, builder.extract_value(array.strides, k)) for k, index in enumerate(indices))
     address = builder.bitcast(array.data, ir.IntType(8).as_pointer())
-    for place in places:
-        address = builder.gep(address, [place])
+    for index in indices:
+        address = builder.gep(address, [index])
     item = context.get_value_type(kind.dtype)
     address = builder.bitcast(address, ir.VectorType(item, EIGHT).as_pointer())
-    found = builder.load(address, align=kind.dtype.bitwidth // 8)
+    loaded = builder.load(address, align=kind.dtype.bitwidth // 8)
     wide = ir.VectorType(ir.DoubleType(), EIGHT)
-    return address, found if found.type == wide else builder.fpext(found, wide)
+    return address, loaded if loaded.type == wide else builder.fpext(loaded, wide)
 
 
 @operation
-def enlarge(typing: Any, found: Any, part: Any, matrix: Any, phi: Any, row: Any, column: Any) -> Any:
-    """Let numbers of a row of `found` be at least ``|min(B, 1 - Phi)|`` of eight columns; NaN wins."""
+def update_maxima(
+    typing: Typing, maxima: Type, part: Type, matrix: Type, phi: Type, row: Type, column: Type
+) -> Operation:
+    """Update a row of `maxima` with ``|min(B, 1 - Phi)|`` of eight columns; NaN propagates."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        found_value, part, *arrays, row, column = args
-        place, so_far = _eight(context, builder, found, found_value, part, column)
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
+        maxima_value, part, *arrays, row, column = args
+        place, so_far = _eight(context, builder, maxima, maxima_value, part, column)
         (_, entry), (_, of_phi) = (
             _eight(context, builder, kind, value, row, column)
             for kind, value in zip((matrix, phi), arrays, strict=True)
@@ -257,23 +267,23 @@ def enlarge(typing: Any, found: Any, part: Any, matrix: Any, phi: Any, row: Any,
         builder.store(builder.select(larger, size, so_far), place, align=8)
         return context.get_dummy_value()
 
-    return types.none(found, types.intp, matrix, phi, types.intp, types.intp), generate
+    return types.none(maxima, types.intp, matrix, phi, types.intp, types.intp), generate
 
 
 @operation
-def multiply(typing: Any, still: Any, matrix: Any, phi: Any, row: Any, column: Any) -> Any:
-    """Multiply eight numbers of a row by Phi, from `column` on, but where `still`, float64, is not 0."""
+def multiply(typing: Typing, finished_flags: Type, matrix: Type, phi: Type, row: Type, column: Type) -> Operation:
+    """Multiply eight numbers of a row by Phi, from `column` on, except where `still`, float64, is nonzero."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         *arrays, row, column = args
-        _, stays = _eight(context, builder, still, arrays[0], column)
+        _, finished = _eight(context, builder, finished_flags, arrays[0], column)
         kinds = zip((matrix, phi), arrays[1:], strict=True)
         (place, entry), (_, of_phi) = (_eight(context, builder, kind, value, row, column) for kind, value in kinds)
-        goes = builder.fcmp_ordered("==", stays, ir.Constant(stays.type, None))
-        product = builder.select(goes, builder.fmul(entry, of_phi), entry)
+        active = builder.fcmp_ordered("==", finished, ir.Constant(finished.type, None))
+        product = builder.select(active, builder.fmul(entry, of_phi), entry)
         stored = place.type.pointee
         product = product if product.type == stored else builder.fptrunc(product, stored)
         builder.store(product, place, align=matrix.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
-    return types.none(still, matrix, phi, types.intp, types.intp), generate
+    return types.none(finished_flags, matrix, phi, types.intp, types.intp), generate

@@ -1,15 +1,15 @@
 """Vector values in Numba: pieces of factor rows held in registers.
 
-LLVM vectorises a plain loop over columns badly, with or without a compile-time length (it unrolls the loop fully, or
-keeps the sum in memory). Here a piece of a row is one value of an LLVM vector type, in one or more registers. Its size
-is the length of a tuple, `lanes`, hence part of the signature by which compiled kernels are cached. If the tuple is of
-floating-point numbers instead of integers, the vector is in double precision, whatever the factors are stored in.
+LLVM vectorises a plain loop over columns badly: with a compile-time length it unrolls the loop fully, without one it
+keeps the sum in memory. Here a piece of a row is one value of an LLVM vector type, in one or more registers. Its size
+is the length of a tuple, `lanes`, and so part of the signature by which compiled kernels are cached. If the tuple has
+floating-point numbers instead of integers, the vector is in double precision, whatever the factors' type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llvmlite import ir
 from numba import types
@@ -20,62 +20,80 @@ LANE = 32  # bytes of a factor row per element of `lanes`
 LINE = 64  # bytes of a cache line
 
 STORE, ADD, PAST = range(3)
-"""How `put` writes a sum: overwrite, add, or overwrite with a non-temporal store, past the caches."""
+"""How `put` writes a sum: overwrite, add, or overwrite by a non-temporal store, which bypasses the caches."""
 
 
-def operation(define: Callable[..., Any]) -> Callable[..., Any]:
-    """Make an intrinsic of a function that maps types to a signature and a code generator."""
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext
+    from numba.core.datamodel import DataModelManager
+    from numba.core.typing import Signature as NumbaSignature
+    from numba.core.typing.context import BaseContext as BaseTyping
+
+    Builder: TypeAlias = ir.IRBuilder
+    Context: TypeAlias = BaseContext
+    Signature: TypeAlias = NumbaSignature
+    Type: TypeAlias = types.Type
+    Typing: TypeAlias = BaseTyping
+    Value: TypeAlias = ir.Value
+    Values: TypeAlias = Sequence[ir.Value]
+    Operation: TypeAlias = tuple[Signature, Callable[[Context, Builder, Signature, Values], Value]]
+
+
+def operation(define: Callable[..., Operation]) -> Callable[..., Any]:
+    """Make an intrinsic of a function that maps argument types to a signature and a code generator."""
     operation: Callable[..., Any] = intrinsic(define)
     return operation
 
 
 class Vector(types.Type):  # type: ignore[misc]
-    """A piece of a row: `count` floating-point numbers."""
+    """The type of a piece of a row: `count` floating-point numbers."""
 
-    def __init__(self, dtype: Any, count: int) -> None:
+    def __init__(self, dtype: Type, count: int) -> None:
         self.dtype, self.count = dtype, count
         super().__init__(f"Vector({dtype}, {count})")
 
 
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, vector: Vector) -> None:
+    def __init__(self, manager: DataModelManager, vector: Vector) -> None:
         element = manager.lookup(vector.dtype).get_value_type()
         super().__init__(manager, vector, ir.VectorType(element, vector.count))
 
 
-def vector_of(factors: Any, lanes: Any) -> Vector:
-    """Return the type of a piece of a row of so many lanes."""
+def vector_of(factors: Type, lanes: Type) -> Vector:
+    """Return the type of a piece of a row of the length of `lanes`."""
     stored = factors.types[0].dtype
     dtype = types.float64 if isinstance(lanes.dtype, types.Float) else stored
     return Vector(dtype, len(lanes) * LANE * 8 // stored.bitwidth)
 
 
-def array_of(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Return an array's parts: `data`, `shape` and others."""
+def array_of(context: Context, builder: Builder, kind: Type, value: Value) -> cgutils._StructProxy:
+    """Return an array's structure: `data`, `shape`, `strides`, ..."""
     return context.make_array(kind)(context, builder, value)
 
 
-def address_of(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+def address_of(context: Context, builder: Builder, kind: Type, value: Value) -> Value:
     """Return the address of an array's first element."""
     return array_of(context, builder, kind, value).data
 
 
-def splat(builder: Any, scalar: Any, kind: Any) -> Any:
-    """Return a vector of equal numbers."""
+def splat(builder: Builder, scalar: Value, kind: ir.Type) -> Value:
+    """Broadcast a number to a vector."""
     zero = ir.Constant(ir.IntType(32), 0)
     first = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, zero)
     return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None))
 
 
-def row_address(context: Any, builder: Any, kind: Any, matrix: Any, index: Any, column: Any) -> Any:
+def row_address(context: Context, builder: Builder, kind: Type, matrix: Value, index: Value, column: Value) -> Value:
     """Return the address of an element of a contiguous matrix."""
     array = array_of(context, builder, kind, matrix)
     width = builder.extract_value(array.shape, 1)
     return builder.gep(array.data, [builder.add(builder.mul(index, width), column)])
 
 
-def input_rows(context: Any, builder: Any, signature: Any, args: Any, at: Any, column: Any) -> list[Any]:
+def input_rows(
+    context: Context, builder: Builder, signature: Signature, args: Values, at: Value, column: Value
+) -> list[Value]:
     """Return the addresses of the input factor rows of nonzero `at`, from `column` on."""
     (indices, factors), (index_values, factor_values) = signature.args[:2], args[:2]
     addresses = []
@@ -86,25 +104,25 @@ def input_rows(context: Any, builder: Any, signature: Any, args: Any, at: Any, c
     return addresses
 
 
-def load_piece(builder: Any, address: Any, stored: Any, kind: Any) -> Any:
-    """Load `stored` numbers as a vector of that kind, which may be wider."""
+def load_piece(builder: Builder, address: Value, stored: ir.Type, kind: ir.Type) -> Value:
+    """Load numbers of type `stored` as a vector of type `kind`, which may be wider."""
     narrow = ir.VectorType(stored, kind.count)
     loaded = builder.load(builder.bitcast(address, narrow.as_pointer()), align=4)
     return loaded if narrow == kind else builder.fpext(loaded, kind)
 
 
 @operation
-def zero(typing: Any, factors: Any, lanes: Any) -> Any:
+def zero(typing: Typing, factors: Type, lanes: Type) -> Operation:
     """Return a vector of zeros."""
     vector = vector_of(factors, lanes)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         return ir.Constant(context.get_value_type(vector), None)
 
     return vector(factors, lanes), generate
 
 
-def fused(builder: Any, vector: Vector, a: Any, b: Any, c: Any) -> Any:
+def fused(builder: Builder, vector: Vector, a: Value, b: Value, c: Value) -> Value:
     """Return ``a * b + c``, rounded once (FMA)."""
     name, kind = f"llvm.fma.v{vector.count}f{vector.dtype.bitwidth}", a.type
     return builder.call(
@@ -114,12 +132,12 @@ def fused(builder: Any, vector: Vector, a: Any, b: Any, c: Any) -> Any:
 
 @operation
 def accumulate(
-    typing: Any, indices: Any, factors: Any, values: Any, at: Any, column: Any, lanes: Any, total: Any
-) -> Any:
+    typing: Typing, indices: Type, factors: Type, values: Type, at: Type, column: Type, lanes: Type, total: Type
+) -> Operation:
     """Return `total` plus a nonzero's value times its input factor rows, from `column` on."""
     vector = vector_of(factors, lanes)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         kind, stored = context.get_value_type(vector), context.get_value_type(factors.types[0].dtype)
         _, _, value_array, at, column, _, total = args
         array = array_of(context, builder, values, value_array)
@@ -134,10 +152,10 @@ def accumulate(
 
 
 @operation
-def accumulate_row(typing: Any, factor: Any, row: Any, column: Any, part: Any, total: Any) -> Any:
+def accumulate_row(typing: Typing, factor: Type, row: Type, column: Type, part: Type, total: Type) -> Operation:
     """Return `total` plus `part` times a row of a factor matrix, from `column` on."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         matrix, row, column, part_value, total_value = args
         address = row_address(context, builder, factor, matrix, row, column)
         stored = context.get_value_type(factor.dtype)
@@ -147,10 +165,10 @@ def accumulate_row(typing: Any, factor: Any, row: Any, column: Any, part: Any, t
 
 
 @operation
-def add_scaled(typing: Any, factor: Any, row: Any, column: Any, scalar: Any, total: Any) -> Any:
+def add_scaled(typing: Typing, factor: Type, row: Type, column: Type, scalar: Type, total: Type) -> Operation:
     """Return `total` plus a number times a row of a factor matrix, from `column` on."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         matrix, row, column, number, total_value = args
         address = row_address(context, builder, factor, matrix, row, column)
         stored, kind = context.get_value_type(factor.dtype), total_value.type
@@ -160,7 +178,7 @@ def add_scaled(typing: Any, factor: Any, row: Any, column: Any, scalar: Any, tot
     return total(factor, types.intp, types.intp, scalar, total), generate
 
 
-def _prefetch(builder: Any, address: Any, size: int) -> None:
+def _prefetch(builder: Builder, address: Value, size: int) -> None:
     """Prefetch `size` bytes."""
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     name, kind = "llvm.prefetch.p0i8", ir.FunctionType(ir.VoidType(), [byte, word, word, word])
@@ -172,10 +190,10 @@ def _prefetch(builder: Any, address: Any, size: int) -> None:
 
 
 @operation
-def prefetch(typing: Any, indices: Any, factors: Any, at: Any, column: Any, lanes: Any) -> Any:
+def prefetch(typing: Typing, indices: Type, factors: Type, at: Type, column: Type, lanes: Type) -> Operation:
     """Prefetch the input factor rows of a nonzero, from `column` on."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         for address in input_rows(context, builder, signature, args, args[2], args[3]):
             _prefetch(builder, address, len(lanes) * LANE)
         return context.get_dummy_value()
@@ -184,10 +202,10 @@ def prefetch(typing: Any, indices: Any, factors: Any, at: Any, column: Any, lane
 
 
 @operation
-def read_line(typing: Any, matrix: Any, at: Any) -> Any:
+def read_line(typing: Typing, matrix: Type, at: Type) -> Operation:
     """Load a cache line of a contiguous matrix and discard it; sequential loads trigger the hardware prefetcher."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         address = builder.gep(array_of(context, builder, matrix, args[0]).data, [args[1]])
         builder.load_atomic(address, "monotonic", matrix.dtype.bitwidth // 8)  # atomic, so as not to be optimised away
         return context.get_dummy_value()
@@ -196,26 +214,26 @@ def read_line(typing: Any, matrix: Any, at: Any) -> Any:
 
 
 @operation
-def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, how: Any) -> Any:
-    """Write a vector to a row of a matrix of its type or float64, from `column` on; `how` is STORE, ADD or PAST."""
+def put(typing: Typing, out: Type, row: Type, column: Type, vector: Type, way: Type) -> Operation:
+    """Write a vector to a row of a matrix of its type or float64, from `column` on; `way` is STORE, ADD or PAST."""
     item = out.dtype.bitwidth // 8
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        matrix, row, column, value, how = args
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
+        matrix, row, column, value, way = args
         wide = ir.VectorType(context.get_value_type(out.dtype), vector.count)
         value = value if value.type == wide else builder.fpext(value, wide)
         address = builder.bitcast(row_address(context, builder, out, matrix, row, column), wide.as_pointer())
         end = builder.append_basic_block("put")
-        choice = builder.switch(how, builder.append_basic_block("store"))
+        choice = builder.switch(way, builder.append_basic_block("store"))
         with builder.goto_block(choice.default):
             builder.store(value, address, align=item)
             builder.branch(end)
         added, past = builder.append_basic_block("add"), builder.append_basic_block("past")
-        choice.add_case(ir.Constant(how.type, ADD), added)
+        choice.add_case(ir.Constant(way.type, ADD), added)
         with builder.goto_block(added):
             builder.store(builder.fadd(builder.load(address, align=item), value), address, align=item)
             builder.branch(end)
-        choice.add_case(ir.Constant(how.type, PAST), past)
+        choice.add_case(ir.Constant(way.type, PAST), past)
         with builder.goto_block(past):
             store = builder.store(value, address, align=min(LINE, item * vector.count))
             one = ir.Constant(ir.IntType(32), 1)
@@ -228,10 +246,10 @@ def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, how: Any) -> 
 
 
 @operation
-def fence(typing: Any) -> Any:
+def fence(typing: Typing) -> Operation:
     """Memory fence: orders all stores so far, non-temporal ones too, before later ones."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         builder.fence("seq_cst")
         return context.get_dummy_value()
 

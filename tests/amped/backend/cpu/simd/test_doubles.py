@@ -20,7 +20,7 @@ from amped.backend.cpu.simd.doubles import (
     store,
     times,
     total,
-    turn,
+    transpose,
 )
 
 
@@ -39,7 +39,7 @@ def folded(x, out):  # type: ignore[no-untyped-def]
 
 @numba.njit
 def turned(x, width, out, step):  # type: ignore[no-untyped-def]
-    turn(x, 1, width, out, 2, step)
+    transpose(x, 1, width, out, 2, step)
 
 
 @numba.njit
