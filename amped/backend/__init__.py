@@ -1,4 +1,4 @@
-"""Devices, the kernels that run on them, and what carries rows between them.
+"""Devices, the operations that they compute, and the exchange of rows between them.
 
-`cpu`, `cuda` and `null` are folders with the same names inside.
+The folders `cpu`, `cuda` and `null` have the same structure.
 """

@@ -1,4 +1,4 @@
-"""The choice of a device. CUDA is imported only when a GPU is asked for and there is one."""
+"""The choice of a device. CUDA is imported only if a GPU is requested and present."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def choose(device: DeviceName, comm: Comm, threads: int | None = None) -> Device
     Parameters
     ----------
     device : {"auto", "cpu", "cuda"}
-        "auto" takes a GPU if there is one; "cuda" raises `InputError` without a usable GPU or CuPy. Ranks of a node
-        take its GPUs in turn.
+        "auto" uses a GPU if there is one; "cuda" raises `InputError` without a usable GPU or CuPy. The ranks of a node
+        share its GPUs in turn.
     comm : Comm
     threads : int, optional
-        Host threads; by default the cores that this rank may use, shared among the ranks of the node.
+        Host threads; by default this rank's share of the node's available cores.
     """
     if pick(device, comm) == "cuda":
         from .cuda.device import CudaDevice

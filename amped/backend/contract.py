@@ -1,6 +1,6 @@
-"""Contractions of dense blocks with factor matrices, the same for NumPy and CuPy arrays: matrix products, no copies.
+"""Contractions of dense blocks with factor matrices by matrix products without copies, for NumPy and CuPy arrays.
 
-A C-contiguous block with a mode in the middle is a batch of matrices; with it first or last, a single matrix.
+A C-contiguous block with the mode in the middle is a batch of matrices; with the mode first or last, one matrix.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from .device import Array
 
 
 def batched(block: Array, axis: int) -> Array:
-    """Return a C-contiguous block as (modes before, the mode, modes after)."""
+    """Reshape a C-contiguous block to (modes before, the mode, modes after)."""
     shape = block.shape
     return block.reshape(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
 
 
 def _rows(block: Array) -> Array:
-    """Return a block as a matrix with a column for each index of the last mode."""
+    """Reshape a block to a matrix with one column per index of the last mode."""
     return block.reshape(math.prod(block.shape[:-1]), block.shape[-1])
 
 
@@ -26,14 +26,14 @@ def contracted(xp: ModuleType, block: Array, factor: Array, axis: int) -> Array:
     """Return a block times the transpose of a factor matrix in one mode."""
     before, after, columns = block.shape[:axis], block.shape[axis + 1 :], factor.shape[1]
     if axis == block.ndim - 1:
-        found = xp.matmul(_rows(block), factor)
+        result = xp.matmul(_rows(block), factor)
     else:
-        found = xp.matmul(factor.T, batched(block, axis))
-    return found.reshape(*before, columns, *after)
+        result = xp.matmul(factor.T, batched(block, axis))
+    return result.reshape(*before, columns, *after)
 
 
 def add_gram(xp: ModuleType, block: Array, axis: int, total: Array) -> None:
-    """Add the product of a block, unfolded in a mode, with its transpose to `total`."""
+    """Add ``B @ B.T`` to `total`, where B is the block unfolded in a mode."""
     if axis == block.ndim - 1:
         rows = _rows(block)
         total += xp.matmul(rows.T, rows)
@@ -43,7 +43,7 @@ def add_gram(xp: ModuleType, block: Array, axis: int, total: Array) -> None:
 
 
 def add_products(xp: ModuleType, block: Array, axis: int, basis: Array, total: Array) -> None:
-    """Add the product of that with a basis to `total`."""
+    """Add ``B @ B.T @ basis`` to `total`, where B is the block unfolded in a mode."""
     if axis == block.ndim - 1:
         rows = _rows(block)
         total += xp.matmul(rows.T, xp.matmul(rows, basis))

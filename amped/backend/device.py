@@ -1,4 +1,4 @@
-"""What a device is: arrays, memory, a clock and slots. What it computes is in `ops`."""
+"""The interface of devices: arrays, memory, clocks, slots and collectives. `ops` has the operations."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from numpy.typing import NDArray
 
 from ..parallel.mpi import Comm, Reduction
 
-Array = Any  # a NumPy or a CuPy array, according to the device
+Array = Any  # a NumPy or CuPy array, depending on the device
 NOTHING = slice(0, 0)
 Write = Callable[[NDArray[Any]], object]
-"""Called with a 1-d array in host memory, to be filled."""
+"""Fills a 1-d array in host memory."""
 
 
 class Movable(Protocol):
-    """What passes through a slot: data that a kernel made, in device memory or on the host."""
+    """An object that can be streamed through a slot: data prepared by a kernel, on the device or the host."""
 
     @property
     def nbytes(self) -> int:
-        """The memory that it takes."""
+        """Size in bytes."""
 
     def copied(self, buffer: Array) -> Any:
-        """Queue a copy into `buffer`, a (bytes,) uint8 device array; return the same thing as it lies there.
+        """Copy the data into `buffer`, a (bytes,) uint8 device array; return the object with its arrays there.
 
-        Or copy it, if it cannot be queued; on a GPU, the current stream is that of the slot's copies.
+        On a GPU the copy is queued on the current stream, which is the slot's copy stream.
         """
 
 
@@ -35,150 +35,149 @@ class Slot(Protocol):
     """A device buffer that holds one streamed shard at a time."""
 
     def fill(self, shard: Movable, mode: int) -> None:
-        """Start to copy a shard in from the host, once the last one is no longer in use."""
+        """Start copying a shard from the host, after the last use of the previous one."""
 
     def shard(self) -> Any:
-        """Return the shard, usable by the work queued next."""
+        """Return the shard for use by work queued afterwards."""
 
     def release(self) -> None:
-        """Say that the work queued so far is the last to use the shard."""
+        """Declare that no work queued later uses the shard."""
 
 
 class Clock(Protocol):
-    """Seconds spent in each kind of work (`compute`, `exchange`, ...) for each mode, on the device's own time line."""
+    """Measures seconds per kind of work (`compute`, `exchange`, ...) and mode, in the device's own time."""
 
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
-        """Count the work queued within."""
+        """Measure the work queued in the block."""
 
     def collect(self) -> dict[tuple[str, int], float]:
-        """Wait for the device, return the seconds by (kind, mode) and start anew.
+        """Wait for the device, return the seconds by (kind, mode) and reset them.
 
-        After `Replay.wait` they are those of that launch, and nothing is waited for.
+        After `Replay.wait` they are those of that launch, and there is no waiting.
         """
 
 
 class Replay(Protocol):
-    """Work that a device has noted down, to be queued again and again at once."""
+    """Captured work that a device can queue repeatedly with little overhead."""
 
     def launch(self) -> None:
         """Queue all of it."""
 
     def wait(self) -> NDArray[np.uint8]:
-        """Wait for the oldest launch that was not waited for; return what the memory to be read held after it."""
+        """Wait for the oldest launch not yet waited for; return the contents of the captured `read` array after it."""
 
 
 class Collectives(Protocol):
-    """Collectives on the arrays of a device, in place."""
+    """In-place collective operations on device arrays."""
 
-    name: str  # what carries the data, for reports
-    overlaps: bool  # whether rows travel while the device computes
+    name: str  # the transport, for reports
+    overlaps: bool  # whether rows are sent while the device computes
 
     def comm_stream(self) -> AbstractContextManager[None]:
-        """Queue what is within, to send rows, beside the work that is queued from now on, until `join`."""
+        """Queue work of the block, which sends rows, on the communication stream, concurrently with later work."""
 
     def wait_comm(self, forget: bool = True) -> None:
-        """Let the work that is queued from now on wait for all that was queued aside; the next `join` does not, unless
-        this one does not `forget`."""
+        """Make the compute stream wait for the communication stream. With forget=False the next call waits too."""
 
     def gather_rows(
         self, matrix: Array, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Array | None = None
     ) -> None:
-        """All-gather of unequal blocks: rank ``r`` gives rows ``begin[r]`` to ``end[r]`` of `matrix`.
+        """All-gather of unequal blocks: rank ``r`` contributes rows ``begin[r]`` to ``end[r]`` of `matrix`.
 
-        With it the ranks' arrays `sums` are added up: one message is there sooner than two.
+        The arrays `sums` of all ranks are summed in the same message, which has less latency than two.
         """
 
     def reduce_rows(self, matrix: Array, offsets: NDArray[np.int64]) -> None:
-        """Add up the ranks' matrices: rank ``r`` gets rows ``offsets[r]`` to ``offsets[r + 1]``, others are lost."""
+        """Sum the ranks' matrices: rank ``r`` gets rows ``offsets[r]`` to ``offsets[r + 1]``; others are undefined."""
 
     def reduce(self, array: Array, reduction: Reduction) -> None:
-        """Combine the ranks' arrays elementwise, on all ranks."""
+        """Combine the ranks' arrays elementwise; every rank gets the result."""
 
     def abort(self) -> None:
-        """Give up what is queued: the other ranks will not come."""
+        """Abandon queued operations, because other ranks will not take part."""
 
 
 class Device(Protocol):
-    """One GPU, or the host's cores, as one rank uses it."""
+    """One GPU, or the host's cores, as used by one rank."""
 
-    name: str  # the folder of its kernels in `amped.backend`, and its name in messages
+    name: str  # name in messages and of its folder in `amped.backend`
     description: str
-    model: str  # devices of one model are equally fast
-    on_host: bool  # whether its memory is the host's: arrays are NumPy's, and nothing is copied to be computed
-    queues: bool  # whether work is done after it was queued, so that it can be queued ahead of the host
-    steady: bool  # whether equal work takes equal times, so that times tell how to share work out
-    host_bytes: int  # host memory that its libraries take once a run computes
+    model: str  # devices of equal model are equally fast
+    on_host: bool  # whether device memory is host memory: arrays are NumPy's, and nothing is copied
+    queues: bool  # whether work is asynchronous, so that it can be queued ahead
+    steady: bool  # whether equal work takes equal time, so that timings can be used to balance work
+    host_bytes: int  # host memory of its libraries during a run
     code_bytes: int  # host memory of one compiled kernel
-    sample: int  # nonzeros whose time tells that of more of them
-    together: int  # columns of a pass that serves several runs, where it takes least time for each; 0: it gains nothing
-    least_speed: float  # bytes a second of factor rows, or of nonzeros, that it takes at the very least
+    sample: int  # number of nonzeros that a timing needs to be representative
+    together: int  # columns of a pass shared by several runs, at the least time per run; 0: no gain
+    least_speed: float  # lower bound of the bytes per second of factor rows or nonzeros it processes
 
     @property
     def xp(self) -> Any:
         """The array module: NumPy or CuPy."""
 
     def stride(self, rank: int, itemsize: int) -> int:
-        """Return the columns of a factor matrix of `rank` columns in memory, where kernels read items of that size."""
+        """Return the padded number of columns in memory of a factor matrix with `rank` columns."""
 
     def reading_bytes(self, size: int, copies: int) -> int:
-        """Return the host memory that elements take on their way from a file: of a transfer of so many bytes in all.
+        """Return the host memory used while reading `size` bytes from a file in one transfer.
 
-        Threads make so many `copies` of what each has read.
+        Threads make `copies` copies of what each has read.
         """
 
     def memory(self, local_ranks: int) -> int:
-        """Bytes that a plan may count on, when so many ranks share the node."""
+        """Return the bytes that a plan may use if `local_ranks` ranks share the node."""
 
     def peak_bytes(self) -> int | None:
-        """Most bytes of device memory in use at once since the last `rest`; None if it is the host's."""
+        """Return the peak of device memory in bytes since the last `rest`; None if it is host memory."""
 
     def rest(self) -> None:
-        """Give back the memory that is kept for later use."""
+        """Free cached memory and reset the peak."""
 
     def trim(self) -> None:
-        """Give back free memory: arrays of other sizes are needed next."""
+        """Free cached memory, because arrays of other sizes follow."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return a new array of unset contents."""
+        """Return an uninitialised array."""
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of zeros."""
 
     def to_device(self, array: NDArray[Any]) -> Array:
-        """Return a copy (or, on the host, the array itself) in device memory."""
+        """Return a copy in device memory (on the host, the array itself)."""
 
     def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
-        """Copy 1-d arrays in host memory into device arrays, perhaps of other types, at the full speed of the link."""
+        """Copy 1-d host arrays into device arrays, possibly of other types, at the full speed of the link."""
 
     def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]], whole: int) -> Callable[[], None]:
-        """Begin to fill 1-d device arrays by what threads call; return what waits.
+        """Start filling 1-d device arrays from functions that write to host memory; return a function that waits.
 
-        They are all, or part of a transfer of `whole` bytes. One thread fills those of a run, one after the other. Each
-        has at most `npy_file.PART` bytes. Work queued after waiting has them. On the host, all is done on return.
+        The arrays are all or part of a transfer of `whole` bytes. Each run is filled by one thread, in order; each
+        array has at most `npy_file.PART` bytes. Work queued after waiting sees the data. On the host, filling is done
+        on return.
         """
 
     def lock(self, array: NDArray[Any]) -> object | None:
-        """Let slots be filled from a C-contiguous array in host memory at once, at the full speed of the link, as long
-        as what is returned lives. None if that cannot be: then `fill` does it."""
+        """Page-lock a C-contiguous host array while the returned object lives; None if that is impossible."""
 
     def to_host(self, array: Array) -> NDArray[Any]:
         """Return the array's contents in host memory (on the host, the array itself)."""
 
     def side_stream(self) -> AbstractContextManager[None]:
-        """Queue what is within after all that is queued, beside the work that is queued from now on, until `meet`."""
+        """Queue work of the block after all work queued so far, concurrently with later work, until `wait_side`."""
 
     def wait_side(self) -> None:
-        """Let the work that is queued from now on wait for all that was queued beside."""
+        """Make later work wait for the side stream."""
 
     def capture(self, queue: Callable[[], None], read: Array, clock: Any) -> Replay | None:
-        """Return the work that `queue` queues, without doing it; None if the device does nothing ahead of the host.
+        """Capture the work that `queue` queues, without executing it; None if the device is synchronous.
 
-        After each launch `read`, a (bytes,) uint8 array, is copied to the host, and a `clock` of this device has its
-        seconds. Nothing in it may be allocated or wait for the host.
+        After each launch `read`, a (bytes,) uint8 array, is copied to the host, and `clock`, of this device, has the
+        seconds. The work must not allocate memory or wait for the host.
         """
 
     def slot(self, nbytes: int, clock: Any) -> Slot:
-        """Return a buffer of so many bytes for streamed shards; its copies are counted by a `clock` of this device."""
+        """Return a buffer of `nbytes` bytes for streamed shards; `clock`, of this device, measures its copies."""
 
     def clock(self) -> Clock:
         """Return a new clock."""
@@ -187,4 +186,4 @@ class Device(Protocol):
         """Wait until all queued work is done."""
 
     def collectives(self, comm: Comm) -> Collectives | None:
-        """Return the device's own way between ranks that each have one, None if there is none. Collective."""
+        """Return the device's own collectives if each rank has a device to itself, otherwise None. Collective."""

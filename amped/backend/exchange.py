@@ -1,7 +1,7 @@
-"""Exchange among the ranks: all-gather of factor rows (AMPED, Algorithm 3), sums of rows, and small sums.
+"""Communication between ranks: all-gather of factor rows (AMPED, Algorithm 3), sums of rows, and small sums.
 
-Host arrays go over MPI. Device arrays go over NCCL where each rank has a GPU of its own; where ranks share one, which
-NCCL refuses, they are staged through the host.
+Host arrays are sent by MPI. Device arrays are sent by NCCL if each rank has a GPU to itself; if ranks share a GPU,
+which NCCL does not support, they are staged through the host.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .device import Array, Collectives, Device
 
 
 class Machine(NamedTuple):
-    """What a run computes on: its ranks, this rank's device, and what carries rows between them."""
+    """The hardware of a run: its ranks, this rank's device, and the collectives for device arrays."""
 
     comm: Comm
     device: Device
@@ -28,9 +28,9 @@ class Machine(NamedTuple):
 
 
 class RowRanges(NamedTuple):
-    """Rows that all ranks send together: rank ``r`` sends rows ``begin[r]`` to ``end[r]``."""
+    """Rows that all ranks send in one all-gather: rank ``r`` sends rows ``begin[r]`` to ``end[r]``."""
 
-    shards: int  # after how many more
+    shards: int  # shards to compute before, since the previous all-gather
     begin: NDArray[np.int64]
     end: NDArray[np.int64]
     last: bool
@@ -41,23 +41,23 @@ class RowRanges(NamedTuple):
 
 
 def agree(done: Sequence[Sequence[int]], rows: NDArray[np.int64], least: int | None) -> list[RowRanges]:
-    """Divide a mode's rows into blocks, to be sent one after the other.
+    """Divide a mode's rows into blocks that are sent one after the other.
 
     Parameters
     ----------
     done : sequence of sequence of int
-        By rank, before which row its rows are done after each of its shards.
+        For each rank, the end of its finished rows after each of its shards.
     rows : (ranks + 1,) int64 array
         Rank ``r`` owns rows ``rows[r]`` to ``rows[r + 1]``.
     least : int or None
-        Rows of the largest part of a block, at least; None: all rows are one block.
+        Minimum number of rows of the largest part of a block; None: all rows are one block.
     """
     count = max(map(len, done))
     begin, blocks, since = rows[:-1], list[RowRanges](), 0
     if least is None:
         return [RowRanges(count, begin, rows[1:], last=True)]
     for k in range(count - 1):
-        # A rank's last rows wait for the last block: others may have parts of them.
+        # A rank's last rows are sent in the last block: other ranks may have partial sums of them.
         end = np.array([[first, *mine[:-1]][: k + 2][-1] for first, mine in zip(rows, done, strict=False)], np.int64)
         if np.max(end - begin) >= least:
             blocks.append(RowRanges(k + 1 - since, begin, end, last=False))
@@ -70,13 +70,13 @@ def connect(device: Device, comm: Comm) -> Machine:
     if device.on_host:
         return Machine(comm, device, HostExchange(comm))
     identities = comm.allgather((os.uname().nodename, device.description))
-    alone = comm.size > 1 and len(set(identities)) == comm.size
-    own = device.collectives(comm) if alone else None
-    return Machine(comm, device, own or StagedExchange(comm, device.to_host))
+    exclusive = comm.size > 1 and len(set(identities)) == comm.size
+    device_collectives = device.collectives(comm) if exclusive else None
+    return Machine(comm, device, device_collectives or StagedExchange(comm, device.to_host))
 
 
-class _AtOnce:
-    """Collectives that are over when they return."""
+class _Blocking:
+    """Collectives that are complete when they return."""
 
     overlaps = False
 
@@ -87,11 +87,11 @@ class _AtOnce:
         """See `Collectives`."""
 
     def abort(self) -> None:
-        """See `Collectives`: the communicator of MPI is aborted with the process."""
+        """See `Collectives`: MPI's communicator is aborted with the process."""
 
 
-class HostExchange(_AtOnce):
-    """Collectives on host arrays: MPI's own, which run large all-gathers as a ring."""
+class HostExchange(_Blocking):
+    """Collectives on host arrays by MPI, which runs large all-gathers as a ring."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
@@ -112,8 +112,8 @@ class HostExchange(_AtOnce):
         self._comm.all_reduce(array, reduction)
 
 
-class StagedExchange(_AtOnce):
-    """Collectives on device arrays through host memory: for ranks that share a GPU, or a world of one."""
+class StagedExchange(_Blocking):
+    """Collectives on device arrays through host memory, for ranks that share a GPU and for a single rank."""
 
     def __init__(self, comm: Comm, to_host: Callable[[Any], NDArray[Any]]) -> None:
         self._comm, self._to_host = comm, to_host
@@ -133,7 +133,7 @@ class StagedExchange(_AtOnce):
                 matrix[block].set(host[block])
 
     def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
-        """See `Collectives`. One owner's rows at a time, so that no whole matrix is in host memory."""
+        """See `Collectives`. One owner's rows at a time, so that host memory never has a whole matrix."""
         for owner, (begin, end) in enumerate(pairwise(offsets)):
             if self._comm.size > 1 and end > begin:
                 host = np.ascontiguousarray(self._to_host(matrix[begin:end]))

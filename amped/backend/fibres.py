@@ -1,6 +1,6 @@
-"""Fibres of sorted nonzeros cut into chunks of about equal size, which threads add up side by side.
+"""Fibres of sorted nonzeros, cut into chunks of about equal size for parallel summation.
 
-Needs no device: arrays are those of the module that is given, NumPy or CuPy.
+Works with the given array module, NumPy or CuPy; needs no device.
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ import numpy as np
 
 from .device import Array
 
-FAN_IN = 64  # carries that are added up one after the other
+FAN_IN = 64  # carries that are summed sequentially
 
 
 class Chunks(NamedTuple):
-    """Chunks of nonzeros, and how what they carry is added up.
+    """Chunks of nonzeros, and the summation of their carries.
 
-    A fibre that goes on after a chunk is carried: what the chunk has of it is put in a slot. Its other nonzeros' sum,
-    in the chunk where it ends, has the fibre's place, to which the carries are added.
+    If a fibre continues after a chunk, the chunk's partial sum of it is a *carry*, stored in a slot. The chunk where
+    the fibre ends stores its partial sum as the fibre's result, to which the carries are then added.
     """
 
     table: Array  # (chunks, 4) int32: first nonzero, end, fibre of the first nonzero, slot of the carry or -1
-    levels: tuple[Array, ...]  # each (items, 4) int32: first slot, end, the fibre that gets the sum or -1, else a slot
-    slots: int  # that the carries take
+    levels: tuple[Array, ...]  # each (items, 4) int32: first slot, end, fibre that gets the sum or -1, else its slot
+    slots: int  # number of slots
 
 
 def most_slots(chunks: int) -> int:
-    """Return how many slots so many chunks take at most, those of the levels of sums included."""
+    """Return an upper bound of the slots for a number of chunks, including the levels of sums."""
     return chunks + chunks // (FAN_IN // 4) + FAN_IN
 
 
 def cut_chunks(starts: Array, nonzeros: int, size: int, slack: int, xp: Any) -> Chunks:
-    """Cut nonzeros into chunks of `size`, between fibres where one begins at most `slack` nonzeros from there.
+    """Cut nonzeros into chunks of about `size`; a cut moves to a fibre boundary if one is within `slack` nonzeros.
 
     Parameters
     ----------
     starts : (fibres + 1,) integer array
-        Where the fibres begin, and the end.
+        Starts of the fibres, and the end.
     nonzeros, size, slack : int
-        A chunk is more than twice the slack.
+        `size` must be more than twice `slack`.
     xp : module
     """
     chunks = -(-nonzeros // size)
     if not chunks:
         return Chunks(xp.empty((0, 4), np.int32), (), 0)
-    wanted = xp.arange(chunks, dtype=np.int64) * size
-    fibre = xp.searchsorted(starts, wanted, "right") - 1
+    target = xp.arange(chunks, dtype=np.int64) * size
+    fibre = xp.searchsorted(starts, target, "right") - 1
     before, after = starts[fibre].astype(np.int64), starts[fibre + 1].astype(np.int64)
-    back, on = wanted - before, after - wanted
+    back, on = target - before, after - target
     nearest = xp.where(back <= on, before, after)
-    begin = xp.where(xp.minimum(back, on) <= slack, nearest, wanted)
+    begin = xp.where(xp.minimum(back, on) <= slack, nearest, target)
     begin = xp.minimum(begin, nonzeros)
     end = xp.concatenate([begin[1:], xp.asarray([nonzeros], np.int64)])
     fibre = xp.searchsorted(starts, begin, "right") - 1
@@ -65,9 +65,9 @@ def cut_chunks(starts: Array, nonzeros: int, size: int, slack: int, xp: Any) -> 
 
 
 def _levels(fibres: Array, xp: Any) -> tuple[tuple[Array, ...], int]:
-    """Return how carries of these fibres, ascending, are added up, and how many slots that takes."""
+    """Return the levels that sum the carries of these fibres, which are ascending, and the number of slots."""
     levels: list[Array] = []
-    first, slots = 0, int(fibres.size)  # slots of the carries that are left to be added up
+    first, slots = 0, int(fibres.size)  # slots of the carries that remain to be summed
     while fibres.size:
         places = xp.arange(fibres.size, dtype=np.int64)
         starts = xp.concatenate([xp.zeros(1, np.int64), xp.flatnonzero(fibres[1:] != fibres[:-1]) + 1])
@@ -87,13 +87,13 @@ def _levels(fibres: Array, xp: Any) -> tuple[tuple[Array, ...], int]:
     return tuple(levels), slots
 
 
-COUNTED = 1 << 24  # nonzeros looked at together
+COUNTED = 1 << 24  # nonzeros processed at once
 
 
 def fibre_starts(columns: Sequence[Array], nonzeros: int, xp: Any) -> Array:
-    """Return where fibres begin, and the end, (fibres + 1,) int64.
+    """Return the starts of the fibres, and the end, (fibres + 1,) int64.
 
-    `columns` are the indices of all modes but the fibres' own, sorted; none if there is a single fibre.
+    `columns` are the sorted indices of all modes but the mode of the fibres; empty for a single fibre.
     """
     first = _first(columns, 0, nonzeros, xp)
     starts = xp.empty(int(xp.count_nonzero(first)) + 1, np.int64)
@@ -103,13 +103,13 @@ def fibre_starts(columns: Sequence[Array], nonzeros: int, xp: Any) -> Array:
 
 
 def count_fibres(columns: Sequence[Array], nonzeros: int, xp: Any) -> int:
-    """Return how many fibres there are; see `fibre_starts`."""
+    """Return the number of fibres; see `fibre_starts`."""
     blocks = range(0, nonzeros, COUNTED)
     return sum(int(xp.count_nonzero(_first(columns, b, min(b + COUNTED, nonzeros), xp))) for b in blocks)
 
 
 def _first(columns: Sequence[Array], begin: int, end: int, xp: Any) -> Array:
-    """Return which of some nonzeros are the first of their fibres."""
+    """Return whether each nonzero in a range is the first of its fibre."""
     first = xp.zeros(end - begin, np.bool_)
     if begin == 0:
         first[:1] = True

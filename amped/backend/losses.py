@@ -1,7 +1,7 @@
-"""Losses: how far a model's value m is from an element x, as formulas that each device computes.
+"""Loss functions f(x, m) of an element x and the model's value m, as formulas that each device can evaluate.
 
-A formula is written once, as text in x and m. It becomes a NumPy function (`Formula.__call__`), compiled code of the
-host (`Formula.scalar`) and an expression of CUDA C++ (`Formula.cuda`). A loss of your own is three formulas::
+A formula is written once, as text in x and m. It becomes a NumPy function (`Formula.__call__`), compiled code on the
+CPU (`Formula.scalar`) and a CUDA C++ expression (`Formula.cuda`). A new loss needs three formulas::
 
     delta = 0.5
     huber = Loss(
@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 from ..errors import InputError
 
 FUNCTIONS = "abs", "exp", "expm1", "log", "log1p", "sqrt", "tanh"
-"""Functions of one argument; beside them there is ``where(condition, a, b)``."""
+"""Functions of one argument. ``where(condition, a, b)`` is available too."""
 
 _OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 
 
 class _Dialect(NamedTuple):
-    """How a language writes what differs; each is a format."""
+    """Format strings for the constructs in which the target languages differ."""
 
     call: str
     absolute: str
@@ -51,13 +51,13 @@ _NAMESPACE = {"where": np.where} | {name: getattr(np, name) for name in FUNCTION
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula in x, an element of the tensor, and m, the model's value there; all numbers are in double precision.
+    """A formula in x, an element of the tensor, and m, the model's value there, evaluated in double precision.
 
     Parameters
     ----------
     text : str
-        In the syntax of Python: numbers, ``+ - * / **``, comparisons, `FUNCTIONS` and ``where(condition, a, b)``, of
-        which only the chosen branch counts.
+        In Python syntax: numbers, ``+ - * / **``, comparisons, `FUNCTIONS` and ``where(condition, a, b)``, whose result
+        does not depend on the other branch.
     """
 
     text: str
@@ -78,15 +78,15 @@ class Formula:
 
     @property
     def cuda(self) -> str:
-        """The formula as an expression of CUDA C++ of two doubles."""
+        """The formula as a CUDA C++ expression of two doubles."""
         return self._write(self._tree, _CUDA)
 
     def __call__(self, x: NDArray[Any] | float, m: NDArray[Any] | float) -> NDArray[np.float64]:
-        """Return the formula's values: the reference of what devices compute."""
+        """Evaluate the formula with NumPy; the reference for all devices."""
         x, m = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(m, np.float64))
         with np.errstate(all="ignore"):
-            found = eval(_code(self._write(self._tree, _NUMPY)), _NAMESPACE, {"x": x, "m": m})
-        return np.broadcast_to(np.asarray(found, np.float64), x.shape)
+            result = eval(_code(self._write(self._tree, _NUMPY)), _NAMESPACE, {"x": x, "m": m})
+        return np.broadcast_to(np.asarray(result, np.float64), x.shape)
 
     def _write(self, node: ast.expr, to: _Dialect) -> str:
         match node:
@@ -109,13 +109,13 @@ class Formula:
             case ast.Call(func=ast.Name(id="where"), args=[test, a, b], keywords=[]):
                 return to.where.format(self._test(test, to), self._write(a, to), self._write(b, to))
         known = f"x, m, numbers, + - * / **, where(a < b, ., .), {', '.join(FUNCTIONS)}"
-        raise InputError(f"formula {self.text!r}: {ast.unparse(node)!r} is not known; use {known}")
+        raise InputError(f"formula {self.text!r}: {ast.unparse(node)!r} is not supported; use {known}")
 
     def _test(self, node: ast.expr, to: _Dialect) -> str:
         match node:
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
                 return f"({self._write(left, to)} {_COMPARISONS[type(op)]} {self._write(right, to)})"
-        raise InputError(f"formula {self.text!r}: {ast.unparse(node)!r} is no comparison of two numbers")
+        raise InputError(f"formula {self.text!r}: {ast.unparse(node)!r} is not a comparison of two numbers")
 
 
 @cache
@@ -124,18 +124,18 @@ def _code(expression: str) -> CodeType:
 
 
 class Maps(NamedTuple):
-    """What is computed of each nonzero: the sums that a method needs are of these.
+    """The formulas that a method evaluates at each nonzero and sums.
 
     Attributes
     ----------
     weight : Formula
-        y of the mapped MTTKRP, the sum of y(x, m) v; v is the product of the other modes' factor rows.
+        y of the mapped MTTKRP, the sum of y(x, m) v, where v is the product of the other modes' factor rows.
     curve : Formula, optional
         c of the row systems, the sum of c(x, m) v v^T.
     value : Formula
-        Summed as it is.
+        Summed directly.
     lower : float
-        The model's values are taken for at least that.
+        Lower bound to which the model's values are clamped.
     """
 
     weight: Formula
@@ -152,17 +152,17 @@ class Loss:
     ----------
     name : str
     value, first, second : str
-        f and its derivatives in m, once and twice; see `Formula`.
+        f, and its first and second derivative in m; see `Formula`.
     lower : float, optional
-        The least m for which f is defined: smaller values of a model are taken for that one.
+        Lower end of the domain of f in m; the model's values are clamped to it.
     at_zero : (a, b), optional
-        ``f(0, m) = a m + b m**2``: the sum over all absent elements then has a closed form, by the factor matrices'
+        ``f(0, m) = a m + b m**2``. The sum over all absent elements then has a closed form in the factor matrices'
         column sums (a) and Gram matrices (b).
 
     Raises
     ------
     InputError
-        If a formula is not understood, or `at_zero` does not agree with `value`.
+        If a formula is invalid, or `at_zero` contradicts `value`.
     """
 
     name: str
@@ -182,20 +182,20 @@ class Loss:
             raise InputError(f"loss {self.name!r}: value at x = 0 is not {self.at_zero[0]} m + {self.at_zero[1]} m**2")
 
     def maps(self, *, curved: bool = False, absent_are_zero: bool = False) -> Maps:
-        """Return what is to be summed over the nonzeros for the objective, its gradient and curvature.
+        """Return the formulas to sum over the nonzeros for the objective, its gradient and its curvature.
 
         Parameters
         ----------
         curved : bool
-            Second derivatives too.
+            Whether to include second derivatives.
         absent_are_zero : bool
-            Elements that are absent are zeros, and `everywhere` counts all elements as such: nonzeros count with what
-            their loss differs from that of a zero. Otherwise absent elements are unknown, and do not count.
+            If True, absent elements are zeros. Add `everywhere`, which treats all elements as zeros: the formulas
+            returned here give the difference for nonzeros. If False, absent elements are unknown and do not count.
 
         Raises
         ------
         InputError
-            If absent elements are zeros, and there is no closed form for them.
+            If absent elements are zeros and their sum has no closed form.
         """
         a, b = self._closed_form() if absent_are_zero else (0.0, 0.0)
         zero, zero_first = (f" - ({a!r} * m + {b!r} * m * m)", f" - ({a!r} + {2 * b!r} * m)") if a or b else ("", "")
@@ -210,25 +210,27 @@ class Loss:
         return float(a * sums + b * _products(factors).sum() if b else a * sums)
 
     def gradient_everywhere(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
-        """Return the gradient of `everywhere` in one mode's factor matrix."""
+        """Return the gradient of `everywhere` with respect to one mode's factor matrix."""
         (a, b), others = self._closed_form(), [f for n, f in enumerate(factors) if n != mode]
         ones = np.prod([f.sum(axis=0, dtype=np.float64) for f in others], axis=0)
-        found = 2 * b * factors[mode].astype(np.float64) @ _products(others) + a * ones
-        return np.asarray(found, np.float64)
+        gradient = 2 * b * factors[mode].astype(np.float64) @ _products(others) + a * ones
+        return np.asarray(gradient, np.float64)
 
     def curvature_everywhere(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
-        """Return the (R, R) second derivatives of `everywhere` in any row of one mode's factor matrix."""
+        """Return the second derivatives of `everywhere`, (R, R), with respect to any row of one factor matrix."""
         others = [f for n, f in enumerate(factors) if n != mode]
         return np.asarray(2 * self._closed_form()[1] * _products(others), np.float64)
 
     def _closed_form(self) -> tuple[float, float]:
         if self.at_zero is None:
-            raise InputError(f"loss {self.name!r}: no closed form of the sum over absent elements; give at_zero=(a, b)")
+            raise InputError(
+                f"loss {self.name!r}: the sum over absent elements has no closed form: define at_zero=(a, b)"
+            )
         return self.at_zero
 
 
 def _products(factors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
-    """Return the elementwise product of Gram matrices."""
+    """Return the elementwise product of the Gram matrices."""
     grams = [f.astype(np.float64).T @ f.astype(np.float64) for f in factors]
     return np.asarray(np.prod(grams, axis=0), np.float64)
 
@@ -237,5 +239,5 @@ GAUSSIAN = Loss("gaussian", "(x - m)**2", "2 * (m - x)", "2", at_zero=(0.0, 1.0)
 POISSON = Loss("poisson", "m - x * log(m)", "1 - x / m", "x / m / m", lower=1e-10, at_zero=(1.0, 0.0))
 LOSSES = {loss.name: loss for loss in (GAUSSIAN, POISSON)}
 PHI = Formula("x / m")
-"""CP-APR's Phi: the part of the Poisson loss's gradient that nonzeros have, negated."""
+"""Phi of CP-APR: the negative gradient of the Poisson loss restricted to nonzeros."""
 RESIDUAL = Formula("x - m")

@@ -1,4 +1,4 @@
-"""Operations, and what provides them on each device: a file added to a device's folder `ops` is enough.
+"""Registry of operations and their providers on each device: to add one, add a file to the device's folder `ops`.
 
 A *provider* is one way to compute an operation. A module of the device registers it:
 
@@ -6,8 +6,8 @@ A *provider* is one way to compute an operation. A module of the device register
     def providers(device: CudaDevice) -> Sequence[Solver]:
         return [FusedSolver(device), ProductSolver(device)]
 
-Modules are imported when a device's providers are first looked up, so that neither CuPy nor compiled code is loaded
-for another device. Modules of operation ``solve`` are ``solve.py`` and all ``solve_*.py``.
+Modules are imported on the first request for a device's providers, so that neither CuPy nor compiled code is loaded for
+other devices. The modules of operation ``solve`` are ``solve.py`` and all ``solve_*.py``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ P = TypeVar("P")
 
 
 class Op(Generic[P]):
-    """An operation, whose providers keep the protocol `P`.
+    """An operation whose providers implement the protocol `P`.
 
     Parameters
     ----------
     name : str
-        The name of its modules in each device's folder.
+        Name of the modules that provide it, in each device's folder.
     """
 
     def __init__(self, name: str) -> None:
@@ -42,14 +42,14 @@ class Op(Generic[P]):
     def provider(
         self, device: str, priority: int = 0
     ) -> Callable[[Callable[[D], Sequence[P]]], Callable[[D], Sequence[P]]]:
-        """Register a function that returns providers for a device, those to prefer first.
+        """Register a function that returns providers for a device, in order of preference.
 
         Parameters
         ----------
         device : str
-            The name of the device, which is that of its folder.
+            Name of the device and of its folder.
         priority : int
-            Functions of higher priority come first; of equal priority, in the order of their modules' names.
+            Functions of higher priority come first; those of equal priority in the order of their modules' names.
         """
 
         def register(make: Callable[[D], Sequence[P]]) -> Callable[[D], Sequence[P]]:
@@ -61,30 +61,30 @@ class Op(Generic[P]):
         return register
 
     def reuse(self, device: str, of: str) -> None:
-        """Let a device use the providers of another one, after those that it registers itself."""
+        """Let a device use the providers of another one, after those of its own modules."""
         self._reused[device] = of
 
     def providers(self, device: Device) -> list[P]:
-        """Return what a device can use, those to prefer first; nothing if it cannot compute this operation."""
-        return [each for source in self._of(device.name) for each in source.make(device)]
+        """Return the providers of a device in order of preference; an empty list if it cannot compute the operation."""
+        return [each for source in self._sources_of(device.name) for each in source.make(device)]
 
     def first(self, device: Device, suits: Callable[[P], bool] = lambda provider: True) -> P | None:
-        """Return the first provider that suits, or None; where one declines, the next is tried."""
+        """Return the first provider for which `suits` is true, or None."""
         return next((provider for provider in self.providers(device) if suits(provider)), None)
 
     def require(self, device: Device, suits: Callable[[P], bool] = lambda provider: True) -> P:
-        """Return the first provider that suits, of an operation that every device has in all cases."""
-        found = self.first(device, suits)
-        if found is None:
-            raise LookupError(f"no provider of '{self._name}' suits on device '{device.name}'")
-        return found
+        """Return the first provider for which `suits` is true, of an operation that every device must provide."""
+        provider = self.first(device, suits)
+        if provider is None:
+            raise LookupError(f"no suitable provider of '{self._name}' on device '{device.name}'")
+        return provider
 
-    def _of(self, device: str) -> list[_Source[P]]:
+    def _sources_of(self, device: str) -> list[_Source[P]]:
         if device not in self._loaded:
             self._load(device)
             self._loaded.add(device)
         reused = self._reused.get(device)
-        return self._sources[device] + (self._of(reused) if reused else [])
+        return self._sources[device] + (self._sources_of(reused) if reused else [])
 
     def _load(self, device: str) -> None:
         """Import the modules of the operation in a device's folder."""

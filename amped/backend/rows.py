@@ -1,6 +1,6 @@
-"""Small dense algebra on factor rows, the same for NumPy and CuPy arrays, in double precision.
+"""Small dense algebra on factor rows in double precision, for NumPy and CuPy arrays.
 
-Rows are taken in blocks, so that the double-precision copies of single-precision rows stay small.
+Rows are processed in blocks, so that double-precision copies stay small.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 
 from .device import Array
 
-BLOCK_BYTES, GRAM_BYTES = 1 << 27, 1 << 24  # of rows that are solved, and multiplied with themselves, at once
+BLOCK_BYTES, GRAM_BYTES = 1 << 27, 1 << 24  # bytes of rows per block, for solving and for Gram matrices
 STEP, FEW = 1024, 4096  # rows
 
 
 def block_rows(rank: int) -> int:
-    """Return how many rows of `rank` doubles make a block."""
+    """Return the number of rows of `rank` float64 numbers per block."""
     return max(1, BLOCK_BYTES // (8 * rank))
 
 
@@ -40,9 +40,9 @@ def add_dots(xp: ModuleType, one: Array, other: Array, total: Array) -> None:
 
 
 def down(xp: ModuleType, reduce: Callable[..., Array], rows: Array) -> Array:
-    """Reduce columns to one number each, rows `STEP` apart first.
+    """Reduce each column to one number, in two steps.
 
-    A GPU reduces R long columns in as many blocks of threads, which leaves most of its multiprocessors idle.
+    A GPU reduces R long columns with R thread blocks, which would leave most multiprocessors idle.
     """
     even = len(rows) // STEP * STEP
     if even < FEW:

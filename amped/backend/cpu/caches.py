@@ -1,18 +1,18 @@
-"""The caches of this machine's cores."""
+"""Cache sizes of this machine's processor."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
 
-USUAL = 1 << 20  # bytes of a core's own cache, where the system tells nothing
+USUAL = 1 << 20  # L2 cache of a core in bytes, if the system does not report it
 LEVELS = Path("/sys/devices/system/cpu/cpu0/cache")
 UNITS = {"K": 10, "M": 20, "G": 30}
 
 
 @cache
 def own_cache(levels: Path = LEVELS) -> int:
-    """Return the bytes of the second level of cache, or what is usual."""
+    """Return the size of a core's L2 cache in bytes; a typical size if unknown."""
     for folder in sorted(levels.glob("index*")):
         try:
             if (folder / "level").read_text().strip() == "2":

@@ -1,4 +1,4 @@
-"""The host's cores as a device."""
+"""The CPU as a device."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from .threads import Threads, aligned
 
 
 class CpuDevice:
-    """See `Device`. Streaming here copies shards from memory, or a store, while others are computed."""
+    """See `Device`. Streaming copies shards from memory or a store while others are computed."""
 
     name = "cpu"
     xp = np
     on_host = True
     queues = False
     steady = False
-    host_bytes = 2 << 20  # compiled code that solves rows
+    host_bytes = 2 << 20  # compiled code of row solvers
     code_bytes = 7 << 20
     sample = 1 << 22
     together = 32
@@ -46,13 +46,13 @@ class CpuDevice:
         limit_blas(1)  # see `kernels.solve`
 
     def stride(self, rank: int, itemsize: int) -> int:
-        """See `Device`: a single lane, or whole lines of the caches."""
+        """See `Device`: one lane, or whole cache lines."""
         unit = (LANE if rank * itemsize <= LANE else LINE) // itemsize
         return -(-rank // unit) * unit
 
     def reading_bytes(self, size: int, copies: int) -> int:
-        """See `Device`: what is not copied is read where it is used; of a part, a thread copies a piece at a time."""
-        parts = 1 + 2 * size // (PART * RUN)  # as they end with an index, they are at least half as large
+        """See `Device`: data that is not copied is read in place; of a part, a thread copies one piece at a time."""
+        parts = 1 + 2 * size // (PART * RUN)  # parts end at a boundary, so they may be half as large
         return copies * min(size, min(self._readers, parts) * PIECE)
 
     @property
@@ -60,18 +60,18 @@ class CpuDevice:
         return max(READERS, self.threads.count)
 
     def memory(self, local_ranks: int) -> int:
-        """See `Device`: an equal share of what is free on this node."""
+        """See `Device`: an equal share of the node's free memory."""
         free: int = psutil.virtual_memory().available
         return free * 9 // 10 // local_ranks
 
     def rest(self) -> None:
-        """See `Device`: nothing is kept."""
+        """See `Device`: no memory is cached."""
 
     def trim(self) -> None:
-        """See `Device`: nothing is kept."""
+        """See `Device`: no memory is cached."""
 
     def peak_bytes(self) -> None:
-        """See `Device`: there is no memory but the host's."""
+        """See `Device`: there is only host memory."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return aligned(shape, np.dtype(dtype))
@@ -97,7 +97,7 @@ class CpuDevice:
         return lambda: None
 
     def lock(self, array: NDArray[Any]) -> None:
-        """See `Device`: nothing is needed."""
+        """See `Device`: not needed on the host."""
 
     def to_host(self, array: Array) -> NDArray[Any]:
         return np.asarray(array)
@@ -107,10 +107,10 @@ class CpuDevice:
         return nullcontext()
 
     def wait_side(self) -> None:
-        """See `Device`: as `beside`."""
+        """See `Device`: work is done when it is queued."""
 
     def capture(self, queue: Callable[[], None], read: Array, clock: HostClock) -> Replay | None:
-        """See `Device`: as `beside`."""
+        """See `Device`: work is done when it is queued, so it cannot be captured."""
         return None
 
     def slot(self, nbytes: int, clock: HostClock) -> HostSlot:
@@ -120,14 +120,14 @@ class CpuDevice:
         return HostClock()
 
     def synchronize(self) -> None:
-        """See `Device`: work is done when it returns."""
+        """See `Device`: work is done when the call returns."""
 
     def collectives(self, comm: Comm) -> None:
-        """See `Device`: host arrays go over MPI."""
+        """See `Device`: host arrays are sent by MPI."""
 
 
 class HostSlot:
-    """See `Slot`. A thread of its own copies, so that copying and computing overlap as they do on a GPU."""
+    """See `Slot`. A separate thread copies, so that copying and computing overlap as on a GPU."""
 
     def __init__(self, memory: NDArray[np.uint8], clock: HostClock) -> None:
         self._memory, self._clock = memory, clock
@@ -145,7 +145,7 @@ class HostSlot:
         return self._filled.result()
 
     def release(self) -> None:
-        """See `Slot`. Work on the host is done when it returns, so there is nothing to note."""
+        """See `Slot`. Work on the host is done when the call returns."""
 
 
 class HostClock:

@@ -14,11 +14,11 @@ from partitioner.sorting.sort import stable_argsort
 
 from ..ops.mttkrp import Share
 
-PIECE = 32  # nonzeros; the longest sum in the factors' precision
-BLOCK_BYTES = 2 << 20  # of a factor matrix; a core's dependable share of the caches
-FETCHED = 4  # a block is read whole if it has at least one nonzero per this many rows
+PIECE = 32  # nonzeros: longest sum in the factors' precision
+BLOCK_BYTES = 2 << 20  # bytes of a block of a factor matrix: a core's share of the caches
+FETCHED = 4  # a block is prefetched if it has at least one nonzero per this many rows
 
-NUMBER = np.dtype(np.uint32)  # type of the numbers of nonzeros, pieces and fibres
+NUMBER = np.dtype(np.uint32)  # type of positions of nonzeros, pieces and fibres
 NARROW, WIDE = np.dtype(np.uint16), np.dtype(np.int32)
 NO_NUMBERS = np.zeros(0, NUMBER)
 
@@ -27,14 +27,14 @@ Numbers = NDArray[np.uint32]
 
 
 class Pieces(NamedTuple):
-    """Pieces, runs of at most `PIECE` nonzeros of one output row: where they begin and the end, and their rows."""
+    """Pieces, runs of at most `PIECE` nonzeros of one output row: their starts and the end, and their rows."""
 
     starts: Numbers
     rows: Column
 
 
 class FibreRuns(NamedTuple):
-    """Fibres, a piece's runs of nonzeros with equal first input index: each piece's first fibre; the fibres' starts."""
+    """Fibres, runs of a piece's nonzeros with equal first input index: each piece's first fibre; the fibres' starts."""
 
     of_piece: Numbers
     starts: Numbers
@@ -43,7 +43,7 @@ class FibreRuns(NamedTuple):
 class Blocks(NamedTuple):
     """Blocks of pieces whose nonzeros read neighbouring rows of input factor matrix `which`.
 
-    Block ``b`` begins with piece ``first_pieces[b]``, before which rows ``lows[b]`` to ``highs[b]`` are read into the
+    Before the first piece of block ``b``, ``first_pieces[b]``, rows ``lows[b]`` to ``highs[b]`` are read into the
     caches.
     """
 
@@ -54,10 +54,11 @@ class Blocks(NamedTuple):
 
 
 class ThreadParts(NamedTuple):
-    """What threads compute side by side: parts, each of as many units, computed one after the other.
+    """The work of threads: parts, each with the same number of units, which are computed one after the other.
 
-    `bounds` are the first piece of each unit, part by part, and the end; `shared`, (parts,), the part's output index
-    that an earlier part or shard has too, -1 if none; `firsts`, (parts + 1,), the first output index that none has.
+    `bounds` are the first piece of each unit, part by part, and the end. `shared`, (parts,), is the output index that a
+    part shares with an earlier part or shard, or -1. `firsts`, (parts + 1,), is the first output index after all
+    earlier parts.
     """
 
     bounds: NDArray[np.int64]
@@ -100,20 +101,20 @@ def _cut_fibres(leading, pieces, of_piece, starts):  # type: ignore[no-untyped-d
 
 
 def index_type(share: Share) -> np.dtype[Any]:
-    """Return the type of input indices: the same for all modes of a tensor, to compile fewer kernels."""
+    """Return the type of input indices; one type for all modes of a tensor, so that fewer kernels are compiled."""
     return NARROW if max(*share.lengths, share.rows.stop) <= 1 << 16 else WIDE
 
 
 def tile_heights(lengths: Sequence[int], row_bytes: int, room: int) -> list[int]:
-    """Return, for each input mode, the rows of a block such that one block of each fits into so many bytes.
+    """Return the rows per block for each input mode, such that one block of each fits into `room` bytes.
 
-    Each gets an equal share of the room; matrices that need less leave the rest to the others.
+    Each matrix gets an equal share; what smaller matrices do not need is divided among the others.
     """
-    heights, left = [0] * len(lengths), room // row_bytes
-    for done, m in enumerate(sorted(range(len(lengths)), key=lengths.__getitem__)):
-        most = max(1, left // (len(lengths) - done))
+    heights, remaining = [0] * len(lengths), room // row_bytes
+    for position, m in enumerate(sorted(range(len(lengths)), key=lengths.__getitem__)):
+        most = max(1, remaining // (len(lengths) - position))
         heights[m] = -(-lengths[m] // -(-lengths[m] // most))  # blocks of equal size
-        left -= heights[m]
+        remaining -= heights[m]
     return heights
 
 
@@ -123,7 +124,7 @@ def count_tiles(lengths: Sequence[int], heights: Sequence[int]) -> int:
 
 
 class TiledNonzeros(NamedTuple):
-    """Nonzeros in parts, equal ranges of the sorted ones, and within a part by tile; a unit is a tile of a part."""
+    """Nonzeros divided into parts of equal size, and sorted by tile within a part; a unit is a tile of a part."""
 
     indices: list[Column]
     values: NDArray[Any]
@@ -139,7 +140,7 @@ def tiled(
     count: int,
     continues: bool,
 ) -> TiledNonzeros:
-    """Order nonzeros by part and tile; `columns` as in `blocked`, `continues` as in `equal_parts`."""
+    """Sort nonzeros by part and tile; see `blocked` for `columns` and `equal_parts` for `continues`."""
     rows, nnz, tiles = columns[0], values.size, count_tiles(lengths, heights)
     ends = nnz * np.arange(count + 1) // count
     keys = np.repeat(np.arange(count, dtype=np.int32), np.diff(ends))
@@ -169,7 +170,7 @@ def cut(rows: Column, order: Numbers = NO_NUMBERS, bounds: NDArray[np.int64] | N
 
 
 def equal_parts(pieces: Pieces, count: int, continues: bool) -> ThreadParts:
-    """Cut pieces into parts of equal numbers of nonzeros; `continues`: the first row has a sum already."""
+    """Cut pieces into parts with equal numbers of nonzeros; `continues`: the first row already has a sum."""
     starts, rows = pieces
     nnz = int(starts[-1])
     bounds = np.unique(np.searchsorted(starts, (nnz * np.arange(count + 1) // count).astype(NUMBER)))
@@ -183,7 +184,7 @@ def equal_parts(pieces: Pieces, count: int, continues: bool) -> ThreadParts:
 
 
 def cut_fibres(leading: Column, pieces: Pieces) -> FibreRuns:
-    """Cut pieces into fibres; `leading` holds the indices of the first input mode."""
+    """Cut pieces into fibres; `leading` are the indices of the first input mode."""
     count = _cut_fibres(leading, pieces.starts, NO_NUMBERS, NO_NUMBERS)
     fibres = FibreRuns(np.empty(pieces.starts.size, NUMBER), np.empty(count + 1, NUMBER))
     _cut_fibres(leading, pieces.starts, *fibres)
@@ -192,12 +193,12 @@ def cut_fibres(leading: Column, pieces: Pieces) -> FibreRuns:
 
 
 def most_pieces(nnz: int, rows: int) -> int:
-    """Return the most pieces that `nnz` nonzeros in `rows` output rows make."""
+    """Return the maximum number of pieces of `nnz` nonzeros in `rows` output rows."""
     return min(nnz, rows + nnz // PIECE)
 
 
 class BlockedNonzeros(NamedTuple):
-    """Nonzeros ordered by block and, within a block, by output row; `indices` are those of the input modes."""
+    """Nonzeros sorted by block and, within a block, by output row; `indices` are those of the input modes."""
 
     indices: list[Column]
     values: NDArray[Any]
@@ -206,7 +207,7 @@ class BlockedNonzeros(NamedTuple):
 
 
 def longest(lengths: Sequence[int]) -> int:
-    """Return the longest input mode, the one cut into blocks."""
+    """Return the longest input mode; it is the one cut into blocks."""
     return int(np.argmax(lengths))
 
 
@@ -216,9 +217,9 @@ def block_rows(row_bytes: int) -> int:
 
 
 def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[int], rows: int) -> BlockedNonzeros:
-    """Order nonzeros by blocks of so many `rows` of the longest input mode.
+    """Sort nonzeros by blocks of `rows` rows of the longest input mode.
 
-    `columns` are output indices, ascending, then those of the input modes, which have these `lengths`.
+    `columns` are the output indices, ascending, then the indices of the input modes, whose lengths are `lengths`.
     """
     which = longest(lengths)
     count, keys = -(-lengths[which] // rows), columns[which + 1] // np.int32(rows)

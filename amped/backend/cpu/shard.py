@@ -1,4 +1,4 @@
-"""A shard of nonzeros as the CPU's kernels read it."""
+"""A shard of nonzeros in the layout of the CPU kernels."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from .layout import NO_BLOCKS, Blocks, Column, FibreRuns, Numbers, Pieces, Threa
 
 @dataclass(frozen=True)
 class HostShard:
-    """Nonzeros in pieces of output rows, or with a permutation that brings them there. See `Shard`.
+    """Nonzeros in pieces of output rows, or with a permutation to that order. See `Shard`.
 
-    A permutation is the order in which nonzeros are computed. They then belong to a shard of mode 0, which counts their
-    memory, and any output row may have a sum already.
+    The permutation is the order in which nonzeros are computed. The nonzeros then belong to the shard of mode 0, which
+    accounts for their memory, and any output row may already have a sum.
     """
 
     kernel: Kernel
-    # Arrays, or each a `StoredColumn` where they pass through slots.
-    indices: Sequence[Any]  # (nnz,), of the input modes, ascending
+    # Arrays, or `StoredColumn` objects if they pass through slots.
+    indices: Sequence[Any]  # (nnz,) of the input modes, ascending
     values: Any  # (nnz,)
-    rows: Column | None  # (nnz,) output indices in the order they were given; kept where other modes' shards need them
+    rows: Column | None  # (nnz,) output indices in the original order; kept if shards of other modes need them
     pieces: Pieces
-    parts: ThreadParts  # what threads compute side by side
-    row_begin: int  # the output index that is row 0 of the output
-    # Of indices and values once they are in a slot: as short as the tensor's shape and the precision allow.
+    parts: ThreadParts  # work of the threads
+    row_begin: int  # output index of row 0 of the output
+    # Types of indices and values in a slot: the shortest that shape and precision allow.
     slot_types: tuple[np.dtype[Any], np.dtype[Any]]
     ahead: int = 0  # prefetch distance in nonzeros; 0 disables prefetching
-    panels: bool = False  # whether columns are computed panel by panel, from matrices that hold no other columns
+    panels: bool = False  # whether columns are computed panel by panel, from contiguous copies
     fibres: FibreRuns | None = None
     blocks: Blocks = NO_BLOCKS
     permutation: Numbers | None = None  # (nnz,)
 
     @property
     def nnz(self) -> int:
-        """The number of nonzeros."""
+        """Number of nonzeros."""
         return int(self.values.size)
 
     @property
     def units(self) -> int:
-        """The units of each part."""
+        """Number of units of each part."""
         return (self.parts.bounds.size - 1) // max(1, self.parts.shared.size)
 
     @property
@@ -56,18 +56,18 @@ class HostShard:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that no other shard counts."""
-        own = [self.permutation] if self.permutation is not None else [*self.indices, self.values, self.rows]
-        return sum(array.nbytes for array in (*self.pieces, *(self.fibres or ()), *own) if array is not None)
+        """Size in bytes, without arrays that another shard accounts for."""
+        arrays = [self.permutation] if self.permutation is not None else [*self.indices, self.values, self.rows]
+        return sum(array.nbytes for array in (*self.pieces, *(self.fibres or ()), *arrays) if array is not None)
 
     def unloaded(self, stored: Mapping[int, Any] = NOTHING_STORED) -> HostShard:
-        """See `Shard`. Output indices are not streamed: pieces have them."""
+        """See `Shard`. Output indices are not streamed, because the pieces contain them."""
         indices, values = ([stored.get(id(a), a) for a in arrays] for arrays in (self.indices, [self.values]))
         return replace(self, indices=indices, values=values[0], rows=None)
 
     def copied(self, buffer: NDArray[np.uint8]) -> HostShard:
         index, value = self.slot_types
-        views, at = [], 0  # values first: so all are aligned as their types want
+        views, at = [], 0  # values first, so that all arrays are aligned
         for source, dtype in ((self.values, value), *((column, index) for column in self.indices)):
             view = buffer[at : at + self.nnz * dtype.itemsize].view(dtype)
             if isinstance(source, StoredColumn):
@@ -80,7 +80,7 @@ class HostShard:
 
 
 def constant(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array as one that cannot be written to, as those of mapped files are: kernels are compiled once."""
+    """Return a read-only view: memory-mapped arrays are read-only too, so kernels are compiled for one type only."""
     if array.flags.writeable:
         array = array.view()
         array.flags.writeable = False

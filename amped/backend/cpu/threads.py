@@ -1,4 +1,4 @@
-"""The threads of a rank, and memory that suits them."""
+"""The threads of a rank, and cache-aligned memory."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from numpy.typing import NDArray
 from .simd.thread_team import ASLEEP, SPINS, WORDS, dismiss, serve
 from .simd.vectors import LINE
 
-SPIN = 4000  # pauses, of 10 to 50 ns: longer than what a decomposition does between two MTTKRPs of a small tensor
+SPIN = 4000  # pauses of 10 to 50 ns: longer than the gap between two MTTKRPs of a small tensor
 
 
 _living: dict[int, tuple[NDArray[np.int64], Sequence[threading.Thread]]] = {}
-"""The teams that have threads, by the addresses of their arrays."""
+"""Teams with running threads, by the ids of their arrays."""
 
 
 class Threads:
-    """Threads that work side by side, for as long as this object lives; the calling thread is one of them.
+    """A team of threads that lives as long as this object; the calling thread is a member.
 
     Attributes
     ----------
     count : int
     team : array
-        What a compiled function needs to share itself out among them; see `amped.backend.cpu.simd.thread_team`.
+        State through which a compiled function is shared among the threads; see `amped.backend.cpu.simd.thread_team`.
     """
 
     def __init__(self, count: int, spare: bool = True) -> None:
-        """Start `count` - 1 threads; they spin for a while where cores are to `spare`, one for each thread."""
+        """Start `count` - 1 threads; waiting threads spin for a while if each has a core to itself (`spare`)."""
         self.count = count
         self.team = aligned((ASLEEP + WORDS * count,), np.dtype(np.int64))
         self.team.fill(0)
@@ -47,21 +47,21 @@ class Threads:
             thread.start()
         if others:
             _living[id(self.team)] = self.team, others
-            weakref.finalize(self, _let_go, id(self.team)).atexit = False
+            weakref.finalize(self, _finalize, id(self.team)).atexit = False
 
 
-def _let_go(key: int) -> None:
-    """Have a team's threads end, by another thread.
+def _finalize(key: int) -> None:
+    """End a team's threads from another thread.
 
-    The garbage collector may call this in the middle of anything, such as compiling: this thread may hold locks that
-    the team's threads wait for, and must not wait for them.
+    The garbage collector may call this at any point, for example during a compilation. This thread may then hold locks
+    that the team's threads wait for, so it must not wait for them.
     """
     if key in _living:
         _thread.start_new_thread(_dismiss, (key,))
 
 
 def _dismiss(key: int) -> None:
-    """Have a team's threads end, and wait for them."""
+    """End a team's threads and wait for them."""
     team, threads = _living.get(key, (None, ()))
     if team is None:
         return
@@ -73,7 +73,7 @@ def _dismiss(key: int) -> None:
 
 @atexit.register
 def _dismiss_all() -> None:
-    """End all teams: a thread must not come back to an ended Python."""
+    """End all teams before the interpreter shuts down."""
     for key in list(_living):
         _dismiss(key)
 
@@ -85,7 +85,7 @@ def check(faults: int) -> None:
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array that begins with a cache line: rows of whole lines lie in as few as can be."""
+    """Return an array aligned to a cache line, so that rows of whole lines touch as few lines as possible."""
     count = math.prod(shape) * dtype.itemsize
     memory = np.empty(count + LINE, np.uint8)
     start = -memory.ctypes.data % LINE

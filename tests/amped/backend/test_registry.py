@@ -76,9 +76,9 @@ def test_what_a_device_does_not_compute() -> None:
     cpu = CpuDevice(SingleComm(), 1)
     assert CAST16.providers(cpu) == []
     assert CAST16.first(cpu) is None
-    with pytest.raises(LookupError, match="no provider of 'cast16' suits on device 'cpu'"):
+    with pytest.raises(LookupError, match="no suitable provider of 'cast16' on device 'cpu'"):
         CAST16.require(cpu)
-    with pytest.raises(LookupError, match="no provider of 'solve' suits on device 'cpu'"):
+    with pytest.raises(LookupError, match="no suitable provider of 'solve' on device 'cpu'"):
         SOLVE.require(cpu, lambda provider: False)
 
 
