@@ -1,4 +1,4 @@
-"""Seconds of work on a GPU, by events on its own time line."""
+"""Measurement of GPU time by events."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 import cupy
 
 HIGHEST = -(1 << 30)  # stream priority; CUDA clamps it to the highest there is
-EXTERNAL = 1  # CU_EVENT_RECORD_EXTERNAL: a node of a graph records the event, each time the graph is launched
+EXTERNAL = 1  # CU_EVENT_RECORD_EXTERNAL: in a graph, a node that records the event at each launch
 
 Seconds = dict[tuple[str, int], float]
 Span = tuple[str, int, Any, Any]
 
 
 class CudaClock:
-    """See `Clock`. Times are taken by events, so nothing waits until they are collected."""
+    """See `Clock`. Times are recorded by events, so nothing waits until they are collected."""
 
     def __init__(self) -> None:
         self._spans: list[Span] = []
         self._spare: list[Any] = []
-        self._marks: Marks | None = None  # while work is noted down
+        self._marks: Marks | None = None  # set during a capture
         self._replayed: Seconds | None = None
 
     @contextmanager
@@ -34,7 +34,7 @@ class CudaClock:
 
     @contextmanager
     def span_on(self, stream: Any, kind: str, mode: int) -> Iterator[None]:
-        """Count the work queued on another stream."""
+        """Measure the work queued on another stream."""
         if self._marks:
             with self._marks.span(stream, kind, mode):
                 yield
@@ -48,8 +48,8 @@ class CudaClock:
             self._spans.append((kind, mode, start, stop))
 
     @contextmanager
-    def noting(self, marks: Marks) -> Iterator[None]:
-        """Have times taken by `marks` inside the block, where work is noted down."""
+    def capturing(self, marks: Marks) -> Iterator[None]:
+        """Record times by `marks` inside the block, in which work is captured."""
         self._marks = marks
         try:
             yield
@@ -57,13 +57,13 @@ class CudaClock:
             self._marks = None
 
     def replayed(self, seconds: Seconds) -> None:
-        """Take what a launch of noted work has taken; it is what is collected next."""
+        """Set the seconds of a launch of captured work, to be returned by the next `collect`."""
         self._replayed = seconds
 
     def collect(self) -> Seconds:
         if self._replayed is not None and not self._spans:
-            found, self._replayed = self._replayed, None
-            return found
+            seconds, self._replayed = self._replayed, None
+            return seconds
         seconds = seconds_of(self._spans)
         self._spare += [event for *_, start, stop in self._spans for event in (start, stop)]
         self._spans.clear()
@@ -72,37 +72,39 @@ class CudaClock:
 
 
 class Marks:
-    """Events that a graph records beside its work, at both ends of each span. They take no multiprocessor."""
+    """Events that a graph records at both ends of each span, on separate streams so that work need not wait."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
-        self._beside: dict[int, Any] = {}  # by stream: one beside it, so that the work does not wait for events
+        self._event_streams: dict[int, Any] = {}  # by the work's stream
 
     def _mark(self, stream: Any) -> Any:
         event = cupy.cuda.Event()
-        beside = self._beside.setdefault(stream.ptr, cupy.cuda.Stream(non_blocking=True))
-        beside.wait_event(stream.record(untimed()))
-        status = _driver().cuEventRecordWithFlags(ctypes.c_void_p(event.ptr), ctypes.c_void_p(beside.ptr), EXTERNAL)
+        event_stream = self._event_streams.setdefault(stream.ptr, cupy.cuda.Stream(non_blocking=True))
+        event_stream.wait_event(stream.record(untimed()))
+        status = _driver().cuEventRecordWithFlags(
+            ctypes.c_void_p(event.ptr), ctypes.c_void_p(event_stream.ptr), EXTERNAL
+        )
         if status:
             raise RuntimeError(f"cuEventRecordWithFlags: CUDA error {status}")
         return event
 
     @contextmanager
     def span(self, stream: Any, kind: str, mode: int) -> Iterator[None]:
-        """Count the work noted down for a stream."""
+        """Measure the work captured from a stream."""
         start = self._mark(stream)
         yield
         self.spans.append((kind, mode, start, self._mark(stream)))
 
     def join(self) -> None:
-        """Let the current stream wait for all events."""
-        for beside in self._beside.values():
-            cupy.cuda.get_current_stream().wait_event(beside.record(untimed()))
-        self._beside.clear()
+        """Make the current stream wait for all events."""
+        for event_stream in self._event_streams.values():
+            cupy.cuda.get_current_stream().wait_event(event_stream.record(untimed()))
+        self._event_streams.clear()
 
 
 def seconds_of(spans: list[Span]) -> Seconds:
-    """Wait for the ends of spans; return their seconds by (kind, mode)."""
+    """Wait for the ends of the spans; return their seconds by (kind, mode)."""
     seconds: Seconds = defaultdict(float)
     for kind, mode, start, stop in spans:
         stop.synchronize()
@@ -111,7 +113,7 @@ def seconds_of(spans: list[Span]) -> Seconds:
 
 
 def untimed() -> Any:
-    """Return a new event that only orders work."""
+    """Return a new event without timing, for ordering work."""
     return cupy.cuda.Event(disable_timing=True)
 
 

@@ -1,4 +1,4 @@
-"""Nonzeros in coordinate form, and the kernels of ``coordinates.cu``: ``atomic`` and ``permuted``."""
+"""Nonzeros in coordinate format, and their kernels in ``coordinates.cu``: ``atomic`` and ``permuted``."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from .shard import copied, unloaded
 from .source import by_value, coordinate_macros, unit
 
 ATOMIC = "atomic"
-"""Algorithm 2 of AMPED as published, to compare with: each nonzero is added to its row by itself."""
+"""Algorithm 2 of AMPED as published, for comparison: one atomic addition per nonzero."""
 PERMUTED = "permuted"
-"""GenTen's MTTKRP-C (Phipps and Kolda, SIAM J. Sci. Comput. 41(3), 2019), the kernel of least memory: mode 0's copy of
-the nonzeros alone, and a permutation for each other mode, whose output is a whole matrix on every rank."""
+"""GenTen's MTTKRP-C (Phipps and Kolda, SIAM J. Sci. Comput. 41(3), 2019), the kernel of least memory: nonzeros are
+stored for mode 0 only, with a permutation for each other mode, whose output is a whole matrix on every rank."""
 CHUNK = 128  # as in coordinates.cu
 THREADS = 256
 
 
 @dataclass
 class CoordinateShard:
-    """Nonzeros of a run of output rows, a column after the other, or of any rows with a permutation. See `Shard`."""
+    """Nonzeros of a range of output rows, column by column, or of any rows with a permutation. See `Shard`."""
 
     kernel: Kernel
     share: Share
     nnz: int
-    first_row: int  # of the run, counted from the first of the rank's
-    rows: int  # of the run
+    first_row: int  # of the range, relative to the rank's first row
+    rows: int  # number of rows of the range
     memory: Array  # (bytes,) uint8: columns and values; on the device, or page-locked on the host
     order: Array | None = None  # (nnz,) uint32: the nonzeros by output row
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are this shard's alone."""
+        """Size in bytes, without memory that another shard accounts for."""
         return int(self.memory.size if self.order is None else self.order.nbytes)
 
     def unloaded(self, stored: Mapping[int, Any] = NOTHING_STORED) -> CoordinateShard:
@@ -60,26 +60,26 @@ def _sizes(share: Share, nnz: int) -> list[int]:
 
 
 def shard_bytes(share: Share, nnz: int) -> int:
-    """Return the most bytes that shards of so many nonzeros take."""
+    """Return an upper bound of the bytes of shards of `nnz` nonzeros in all."""
     if share.column:
         return 4 * nnz
-    shards = 1 + nnz // (1 << 20)  # what is cut into small ones has more ends of columns
+    shards = 1 + nnz // (1 << 20)  # each shard's columns are padded
     return sum(_sizes(share, nnz)) + shards * len(_sizes(share, 0)) * ALIGNMENT if nnz else 0
 
 
 def packing_bytes(share: Share, nnz: int) -> int:
-    """Return the bytes that making a shard needs for a while: columns, or what sorting takes."""
+    """Return the bytes of temporary memory while a shard is made: columns, or memory of the sort."""
     return nnz * (4 + SORTING) if share.column else sum(_sizes(share, nnz))
 
 
 def scratch_bytes(share: Share, kernel: str) -> int:
-    """Return the bytes that `mttkrp` needs for a while."""
+    """Return the bytes of scratch memory that `mttkrp` needs."""
     narrow = kernel == ATOMIC and share.dtype == np.float32
     return (share.rows.stop - share.rows.start) * share.stride * 4 if narrow else 0
 
 
 def make_shard(kernel: Kernel, columns: Sequence[Array], values: Array, share: Share) -> CoordinateShard:
-    """Copy columns and values, sorted by output row, into one piece of memory."""
+    """Copy columns and values, sorted by output row, into one block of memory."""
     memory = cupy.empty(sum(_sizes(share, values.size)), np.uint8)
     at = 0
     for array, size in zip((*columns, values), _sizes(share, values.size), strict=True):
@@ -108,9 +108,9 @@ def mttkrp(shard: CoordinateShard, factors: Sequence[Array], out: Array, scratch
     share, part = shard.share, out[shard.first_row : shard.first_row + shard.rows]
     width = share.stride * share.dtype.itemsize // VECTOR
     lanes = row_lanes(width, 32)
-    places = column_places(shard)
+    addresses = column_places(shard)
     order = 0 if shard.order is None else shard.order.data.ptr
-    words = np.array([*places, order, *(f.data.ptr for f in factors)], np.uint64)
+    words = np.array([*addresses, order, *(f.data.ptr for f in factors)], np.uint64)
     numbers = np.array([shard.nnz, share.rows.start + shard.first_row], np.uint64)
     atomic = shard.kernel.name == ATOMIC
     narrow = atomic and share.dtype == np.float32 and not double

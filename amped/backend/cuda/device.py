@@ -1,4 +1,4 @@
-"""One GPU as a device."""
+"""A GPU as a device."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from .layout import VECTOR, Limits
 from .replay import CudaReplay
 from .source import unit
 
-RUNTIME_BYTES = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
-LARGE = 1 << 24  # bytes of a copy from which threads stage it: their memory takes 20 ms
+RUNTIME_BYTES = 600 << 20  # CUDA context, cuBLAS workspace and NCCL buffers
+LARGE = 1 << 24  # copies of at least this many bytes are staged by threads, whose memory takes 20 ms to allocate
 
 
 class CudaDevice:
-    """See `Device`. Work is queued on the caller's current stream, copies from the host on one of their own."""
+    """See `Device`. Work is queued on the caller's current stream, copies from the host on a separate one."""
 
     name = "cuda"
     xp = cupy
     on_host = False
     queues = True
     steady = True
-    host_bytes = 170 << 20  # staging of copies included
+    host_bytes = 170 << 20  # includes staging memory
     code_bytes = 0
     sample = 1 << 26
     together = 256
     least_speed = 5e9
 
     def __init__(self, local_rank: int) -> None:
-        # The host inverts small matrices only; a BLAS thread for each core on every rank would cost 10 ms for each.
+        # The host inverts only small matrices. One BLAS thread per core on every rank would cost 10 ms each.
         limit_blas(1)
         self._devices: int = cupy.cuda.runtime.getDeviceCount()
         device = cupy.cuda.Device(local_rank % self._devices)
         device.use()
-        self.number: int = device.id  # as CUDA counts the devices that this process sees
+        self.number: int = device.id  # among the devices visible to this process
         self.capability = int(device.compute_capability)  # 80 is 8.0
         self.identity = str(device.pci_bus_id)
         properties = cupy.cuda.runtime.getDeviceProperties(self.number)
@@ -62,11 +62,11 @@ class CudaDevice:
         self.model = f"{name}, {self.limits}"
         prepare(
             [unit("combine", {}), CudaSource("cuda_sort", sort_keys.text(), sort_keys.OPTIONS)]
-        )  # what nearly every run needs
+        )  # needed by nearly every run
         self._copies = cupy.cuda.Stream(non_blocking=True)
-        # Small work that others wait for: it runs ahead of kernels that fill the device.
-        self._beside = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
-        self._done: Any = None  # what `meet` is to wait for, if anything
+        # Runs small work that others wait for ahead of kernels that fill the device.
+        self._side_stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
+        self._done: Any = None  # event that `wait_side` waits for, if any
         self._pool = cupy.get_default_memory_pool()
         self._pool.free_all_blocks()
         self._resting_bytes: int = self._pool.total_bytes()
@@ -84,20 +84,20 @@ class CudaDevice:
         return (READING_SLOTS + copies * READERS) * PART if size >= LARGE else (1 + copies) * size
 
     def memory(self, local_ranks: int) -> int:
-        """See `Device`: what is held already and an equal share of what is free, less the runtime's own need."""
+        """See `Device`: memory in use plus an equal share of the free memory, minus the runtime's own needs."""
         free: int = cupy.cuda.runtime.memGetInfo()[0]
-        return self._held() + free * 95 // 100 // max(1, -(-local_ranks // self._devices)) - RUNTIME_BYTES
+        return self._used_bytes() + free * 95 // 100 // max(1, -(-local_ranks // self._devices)) - RUNTIME_BYTES
 
     def peak_bytes(self) -> int:
-        return max(self._peak_bytes, self._held())
+        return max(self._peak_bytes, self._used_bytes())
 
-    def _held(self) -> int:
-        held: int = self._pool.total_bytes()
-        return held - self._resting_bytes
+    def _used_bytes(self) -> int:
+        used: int = self._pool.total_bytes()
+        return used - self._resting_bytes
 
     def trim(self) -> None:
         """See `Device`."""
-        self._peak_bytes = max(self._peak_bytes, self._held())
+        self._peak_bytes = max(self._peak_bytes, self._used_bytes())
         self._pool.free_all_blocks()
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -111,29 +111,29 @@ class CudaDevice:
 
     def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
         if sum(target.nbytes for target in targets) < LARGE:
-            with np.errstate(over="ignore"):  # numbers that the device has not become infinite, and are refused there
+            with np.errstate(over="ignore"):  # overflowing numbers become infinite; the caller rejects these
                 for target, source in zip(targets, sources, strict=True):
                     target.set(np.ascontiguousarray(source, target.dtype))
             return
-        through = self._staging()
+        staging = self._staging()
         pairs = zip(sources, targets, strict=True)
-        through.wait([piece for source, target in pairs for piece in through.send(source, target)])
+        staging.wait([piece for source, target in pairs for piece in staging.send(source, target)])
 
     def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]], whole: int) -> Callable[[], None]:
         if whole >= LARGE:
             return readings(self.number).begin(runs).wait
         for target, write in (part for run in runs for part in run):
-            write(room := np.empty(target.shape, target.dtype))
-            target.set(room)
+            write(host_array := np.empty(target.shape, target.dtype))
+            target.set(host_array)
         return lambda: None
 
     def lock(self, array: NDArray[Any]) -> object | None:
-        """See `Device`: memory that is written to a file is not locked, as all of it would have to be there."""
+        """See `Device`: memory-mapped files are not locked, because that would load them completely."""
         if isinstance(array, np.memmap) or not array.nbytes:
             return None
         try:
             return Locked(array)
-        except cupy.cuda.runtime.CUDARuntimeError:  # there is too little to be locked, or it is by others
+        except cupy.cuda.runtime.CUDARuntimeError:  # the limit of locked memory is reached, or others have locked it
             return None
 
     def to_host(self, array: Array) -> NDArray[Any]:
@@ -146,7 +146,7 @@ class CudaDevice:
 
     @contextmanager
     def side_stream(self) -> Iterator[None]:
-        stream, before = self._beside, cupy.cuda.get_current_stream()
+        stream, before = self._side_stream, cupy.cuda.get_current_stream()
         stream.wait_event(before.record(untimed()))
         with stream:
             yield
@@ -158,7 +158,7 @@ class CudaDevice:
             self._done = None
 
     def capture(self, queue: Callable[[], None], read: Array, clock: CudaClock) -> CudaReplay:
-        """See `Device`: as CUDA graphs."""
+        """See `Device`: captured as CUDA graphs."""
         return CudaReplay(queue, read, clock)
 
     def _staging(self) -> Copies:
@@ -174,16 +174,16 @@ class CudaDevice:
         cupy.cuda.get_current_stream().synchronize()
 
     def collectives(self, comm: Comm) -> Collectives | None:
-        """See `Device`: NCCL, if it is installed."""
+        """See `Device`: NCCL, if installed."""
         try:
             from .nccl import connected
-        except (ImportError, AttributeError):  # CuPy without the NCCL wheel
+        except (ImportError, AttributeError):  # CuPy without NCCL
             return None
         return connected(comm)
 
 
 class CudaSlot:
-    """See `Slot`. Events order copies and kernels on the device; the host only queues."""
+    """See `Slot`. Events order copies and kernels on the device; the host never waits."""
 
     def __init__(self, nbytes: int, clock: CudaClock, copies: Any) -> None:
         self._memory = cupy.empty(nbytes, np.uint8)

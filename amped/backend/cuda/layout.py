@@ -1,6 +1,6 @@
-"""Layouts of nonzeros on a GPU: their order, the bits of a record, and their division into jobs.
+"""Layouts of nonzeros on a GPU: their order, the bits of a record, and the division into jobs.
 
-Nothing here needs a GPU. `mttkrp.cu` explains tiles, jobs, chunks and records.
+Needs no GPU. `packed.cuh` explains tiles, jobs, chunks and records.
 """
 
 from __future__ import annotations
@@ -19,37 +19,38 @@ from numpy.typing import NDArray
 from ..ops.mttkrp import Share
 from .source import REALS
 
-VECTOR = 16  # bytes of a thread's load
-STRIP = 4  # chunks interleaved, as in mttkrp.cu
+VECTOR = 16  # bytes that a thread loads at once
+STRIP = 4  # interleaved chunks, as in packed.cuh
 AT_ONCE = 4  # records per load of a thread
-PANEL = 8  # vectors of a row in a tile, one L2 cache line: wider rows take several passes over the records
+PANEL = 8  # vectors of a row in a tile, one L2 cache line; wider rows take several passes over the records
 GATHER_THREADS = 128
-CHUNK = 256  # nonzeros; the longest sum in the factors' precision
+CHUNK = 256  # nonzeros: longest sum in the factors' precision
 FIBRE_CHUNK = 512  # nonzeros of the fibre kernel, which adds one sum per fibre
 LEAST_CHUNK = 32
-WAVES = 4  # thread blocks per multiprocessor, at least
+WAVES = 4  # least number of thread blocks per multiprocessor
 RESERVED_SHARED = 2048  # bytes of shared memory left unused
-DENSE_TILE = 16384  # nonzeros of a tile from which loading it into shared memory pays
+DENSE_TILE = 16384  # nonzeros per tile from which loading factor rows into shared memory pays off
 LONG_RUN, LONGEST_RUN = 64, 512  # nonzeros, as in pack.cu
-ALIGNMENT = 256  # bytes; alignment of the parts of a shard in memory
-SORTING = 4 + 3 * 8  # bytes a nonzero: a permutation, and scratch memory of its sort
-LEAST_RUN = 2.5  # nonzeros: adding shorter runs to the output costs more than blocks of rows save
-MOST_TILES = 512  # bounds the rounding of an output row, to which each tile adds in single precision
+ALIGNMENT = 256  # bytes; alignment of the parts of a shard
+SORTING = 4 + 3 * 8  # bytes per nonzero: a permutation, and scratch memory of its sort
+LEAST_RUN = 2.5  # nonzeros; adding shorter runs to the output costs more than blocks of rows save
+MOST_TILES = 512  # limits the rounding error of an output row, to which each tile adds in single precision
 LEAST_FIBRE = 1.5  # nonzeros
 STORED = {"full": "STORED_AS_REAL", "fp16": "STORED_AS_FP16", "bf16": "STORED_AS_BF16"}
-L2_PARTS = {"quarter": 1 / 4, "third": 1 / 3, "half": 1 / 2}  # of the L2 cache, for a block of factor rows
-BLOCK_RUNS = {"blocked-quarter": (16.0, math.inf), "blocked-half": (LEAST_RUN, 32.0)}  # short runs want large blocks
-LEAST_TILED = 1 << 20  # nonzeros: below, every layout takes microseconds
+L2_PARTS = {"quarter": 1 / 4, "third": 1 / 3, "half": 1 / 2}  # share of the L2 cache for a block of factor rows
+# Range of the mean run length; short runs need large blocks.
+BLOCK_RUNS = {"blocked-quarter": (16.0, math.inf), "blocked-half": (LEAST_RUN, 32.0)}
+LEAST_TILED = 1 << 20  # nonzeros; for fewer, all layouts take microseconds
 
 
 class MemoryPart(IntEnum):
-    """The parts of `CudaShard.memory`, in this order; see `mttkrp.cu`."""
+    """Parts of `CudaShard.memory`, in this order; see `packed.cuh`."""
 
     JOBS, FIRST_JOBS, STARTS, RUNS, LONG_ROWS, RECORDS = range(6)
 
 
 class Limits(NamedTuple):
-    """A GPU's multiprocessors, shared memory per thread block (bytes) and L2 cache (bytes)."""
+    """A GPU's number of multiprocessors, shared memory per thread block (bytes) and L2 cache (bytes)."""
 
     processors: int
     shared: int
@@ -57,7 +58,7 @@ class Limits(NamedTuple):
 
 
 class ValueCode(NamedTuple):
-    """The encoding of a value in a record: raw bits if `grain` is 0, else the integer ``value / grain - low``."""
+    """Encoding of a value in a record: raw bits if `grain` is 0, otherwise the integer ``value / grain - low``."""
 
     bits: int
     grain: float
@@ -65,7 +66,7 @@ class ValueCode(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """Threads per block (at most), blocks per multiprocessor, and nonzeros whose factor rows are loaded together.
+    """Maximum threads per block, blocks per multiprocessor, and nonzeros whose factor rows are loaded together.
 
     Each is as large as registers allow without spilling, which `tests/amped/backend/cuda/test_nvrtc.py` checks.
     """
@@ -95,7 +96,7 @@ def _staged_schedule(inputs: int, gathers: int, double: bool) -> Schedule:
 
 
 def value_code(share: Share) -> ValueCode:
-    """Return the shortest exact code of a tensor's values."""
+    """Return the shortest exact encoding of a tensor's values."""
     raw = share.dtype.itemsize * 8
     low, high, grain = share.values
     if grain and share.values.largest / grain < 2**24:
@@ -108,21 +109,21 @@ def value_code(share: Share) -> ValueCode:
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """A layout: how the nonzeros of a mode are ordered, packed and computed."""
+    """A layout: how the nonzeros of a mode are sorted, packed and processed."""
 
     kernel: str
     share: Share
     code: ValueCode
-    blocks: tuple[int, ...]  # rows of a block of each input mode; the mode's length if it is not blocked
-    staged: tuple[bool, ...]  # whether blocks of each input mode are held in shared memory
-    fibre: bool = False  # whether the first input mode's rows are multiplied once per fibre
+    blocks: tuple[int, ...]  # rows per block of each input mode; the mode's length if it is not blocked
+    staged: tuple[bool, ...]  # for each input mode, whether blocks are loaded into shared memory
+    fibre: bool = False  # whether rows of the first input mode are multiplied once per fibre
     tiled: bool = False  # whether sums are added to the output instead of stored
-    passing: tuple[bool, ...] = ()  # whether the L2 cache evicts rows of each input mode first
-    sums_pass: bool = False  # whether it evicts the output's rows first (with `tiled`)
+    passing: tuple[bool, ...] = ()  # for each input mode, whether its rows are evicted first from the L2 cache
+    sums_pass: bool = False  # whether the output's rows are evicted first (only with `tiled`)
 
     @cached_property
     def fields(self) -> tuple[int, ...]:
-        """The bits of each input index."""
+        """Bits of each input index."""
         return tuple((block - 1).bit_length() for block in self.blocks)
 
     @cached_property
@@ -153,7 +154,7 @@ class PackedLayout:
 
     @cached_property
     def groups(self) -> int:
-        """Groups of threads in a block, hence chunks of a job."""
+        """Groups of threads per block, which is also the number of chunks per job."""
         return max(1, self.schedule.threads // self.lanes // STRIP) * STRIP
 
     @cached_property
@@ -163,12 +164,12 @@ class PackedLayout:
 
     @cached_property
     def unit(self) -> int:
-        """Bytes of a unit: the records that are interleaved."""
+        """Bytes of a unit of interleaved records."""
         return STRIP * AT_ONCE * self.record
 
     @cached_property
     def chunk(self) -> int:
-        """The most nonzeros of a chunk, unless blocks are staged."""
+        """Maximum nonzeros of a chunk if no blocks are staged."""
         return FIBRE_CHUNK if self.fibre else CHUNK
 
     def chunk_of(self, nnz: int, limits: Limits) -> int:
@@ -188,8 +189,8 @@ class PackedLayout:
 
     @cached_property
     def macros(self) -> tuple[tuple[str, Any], ...]:
-        """The macros with which `mttkrp.cu` is compiled."""
-        named = {
+        """The macros with which the kernels of packed nonzeros are compiled."""
+        macros = {
             "INPUTS": len(self.blocks), "REAL": REALS[self.share.dtype], "STORED": STORED[self.share.gather],
             "LANES": self.lanes, "WIDTH": self.width, "GROUPS": self.groups,
             "BLOCKS": self.schedule.blocks, "BATCH": self.schedule.batch,
@@ -199,25 +200,25 @@ class PackedLayout:
             "VALUE_GRAIN": repr(self.code.grain), "VALUE_LOW": self.code.low,
             "FIELDS": ",".join(map(str, self.fields)),
         }  # fmt: skip
-        return tuple(named.items())
+        return tuple(macros.items())
 
     @cached_property
     def macros_in_double(self) -> tuple[tuple[str, Any], ...]:
-        """The macros with which it is compiled to compute in double precision with numbers in single precision.
+        """The macros for computing in double precision with values and factors in single precision.
 
-        Vectors take twice the registers: so fewer of them are loaded together, by fewer threads.
+        Vectors take twice the registers, so fewer are loaded together, by fewer thread blocks.
         """
         few = {"BLOCKS": max(1, self.schedule.blocks // 2), "BATCH": 1}
         return tuple((dict(self.macros) | {"REAL": "double", "STORED": "STORED_AS_FLOAT"} | few).items())
 
 
 def _mask(flags: Sequence[bool]) -> int:
-    """Return a number with a bit for each input mode."""
+    """Return a bit mask of the input modes whose flag is set."""
     return sum(1 << m for m, flag in enumerate(flags) if flag)
 
 
 def row_lanes(width: int, most: int) -> int:
-    """Return the threads per row of `width` vectors: at most `most`, and no more than the number of passes needs."""
+    """Return the threads per row of `width` vectors: at most `most`, and the fewest that need no more passes."""
     return -(-width // -(-width // most))
 
 
@@ -229,24 +230,24 @@ def kernel_names(order: int) -> tuple[str, ...]:
 
 
 def make_layout(kernel: str, share: Share, limits: Limits) -> PackedLayout:
-    """Return the layout of that name, or a substitute if it would have too many tiles."""
-    code, whole, nothing = value_code(share), share.lengths, (False,) * len(share.lengths)
+    """Return the layout of this name, or a substitute if it would have too many tiles."""
+    code, whole, none = value_code(share), share.lengths, (False,) * len(share.lengths)
     family, _, part = kernel.partition("-")
     if family == "tiled":
         return _staged(share, code, limits, int(part))
     if family == "blocked":
         return _blocked(share, code, limits, part)
-    return PackedLayout(kernel, share, code, whole, nothing, fibre=family == "fibre")
+    return PackedLayout(kernel, share, code, whole, none, fibre=family == "fibre")
 
 
 def gains(kernel: str, share: Share, limits: Limits) -> bool:
-    """Return whether a kernel may be the fastest for such nonzeros."""
+    """Return whether a kernel may be the fastest for nonzeros of this kind."""
     layout = make_layout(kernel, share, limits)
-    return layout.kernel == kernel and _may_gain(layout)
+    return layout.kernel == kernel and _may_beat_segmented(layout)
 
 
-def _may_gain(layout: PackedLayout) -> bool:
-    """Return whether a layout may be faster than `segmented`, by its average fibre, tile and run."""
+def _may_beat_segmented(layout: PackedLayout) -> bool:
+    """Return whether a layout may be faster than `segmented`, judged by mean fibre, tile and run lengths."""
     share, tiles = layout.share, math.prod(layout.grid)
     rows: int = max(1, share.rows.stop - share.rows.start)
     if layout.fibre:
@@ -259,12 +260,12 @@ def _may_gain(layout: PackedLayout) -> bool:
 
 
 def _staged(share: Share, code: ValueCode, limits: Limits, count: int) -> PackedLayout:
-    """Hold blocks of the `count` shortest input modes in shared memory, or of fewer if tiles would be too many."""
-    left = (limits.shared - RESERVED_SHARED) // _panel_bytes(share)
+    """Stage blocks of the `count` shortest input modes in shared memory, or of fewer if there are too many tiles."""
+    remaining = (limits.shared - RESERVED_SHARED) // _panel_bytes(share)
     blocks, chosen = list(share.lengths), sorted(range(len(share.lengths)), key=share.lengths.__getitem__)[:count]
     for k, m in enumerate(chosen):
-        blocks[m] = equal_block(share.lengths[m], left // (count - k))
-        left -= blocks[m]
+        blocks[m] = equal_block(share.lengths[m], remaining // (count - k))
+        remaining -= blocks[m]
     staged = tuple(m in chosen for m in range(len(blocks)))
     layout = PackedLayout(f"tiled-{count}", share, code, tuple(blocks), staged, tiled=True)
     if math.prod(layout.grid) <= MOST_TILES:
@@ -279,7 +280,7 @@ def _blocked(share: Share, code: ValueCode, limits: Limits, part: str) -> Packed
     most = max(most, -(-share.lengths[longest] // MOST_TILES))
     blocks = tuple(equal_block(n, most) if m == longest else n for m, n in enumerate(share.lengths))
 
-    def passes(rows: int) -> bool:  # a matrix that L2 cannot hold must not evict the block
+    def passes(rows: int) -> bool:  # a matrix larger than L2 must not evict the block
         return rows * panel > limits.l2
 
     return PackedLayout(
@@ -298,18 +299,18 @@ def equal_block(length: int, most: int) -> int:
 
 
 class Jobs(NamedTuple):
-    """The jobs, in tile order."""
+    """Jobs in tile order."""
 
     tile: NDArray[np.int32]  # (jobs,)
-    begin: NDArray[np.int64]  # (jobs,) the first nonzero of each
+    begin: NDArray[np.int64]  # (jobs,) first nonzero of each
     nonzeros: NDArray[np.int64]  # (jobs,)
     chunk: NDArray[np.int32]  # (jobs,)
-    unit: NDArray[np.int64]  # (jobs + 1,) where each job's records begin, in units
-    first: NDArray[np.int32]  # (blocks + 1,) the first job of each thread block, and the end
+    unit: NDArray[np.int64]  # (jobs + 1,) start of each job's records, in units
+    first: NDArray[np.int32]  # (blocks + 1,) first job of each thread block, and the end
 
 
 def cut_jobs(layout: PackedLayout, tiles: NDArray[np.int64], limits: Limits) -> Jobs:
-    """Cut nonzeros into jobs of equal size; `tiles` holds the number of nonzeros of each tile."""
+    """Cut nonzeros into jobs of equal size; `tiles` are the numbers of nonzeros of the tiles."""
     ends = np.concatenate([[0], np.cumsum(tiles)])
     nnz = int(ends[-1])
     groups, blocks = layout.groups, limits.processors

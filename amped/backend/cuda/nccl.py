@@ -1,4 +1,4 @@
-"""Exchange of device arrays over NCCL. CuPy means to retire its binding, so only this file uses it."""
+"""Collectives on device arrays by NCCL. CuPy plans to drop its binding, so only this file uses it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TYPES = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCC
 
 
 def _now() -> Any:
-    """Return an event that is reached when all queued work is done."""
+    """Return an event that completes when all work queued so far is done."""
     return cupy.cuda.get_current_stream().record(untimed())
 
 
 class NcclExchange:
-    """Collectives on device arrays, on a stream of their own; one GPU per rank."""
+    """Collectives on device arrays, on a separate stream; one GPU per rank."""
 
     name = "NCCL"
     overlaps = True
@@ -34,9 +34,9 @@ class NcclExchange:
         unique = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
         self._rank = comm.rank
         self._nccl = nccl.NcclCommunicator(comm.size, unique, comm.rank)
-        # Runs ahead of kernels queued earlier: it takes few multiprocessors, and other ranks wait for it.
+        # Has priority over kernels queued earlier: it takes few multiprocessors, and other ranks wait for it.
         self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
-        self._sent: Any = None  # what `join` is to wait for, if anything
+        self._sent: Any = None  # event that `wait_comm` waits for, if any
         self.reduce(cupy.zeros(1, np.float64), "sum")  # NCCL connects the ranks at their first collective
         cupy.cuda.get_current_stream().synchronize()
 
@@ -48,13 +48,13 @@ class NcclExchange:
         self._sent = self._stream.record(untimed())
 
     def wait_comm(self, forget: bool = True) -> None:
-        """See `Collectives`: sums that were queued since on behalf of another stream are not waited for."""
+        """See `Collectives`. Sums queued later on behalf of another stream are not waited for."""
         if self._sent is not None:
             cupy.cuda.get_current_stream().wait_event(self._sent)
             self._sent = None if forget else self._sent
 
     @contextmanager
-    def _in_turn(self, operation: str, nbytes: int) -> Iterator[tuple[Any, int]]:
+    def _ordered(self, operation: str, nbytes: int) -> Iterator[tuple[Any, int]]:
         """Yield the communicator and its stream, ordered after all queued work: NCCL runs one collective at a time."""
         CURRENT.queued(f"NCCL {operation}", nbytes)
         if cupy.cuda.get_current_stream() == self._stream:
@@ -65,11 +65,11 @@ class NcclExchange:
         cupy.cuda.get_current_stream().wait_event(self._stream.record(untimed()))
 
     def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Any = None) -> None:
-        """See `Collectives`. Blocks are unequal: one broadcast per owner, fused by NCCL into rings."""
+        """See `Collectives`. Unequal blocks use one broadcast per owner, which NCCL fuses."""
         counts = (end - begin) * matrix.shape[1]
         kind = TYPES[matrix.dtype]
         at = [matrix.data.ptr + int(b) * matrix.strides[0] for b in begin]
-        with self._in_turn("all-gather", matrix.nbytes) as (communicator, stream):
+        with self._ordered("all-gather", matrix.nbytes) as (communicator, stream):
             nccl.groupStart()
             if sums is not None:
                 to = sums.data.ptr
@@ -82,10 +82,10 @@ class NcclExchange:
             nccl.groupEnd()
 
     def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
-        """See `Collectives`. Blocks are unequal: one reduction per owner, fused by NCCL."""
+        """See `Collectives`. Unequal blocks use one reduction per owner, which NCCL fuses."""
         counts = np.diff(offsets) * matrix.shape[1]
         kind = TYPES[matrix.dtype]
-        with self._in_turn("reduce-scatter", matrix.nbytes) as (communicator, stream):
+        with self._ordered("reduce-scatter", matrix.nbytes) as (communicator, stream):
             nccl.groupStart()
             for owner in np.flatnonzero(counts):
                 at = matrix.data.ptr + int(offsets[owner]) * matrix.strides[0]
@@ -95,15 +95,15 @@ class NcclExchange:
     def reduce(self, array: Any, reduction: Reduction) -> None:
         operation = nccl.NCCL_SUM if reduction == "sum" else nccl.NCCL_MAX
         at = array.data.ptr
-        with self._in_turn("all-reduce", array.nbytes) as (communicator, stream):
+        with self._ordered("all-reduce", array.nbytes) as (communicator, stream):
             communicator.allReduce(at, at, array.size, TYPES[array.dtype], operation, stream)
 
     def abort(self) -> None:
-        """Abort queued collectives, which the other ranks will not join."""
+        """Abort queued collectives that other ranks will not join."""
         self._nccl.abort()
 
 
 @cache
 def connected(comm: Comm) -> NcclExchange:
-    """Return the communicator of these ranks, made once in a process. Collective."""
+    """Return the communicator of these ranks; it is created once per process. Collective."""
     return NcclExchange(comm)

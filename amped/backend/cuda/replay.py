@@ -1,4 +1,4 @@
-"""Work that a GPU has noted down: CUDA graphs."""
+"""Captured GPU work: CUDA graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..device import Array
 from .clock import CudaClock, Marks, seconds_of, untimed
 
 TO_HOST = 2  # cudaMemcpyDeviceToHost
-AT_ONCE = 2  # launches that may be queued: each has its own events, and memory that it writes on the host
+AT_ONCE = 2  # launches queued at once; each has its own events and host memory
 
 
 class CudaReplay:
@@ -35,22 +35,22 @@ class CudaReplay:
         self._waited += 1
         graph.done.synchronize()
         self._clock.replayed(seconds_of(graph.marks.spans))
-        return graph.told.copy()
+        return graph.result.copy()
 
 
 class _Graph:
-    """A graph of the work, and of the copy of what is to be read."""
+    """A graph of the captured work and of the copy of `read` to the host."""
 
     def __init__(self, queue: Callable[[], None], read: Array, clock: CudaClock) -> None:
         self.marks, self.done = Marks(), untimed()
-        self.told = np.frombuffer(cupy.cuda.alloc_pinned_memory(read.nbytes), np.uint8, read.nbytes)
+        self.result = np.frombuffer(cupy.cuda.alloc_pinned_memory(read.nbytes), np.uint8, read.nbytes)
         stream = cupy.cuda.Stream(non_blocking=True)
-        with stream, clock.noting(self.marks):
+        with stream, clock.capturing(self.marks):
             stream.begin_capture()
             try:
                 queue()
-                # Not by `get`, which CuPy refuses here.
-                cupy.cuda.runtime.memcpyAsync(self.told.ctypes.data, read.data.ptr, read.nbytes, TO_HOST, stream.ptr)
+                # CuPy's `get` is not allowed during a capture.
+                cupy.cuda.runtime.memcpyAsync(self.result.ctypes.data, read.data.ptr, read.nbytes, TO_HOST, stream.ptr)
                 self.marks.join()
             except BaseException:
                 with suppress(cupy.cuda.runtime.CUDARuntimeError):  # it would hide the cause
@@ -64,4 +64,4 @@ class _Graph:
         self.done.record(stream)
 
     def __del__(self) -> None:
-        self.done.synchronize()  # or memory that it writes would be given to others
+        self.done.synchronize()  # the graph writes to host memory that is freed afterwards

@@ -1,4 +1,4 @@
-"""A shard of packed nonzeros: how a GPU makes one from sorted columns, and how it looks in memory."""
+"""A shard of packed nonzeros: how a GPU packs sorted columns, and the layout in memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ..ops.mttkrp import NOTHING_STORED, Kernel, Share
 from .layout import ALIGNMENT, SORTING, Jobs, Limits, MemoryPart, PackedLayout, bases, cut_jobs
 from .source import REALS, by_value, unit
 
-THREADS, SUMMING = 128, 1024  # of a block; of one that adds up
+THREADS, SUMMING = 128, 1024  # threads of a block; of a block that computes prefix sums
 AHEAD = 2  # runs that a thread reads ahead
 
 
 class ShardCode(NamedTuple):
-    """Compiled code: that of ``mttkrp.cu``, and what of ``combine.cu`` adds its sums up."""
+    """Compiled functions: the kernel of ``mttkrp.cu``, and the kernels of ``combine.cu`` that reduce its sums."""
 
     mttkrp: Any
     combine: Any = None
@@ -39,29 +39,29 @@ NOT_COMPILED = ShardCode(None)
 
 @dataclass
 class CudaShard:
-    """Packed nonzeros of a run of output rows. See `Shard`."""
+    """Packed nonzeros of a range of output rows. See `Shard`."""
 
     kernel: Kernel
     layout: PackedLayout
     nnz: int
-    first_row: int  # of the run, counted from the first of the rank's
-    rows: int  # of the run
+    first_row: int  # of the range, relative to the rank's first row
+    rows: int  # number of rows of the range
     jobs: int
-    blocks: int  # of threads, which share the jobs
-    chunks: int  # that hold nonzeros
-    long_runs: int  # that have a row of their own behind the output's
-    filled: bool  # whether each row has nonzeros, and its sum is stored
-    offsets: tuple[int, ...]  # where in `memory` the parts begin that `MemoryPart` names
+    blocks: int  # number of thread blocks, which share the jobs
+    chunks: int  # number of chunks with nonzeros
+    long_runs: int  # number of runs whose sums have rows of their own after the output
+    filled: bool  # whether every row has nonzeros and its sum is stored
+    offsets: tuple[int, ...]  # start in `memory` of each `MemoryPart`
     memory: Array  # (bytes,) uint8; on the device, or page-locked on the host
     functions: ShardCode = NOT_COMPILED
 
     @property
     def nbytes(self) -> int:
-        """The bytes of `memory`."""
+        """Size of `memory` in bytes."""
         return int(self.memory.size)
 
     def unloaded(self, stored: Mapping[int, Any] = NOTHING_STORED) -> CudaShard:
-        """See `Shard`: page-locked memory, which the copy engine reads at the full speed of the link."""
+        """See `Shard`: the memory is page-locked, so that the copy engine reads it at the full speed of the link."""
         return replace(self, memory=unloaded(self.memory))
 
     def copied(self, buffer: Array) -> CudaShard:
@@ -74,33 +74,33 @@ class CudaShard:
 
     @cached_property
     def read(self) -> tuple[np.uint64, ...]:
-        """The device addresses of what ``mttkrp`` reads: a GPU waits for the host when a small tensor's mode begins."""
+        """Device addresses that ``mttkrp`` reads; cached, because a GPU waits for the host in small modes."""
         parts = MemoryPart.JOBS, MemoryPart.FIRST_JOBS, MemoryPart.RECORDS, MemoryPart.STARTS, MemoryPart.RUNS
         return tuple(self.at(part) for part in parts)
 
     @cached_property
     def apart(self) -> Any:
-        """The rows of long runs, as ``mttkrp`` takes them."""
+        """The rows of long runs, in the form of the argument of ``mttkrp``."""
         kind = np.dtype([("rows", "u8"), ("first", "i4")], align=True)
         return by_value(np.array([(self.at(MemoryPart.LONG_ROWS), self.rows)], kind))
 
 
 def unloaded(memory: Array) -> Any:
-    """Return a copy of device memory in page-locked memory."""
+    """Copy device memory to page-locked memory."""
     pinned = pinned_empty(memory.nbytes)
     memory.get(out=pinned)
     return pinned
 
 
 def copied(memory: Any, buffer: Array) -> Array:
-    """Queue a copy of page-locked memory into a buffer, on the current stream; return that part of the buffer."""
+    """Queue a copy of page-locked memory into a buffer on the current stream; return that part of the buffer."""
     target = buffer[: memory.nbytes]
     target.set(memory, stream=cupy.cuda.get_current_stream())
     return target
 
 
 def packer(share: Share) -> CudaSource:
-    """Return the code that packs such nonzeros."""
+    """Return the code that packs nonzeros of this kind."""
     return unit("pack", {"INPUTS": len(share.lengths), "REAL": REALS[share.dtype]})
 
 
@@ -111,17 +111,17 @@ def _packer(code: CudaSource, device: int) -> tuple[Any, ...]:
 
 
 def packing_bytes(layout: PackedLayout, nnz: int) -> int:
-    """Return the bytes that `make_shard` needs for a while, beside the shard."""
+    """Return the temporary bytes that `make_shard` needs in addition to the shard."""
     share = layout.share
     columns = 4 * (len(share.lengths) + 1) + share.dtype.itemsize
-    order = 4 + SORTING if math.prod(layout.grid) > 1 else 0  # tiles, and their order
+    order = 4 + SORTING if math.prod(layout.grid) > 1 else 0  # tile of each nonzero, and their order
     return nnz * (columns + order)
 
 
 def make_shard(
     kernel: Kernel, columns: Sequence[Array], values: Array, layout: PackedLayout, continues: bool, limits: Limits
 ) -> CudaShard:
-    """Pack nonzeros, in device memory, that are sorted by output row, then by the input modes in order.
+    """Pack nonzeros in device memory that are sorted by output row, then by the input modes in order.
 
     See `Kernel.make`; columns are int32.
     """
@@ -140,17 +140,17 @@ def make_shard(
     chunks = jobs.tile.size * layout.groups
     grid = (-(-chunks // THREADS),)
     on_device = cupy.asarray(table.view(np.uint8)), cupy.asarray(spans.view(np.uint8))
-    firsts = cupy.zeros((2, chunks + 1), np.int32)  # runs, and long ones, of the chunks before
+    firsts = cupy.zeros((2, chunks + 1), np.int32)  # prefix sums of the runs, and of the long runs, per chunk
     count_runs(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0, 1:], firsts[1, 1:]))
     sum_counts((2,), (SUMMING,), (firsts, np.int64(chunks + 1)))
     runs, long_runs = int(firsts[0, -1]), int(firsts[1, -1])
-    records = (int(jobs.unit[-1]) + 1) * layout.unit  # and one that is read ahead
+    records = (int(jobs.unit[-1]) + 1) * layout.unit  # one more unit, which is read ahead
     sizes = [table.nbytes, jobs.first.nbytes, chunks * 4, (runs + AHEAD) * 4, long_runs * 4, records]
     offsets, size = _offsets(sizes)
     memory = cupy.empty(size, np.uint8)
     memory[: table.nbytes] = on_device[0]
     memory[offsets[1] : offsets[1] + jobs.first.nbytes].set(jobs.first.view(np.uint8))
-    memory[offsets[3] + runs * 4 :].data.memset_async(0, AHEAD * 4)  # rows, as Phi reads ahead what they name
+    memory[offsets[3] + runs * 4 :].data.memset_async(0, AHEAD * 4)  # Phi reads the rows of runs ahead
     nonempty = int(np.sum(-(-jobs.nonzeros // jobs.chunk)))
     begin = first_row - layout.share.rows.start
     shard = CudaShard(
@@ -163,7 +163,7 @@ def make_shard(
 
 
 def _tiles(inputs: Sequence[Array], layout: PackedLayout) -> tuple[Any, Array | None]:
-    """Return how many nonzeros each tile has, and the order of tiles unless the nonzeros are in it."""
+    """Return the nonzeros per tile, and the permutation to tile order unless the nonzeros are in it."""
     grid = layout.grid
     tiles = math.prod(grid)
     if tiles == 1:

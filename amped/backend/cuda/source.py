@@ -1,4 +1,4 @@
-"""Source and compile options of the CUDA kernels; needs no GPU or CuPy, so that tests can compile them anywhere."""
+"""Source and compile options of CUDA kernels. Needs neither a GPU nor CuPy, so tests can compile kernels anywhere."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 @cache
 def text(name: str) -> str:
-    """Return the text of the CUDA source `name`, each header that it includes in place of its first ``#include``.
+    """Return the text of a CUDA source, with the text of each header in place of its first ``#include``.
 
-    The compiler then needs no headers, and what is compiled is all there is to know of it on disk.
+    The compiler then needs no include path, and the text determines the compiled code completely, which caching needs.
     """
     return "\n".join(_lines("kernels", f"{name}.cu", set())) + "\n"
 
 
 def _lines(folder: str, name: str, included: set[str]) -> Iterator[str]:
-    """Yield the lines of a file and of the headers that are not yet `included`; messages name the file and line."""
+    """Yield the lines of a file and of headers not yet `included`, with ``#line`` directives for messages."""
     for number, line in enumerate(files(__package__).joinpath(folder, name).read_text("utf-8").splitlines(), 1):
         header = INCLUDE.fullmatch(line)
         if header is None:
-            yield "" if line == "#pragma once" else line  # it is included once by what follows
+            yield "" if line == "#pragma once" else line  # headers are included once by this function
         elif header[1] not in included:
             included.add(header[1])
             yield '#line 1 "' + header[1] + '"'
@@ -46,28 +46,28 @@ def compile_options(macros: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def unit(name: str, macros: Mapping[str, Any]) -> CudaSource:
-    """Return a CUDA source and its macros, to be compiled."""
+    """Return a CUDA source with its macros, ready to be compiled."""
     return CudaSource(name, text(name), compile_options(macros))
 
 
 def by_value(*arrays: Any) -> Any:
-    """Return the arrays' bytes as one structure, to pass to a kernel by value."""
+    """Return the bytes of arrays as one structure, to be passed to a kernel by value."""
     data = b"".join(array.tobytes() for array in arrays)
     return np.frombuffer(data, np.dtype((np.void, len(data))))[0]
 
 
 ALONE = by_value(np.zeros(3, np.uint64))
-"""The `Runs` of ``batch_index.cuh`` where a launch serves one run."""
+"""The argument `Runs` of ``batch_index.cuh`` for a launch that serves one run."""
 
 
 def lanes(rank: int) -> int:
-    """Return how many threads share a row of so many columns in ``nonnegative.cu``."""
+    """Return the number of threads that share a row of `rank` columns in ``nonnegative.cu``."""
     return 32 if rank > 64 else next(count for count in (4, 8) if 8 * count >= rank)
 
 
 def coordinate_macros(
     inputs: int, dtype: np.dtype[Any], lanes: int, width: int, column: int, atomic: bool, double: bool = False
 ) -> dict[str, Any]:
-    """Return the macros with which ``coordinates.cu`` is compiled; see there."""
+    """Return the macros of ``coordinates.cu``."""
     types = {"STORED": REALS[dtype], "REAL": "double" if double else REALS[dtype]}
     return {"INPUTS": inputs, **types, "LANES": lanes, "WIDTH": width, "COLUMN": column, "ATOMIC": int(atomic)}

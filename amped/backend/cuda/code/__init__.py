@@ -1,1 +1,1 @@
-"""How CUDA kernels are compiled for a layout; needs no GPU or CuPy."""
+"""Compile-time parameters of CUDA kernels for each layout. Needs neither a GPU nor CuPy."""

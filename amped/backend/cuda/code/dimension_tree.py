@@ -1,4 +1,4 @@
-"""How long products with one factor matrix take that serve two modes of an order-3 block; needs no GPU."""
+"""Cost model of dimension trees: products with one factor matrix that serve two modes of an order-3 block."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from ...ops.dimension_tree import (
 from ..source import REALS
 from .dense import MOST_GAP, PRODUCTS, READ, whole_row
 
-LINK = 55e9  # bytes a second from the host to an H200
-CALLS = 2e-5  # seconds that the work on a block of a partial result takes beside what its numbers take
-ROWS = 2  # of an output that a thread computes in dimension_tree.cu
-WARP, VECTOR = 32, 16  # as there: threads, and bytes that each reads at once
-MOST_BLOCKS = 528  # of threads that contract a partial result, about
-TILED = 32  # rows that cuBLAS computes at least
+LINK = 55e9  # bytes per second from the host to an H200
+CALLS = 2e-5  # seconds of fixed overhead per block of a partial result
+ROWS = 2  # rows of the output that a thread of dimension_tree.cu computes
+WARP, VECTOR = 32, 16  # as in dimension_tree.cu: threads of a warp, and bytes that each reads at once
+MOST_BLOCKS = 528  # approximate number of thread blocks that contract a partial result
+TILED = 32  # cuBLAS computes at least this many rows
 
 
 def pairs_on_gpu(form: BlockForm) -> DimensionTree | None:
-    """Return how partial results fit the workspace; None if they do not, or are in single precision.
+    """Return the dimension tree that fits the workspace; None if none fits, or in single precision.
 
-    That is multiplied on tensor cores by ``dense_multiply.cu``, which has no products of several matrices.
+    Single precision uses the tensor cores by ``dense_multiply.cu``, which has no batched products.
     """
     if form.dtype != np.float64:
         return None
@@ -42,7 +42,7 @@ def pairs_on_gpu(form: BlockForm) -> DimensionTree | None:
 
 
 def widened(form: BlockForm) -> BlockForm:
-    """Return the form with a last length of whole vectors, if gaps may be: what is added is zero."""
+    """Return the form with the last length padded to whole vectors, if gaps are allowed; padding is zero."""
     if not form.gaps or len(form.lengths) != ORDER:
         return form
     *others, length = form.lengths
@@ -51,29 +51,29 @@ def widened(form: BlockForm) -> BlockForm:
 
 
 def scratch_bytes(form: BlockForm, pairs: DimensionTree) -> int:
-    """Return the bytes of scratch memory, with parts of sums."""
+    """Return the bytes of scratch memory, including partial sums."""
     wide = widened(form)
     return pairs_bytes(wide, pairs) + parts_bytes(form.dtype.itemsize) + last_bytes(wide)
 
 
 def last_bytes(form: BlockForm) -> int:
-    """Return the bytes of the last mode's factor matrix, to which zeros are added, if gaps may be."""
+    """Return the bytes of the last mode's padded factor matrix, if gaps are allowed."""
     return form.lengths[-1] * form.stride * form.dtype.itemsize if form.gaps else 0
 
 
 def parts_bytes(itemsize: int) -> int:
-    """Return the bytes of sums that are added up, at most, of numbers of so many bytes."""
+    """Return an upper bound of the bytes of partial sums of numbers of `itemsize` bytes."""
     return 8 * 2 * MOST_BLOCKS * ROWS * WARP * VECTOR // itemsize
 
 
 def seconds(form: BlockForm, pairs: DimensionTree) -> float:
-    """Return about how long the MTTKRPs of all modes take: half of those of two sweeps, which take three products."""
+    """Return the estimated time of the MTTKRPs of all modes: half the time of two sweeps, which take three products."""
     form = widened(form)
     return sum(_product_seconds(form, pairs, mode) for mode in range(ORDER)) / 2
 
 
 def link_seconds(form: BlockForm) -> float:
-    """Return about how long elements take to come for a pass."""
+    """Return the estimated time to transfer the elements for one pass."""
     return form.elements * form.dtype.itemsize / LINK if form.streamed else 0.0
 
 
@@ -91,5 +91,5 @@ def _product_seconds(form: BlockForm, pairs: DimensionTree, mode: int) -> float:
 
 
 def pair_macros(form: BlockForm) -> dict[str, Any]:
-    """Return the macros with which ``dimension_tree.cu`` is compiled."""
+    """Return the macros of ``dimension_tree.cu``."""
     return {"REAL": REALS[form.dtype], "ROWS": ROWS}

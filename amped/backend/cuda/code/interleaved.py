@@ -1,4 +1,4 @@
-"""How ``interleaved.cu`` is compiled for a layout; needs no GPU or CuPy, so that tests can compile it anywhere."""
+"""Compile-time parameters of ``interleaved.cu``; needs no GPU or CuPy, so tests can compile it anywhere."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ...ops.mttkrp import Share
 from ..layout import VECTOR, Limits, PackedLayout, gains
 from ..source import REALS, unit
 
-MOST_LANES = 16  # threads of a model: 256 bytes of each row
-LEAST_LANES = 8  # of a unit, which has several small models
-MOST_INPUTS = 4  # of which a thread loads the rows of several nonzeros together
+MOST_LANES = 16  # threads per model: 256 bytes of each row
+LEAST_LANES = 8  # threads per unit, which may have several small models
+MOST_INPUTS = 4  # input modes up to which a thread loads rows of several nonzeros together
 
 
 class BlockThreads(NamedTuple):
-    """Threads of a block, blocks of a multiprocessor, and nonzeros whose rows are loaded together."""
+    """Threads per block, blocks per multiprocessor, and nonzeros whose rows are loaded together."""
 
     threads: int
     blocks: int
@@ -33,22 +33,22 @@ def width(dtype: np.dtype[Any]) -> int:
 
 
 def lanes_of(rank: int, dtype: np.dtype[Any]) -> int:
-    """Return the threads that have a row of a model of so many columns: a power of two; 0 if it has too many."""
+    """Return the threads for a row of a model with `rank` columns, a power of two; 0 if it has too many columns."""
     vectors = -(-rank * dtype.itemsize // VECTOR)
     return 1 << (vectors - 1).bit_length() if vectors <= MOST_LANES else 0
 
 
 class Arranged(NamedTuple):
-    """Which columns are computed together.
+    """The columns that are processed together.
 
     Attributes
     ----------
     models : (models, 2) int32 array
-        The first column of each, and the number of its columns.
+        First column and number of columns of each model.
     units : dict
-        By the number of their lanes: (units, 3) int32 arrays. What a unit has, see ``interleaved.cu``.
+        For each number of lanes, the units, (units, 3) int32; see ``interleaved.cu``.
     parts : dict
-        By the same: which of the models are in such units.
+        For each number of lanes, the range of models in its units.
     """
 
     models: NDArray[np.int32]
@@ -57,12 +57,12 @@ class Arranged(NamedTuple):
 
 
 def arranged(groups: Mapping[int, NDArray[np.int64]], dtype: np.dtype[Any]) -> Arranged:
-    """Return the models of groups, those of units of as many lanes one after the other.
+    """Arrange groups of models in units; units with the same number of lanes are consecutive.
 
-    `groups` are by the number of their models: where the columns of each begin.
+    `groups` maps the number of models of a group to the first columns of the groups.
     """
     models, units, parts, number = list[Any](), dict[int, list[Any]](), dict[int, slice](), 0
-    for count, begins in sorted(groups.items()):  # those of many lanes come first
+    for count, begins in sorted(groups.items()):  # most lanes first
         columns = width(dtype) // count
         own = columns * dtype.itemsize // VECTOR
         lanes = max(LEAST_LANES, own)
@@ -79,29 +79,31 @@ def arranged(groups: Mapping[int, NDArray[np.int64]], dtype: np.dtype[Any]) -> A
 
 
 def chosen(share: Share, limits: Limits) -> str:
-    """Return the kernel whose shards are read."""
+    """Return the kernel whose shards are used."""
     return "fibre" if len(share.lengths) > 1 and gains("fibre", share, limits) else "segmented"
 
 
 def threads(layout: PackedLayout) -> BlockThreads:
-    """Return how models are computed; found by timing on an H200."""
+    """Return the thread configuration; found by timing on an H200."""
     double, inputs = layout.share.dtype == np.float64, len(layout.blocks)
     batch = 1 if inputs > MOST_INPUTS else 2 if double or inputs == MOST_INPUTS else 4
     return BlockThreads(128, 3 if double or inputs >= MOST_INPUTS else 4, batch)
 
 
-def macros(layout: PackedLayout, lanes: int, logs: bool = False, how: BlockThreads | None = None) -> dict[str, Any]:
-    """Return the macros with which ``interleaved.cu`` is compiled for units of so many lanes."""
-    how = how or threads(layout)
-    own = {"LANES": lanes, "WIDTH": lanes, "ROWS_OF_MORE": 1, "THREAD_COUNT": how.threads}
-    return dict(layout.macros) | own | {"BLOCKS": how.blocks, "BATCH": how.batch, "LOGS": int(logs)}
+def macros(
+    layout: PackedLayout, lanes: int, logs: bool = False, block_threads: BlockThreads | None = None
+) -> dict[str, Any]:
+    """Return the macros of ``interleaved.cu`` for units of `lanes` lanes."""
+    block_threads = block_threads or threads(layout)
+    own = {"LANES": lanes, "WIDTH": lanes, "ROWS_OF_MORE": 1, "THREAD_COUNT": block_threads.threads}
+    return dict(layout.macros) | own | {"BLOCKS": block_threads.blocks, "BATCH": block_threads.batch, "LOGS": int(logs)}
 
 
 def source(layout: PackedLayout, lanes: int, logs: bool = False) -> CudaSource:
-    """Return the code that computes Phi, or log-likelihoods, of units of so many lanes."""
+    """Return the code that computes Phi, or log-likelihoods, of units of `lanes` lanes."""
     return unit("interleaved", macros(layout, lanes, logs))
 
 
 def sums(dtype: np.dtype[Any]) -> CudaSource:
-    """Return the code of what is done beside."""
+    """Return the code of the auxiliary kernels."""
     return unit("interleaved_sums", {"REAL": REALS[dtype]})

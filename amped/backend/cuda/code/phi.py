@@ -1,4 +1,4 @@
-"""How `phi.cu` is compiled for a layout; needs no GPU or CuPy, so that tests can compile it anywhere."""
+"""Compile-time parameters of `phi.cu`; needs no GPU or CuPy, so tests can compile it anywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUMS = unit("phi_sums", {"SKIPS": 1})
 
 
 def suits(layout: PackedLayout) -> bool:
-    """Return whether `phi.cu` reads such records: no row is in shared memory part by part."""
+    """Return whether `phi.cu` supports such records: staged or fibre layouts must process whole rows."""
     return layout.share.gather == "full" and (layout.panels == 1 or not (layout.tiled or layout.fibre))
 
 
@@ -27,7 +27,7 @@ def team(layout: PackedLayout) -> int:
 
 
 def threads(layout: PackedLayout, most: int) -> int:
-    """Return the threads of a block, in whole warps: at most so many, for rounds of equally many groups."""
+    """Return the threads per block: whole warps, at most `most`, for rounds with equal numbers of groups."""
     whole = max(WARP, team(layout))
     at_once = max(most // whole, 1) * whole // team(layout)
     rounds = -(-layout.groups // at_once)
@@ -35,9 +35,9 @@ def threads(layout: PackedLayout, most: int) -> int:
 
 
 def macros(layout: PackedLayout, logs: bool = False) -> dict[str, Any]:
-    """Return the macros with which `phi.cu` is compiled.
+    """Return the macros of `phi.cu`.
 
-    Registers hold two rows of B beside what an MTTKRP needs: so there are fewer blocks of threads on a multiprocessor.
+    Registers hold two rows of B in addition to those of an MTTKRP, so there are fewer thread blocks per multiprocessor.
     """
     schedule, double, staged = layout.schedule, layout.share.dtype == np.float64, any(layout.staged)
     count = threads(layout, schedule.threads if staged else 2 * schedule.threads)
@@ -45,16 +45,16 @@ def macros(layout: PackedLayout, logs: bool = False) -> dict[str, Any]:
     fewer = 1 if double or inputs > 2 else 2
     blocks = 1 if staged else max(1, (schedule.blocks - fewer) * schedule.threads // count)
     few = inputs == 2 and (double or not staged)
-    batch = schedule.batch if few or inputs > MOST_INPUTS else MOST_BATCH  # a division is waited for
+    batch = schedule.batch if few or inputs > MOST_INPUTS else MOST_BATCH  # hides the latency of the division
     batch = 1 if layout.panels > 1 or (staged and logs) else batch
     return dict(layout.macros) | {"BLOCKS": blocks, "BATCH": batch, "THREAD_COUNT": count, "LOGS": int(logs)}
 
 
 def source(layout: PackedLayout, logs: bool = False) -> CudaSource:
-    """Return the code that computes Phi, or log-likelihoods, of shards of a layout."""
+    """Return the code that computes Phi, or log-likelihoods, for shards of a layout."""
     return unit("phi", macros(layout, logs))
 
 
 def most_blocks(layout: PackedLayout, nnz: int, limits: Limits) -> int:
-    """Return the most blocks of threads that compute a shard of at most so many nonzeros."""
+    """Return an upper bound of the thread blocks for a shard of at most `nnz` nonzeros."""
     return max(most_jobs(layout, nnz, limits), limits.processors * (WAVES + 1))

@@ -1,4 +1,4 @@
-"""How `rowproblems.cu` and `rowsteps.cu` are compiled, for CP-APR and for any loss, and the memory that rows take.
+"""Compile-time parameters of `rowproblems.cu` and `rowsteps.cu`, for CP-APR and any loss, and memory of rows.
 
 Needs no GPU or CuPy.
 """
@@ -18,16 +18,16 @@ from ..layout import Limits, PackedLayout
 from ..source import REALS, compile_options, text
 
 TEAM = 128  # threads of a block, as in rowproblems.cu
-MOST_RANK = 224  # of PDNR: a Cholesky factor in shared memory
-LEAST_TASK = 128  # nonzeros, unless a row has fewer
-TASKS = 8  # for each multiprocessor, of one row that has all nonzeros
-BATCH_BYTES = 64 << 20  # of rows that are solved in step
+MOST_RANK = 224  # of PDNR, whose Cholesky factor is in shared memory
+LEAST_TASK = 128  # least nonzeros of a task, unless the row has fewer
+TASKS = 8  # tasks per multiprocessor if one row had all nonzeros
+BATCH_BYTES = 64 << 20  # state of the rows that are solved together
 LENGTHS = 11
-FACTS, VECTORS = 4, 8  # of a row's state: numbers, and vectors of PQNR
+FACTS, VECTORS = 4, 8  # numbers, and vectors of PQNR, in a row's state
 
 
 class RowCode(NamedTuple):
-    """What the code for rows depends on: columns, the type of factor matrices, and the method."""
+    """The compile-time parameters: number of columns, type of factor matrices, and method."""
 
     rank: int
     dtype: np.dtype[Any]
@@ -35,22 +35,22 @@ class RowCode(NamedTuple):
 
     @property
     def sums(self) -> int:
-        """Numbers that the nonzeros of a row add up to."""
+        """The number of sums over a row's nonzeros."""
         return self.rank + self.newton * self.rank**2 + 2
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the state of a row."""
+        """Bytes of a row's state."""
         return 8 * (2 * self.rank + FACTS + (0 if self.newton else VECTORS * self.rank)) + 4
 
     @property
     def bytes(self) -> int:
-        """Bytes of scratch memory of a task, and of a row that has no other."""
+        """Bytes of scratch memory of a task, and of the row of a single-task row."""
         return 8 * (self.sums + LENGTHS) + self.row_bytes
 
     @property
     def shared_for_passes(self) -> int:
-        """Bytes of shared memory of a block that passes over nonzeros; see `Room` in ``rowproblems.cu``."""
+        """Bytes of shared memory of a thread block of a pass over nonzeros; see `Room` in ``rowproblems.cu``."""
         tile, edge = (32 if self.rank <= 256 else 16), (2 if self.rank <= 24 else 4)
         pitch = -(-self.rank // edge) * edge | 1
         inputs = 8
@@ -58,31 +58,31 @@ class RowCode(NamedTuple):
 
     @property
     def shared_for_steps(self) -> int:
-        """Bytes of shared memory of a block that decides where a row goes; see `Row` in ``rowsteps.cu``."""
+        """Bytes of shared memory of a thread block that computes a step; see `Row` in ``rowsteps.cu``."""
         return 8 * (4 * self.rank + self.newton * self.rank * (self.rank + 1) // 2) + 4 * 2 * self.rank
 
     @property
     def team(self) -> int:
-        """Threads of a block that decides where a row goes."""
+        """Threads of a block that computes a step."""
         return 32 if self.rank <= 64 else TEAM
 
     @property
     def squares(self) -> int:
-        """Blocks of threads that add up second derivatives of a task."""
+        """Thread blocks that sum the second derivatives of a task."""
         side = -(-self.rank // (2 if self.rank <= 24 else 4))
         return -(-side * (side + 1) // 2 // TEAM) if self.newton else 1
 
     def passes(self, layout: PackedLayout) -> dict[str, Any]:
-        """Return the macros with which ``rowproblems.cu`` is compiled for a layout."""
+        """Return the macros of ``rowproblems.cu`` for a layout."""
         return dict(layout.macros) | {"RANK": self.rank, "NEWTON": int(self.newton)}
 
     def steps(self) -> dict[str, Any]:
-        """Return the macros with which ``rowsteps.cu`` is compiled."""
+        """Return the macros of ``rowsteps.cu``."""
         return {"RANK": self.rank, "REAL": REALS[self.dtype], "NEWTON": int(self.newton), "TEAM": self.team}
 
 
 def systems(layout: PackedLayout, code: RowCode, maps: Maps) -> CudaSource:
-    """Return ``rowproblems.cu`` with the formulas of a loss pasted in."""
+    """Return ``rowproblems.cu`` with the formulas of a loss inserted."""
     formulas = {"weight": maps.weight, "curve": maps.curve, "value": maps.value}
     head = "__device__ __forceinline__ double map_{}(double x, double m) {{ return {}; }}\n"
     pasted = "".join(head.format(name, formula.cuda if formula else "0") for name, formula in formulas.items())
@@ -91,7 +91,7 @@ def systems(layout: PackedLayout, code: RowCode, maps: Maps) -> CudaSource:
 
 
 def suits(layout: PackedLayout, method: RowMethod, limits: Limits) -> bool:
-    """Return whether rows are solved from such nonzeros: in the order of rows, and not of too many columns."""
+    """Return whether rows can be solved from such nonzeros: sorted by row, and not too many columns."""
     share, plain = layout.share, not (layout.tiled or layout.fibre) and layout.share.gather == "full"
     code = RowCode(share.stride, share.dtype, method == "pdnr")
     fits = max(code.shared_for_passes, code.shared_for_steps) <= limits.shared
@@ -99,19 +99,19 @@ def suits(layout: PackedLayout, method: RowMethod, limits: Limits) -> bool:
 
 
 def task_size(nnz: int, limits: Limits) -> int:
-    """Return the nonzeros of a task of a shard, at most."""
+    """Return the maximum number of nonzeros of a task of a shard."""
     return max(LEAST_TASK, -(-nnz // (limits.processors * TASKS)))
 
 
 def most_tasks(share: Share, nnz: int, limits: Limits) -> int:
-    """Return the most tasks of so many nonzeros."""
+    """Return an upper bound of the tasks of `nnz` nonzeros."""
     rows: int = min(share.rows.stop - share.rows.start, nnz)
     return rows + min(nnz, limits.processors * TASKS)
 
 
 def batch_tasks(code: RowCode, stride: int, tasks: int, most_of_row: int) -> int:
-    """Return how many of all tasks are in a batch, at most; all of a row's are in one.
+    """Return the maximum number of tasks in a batch; all tasks of a row are in one batch.
 
-    They are no more than there would be of so many columns as are in memory: plans know no others.
+    It does not exceed the number for the padded columns, on which plans are based.
     """
     return min(tasks, max(most_of_row, BATCH_BYTES // code._replace(rank=stride).bytes))

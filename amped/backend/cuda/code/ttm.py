@@ -1,4 +1,4 @@
-"""How ``ttm.cu`` is compiled, and how it cuts nonzeros; needs no GPU or CuPy."""
+"""Compile-time parameters of ``ttm.cu``, and its chunk sizes; needs no GPU or CuPy."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from ...ops.ttm import ProductForm
 from ..source import REALS
 
-VECTOR = 16  # bytes of a thread's load
-THREADS, MOST_LANES = 256, 256  # of a block, and of a group that adds up a chunk
+VECTOR = 16  # bytes that a thread loads at once
+THREADS, MOST_LANES = 256, 256  # of a block, and of a group that processes a chunk
 AHEAD = 8  # nonzeros whose rows are loaded together
-PADDING = 3 * AHEAD  # nonzeros after the last one, which are read and not used
-CHUNK, LARGE_CHUNK = 64, 256  # nonzeros: the longest sum in the matrix's precision
-SLACK = 16  # nonzeros that the end of a chunk is moved by at most, to that of a fibre
-NARROW = 64  # bytes of a row, at most, for large chunks: then a chunk has few threads
-LARGE = 1 << 25  # nonzeros from which large chunks are enough to fill a GPU
+PADDING = 3 * AHEAD  # nonzeros after the last one that are read but not used
+CHUNK, LARGE_CHUNK = 64, 256  # nonzeros: longest sum in the matrix's precision
+SLACK = 16  # largest shift of a chunk's end, in nonzeros, to the end of a fibre
+NARROW = 64  # bytes of a row up to which chunks may be large, because few threads process a chunk
+LARGE = 1 << 25  # nonzeros from which large chunks suffice to occupy a GPU
 
 
 def vectors(form: ProductForm) -> int:
@@ -23,17 +23,17 @@ def vectors(form: ProductForm) -> int:
 
 
 def lanes(form: ProductForm) -> int:
-    """Return the threads that add up a chunk."""
+    """Return the threads that process a chunk."""
     return min(MOST_LANES, form.width * vectors(form))
 
 
 def groups(form: ProductForm) -> int:
-    """Return the chunks of a block of threads."""
+    """Return the chunks per thread block."""
     return THREADS // lanes(form)
 
 
 def macros(form: ProductForm) -> dict[str, Any]:
-    """Return the macros of ``ttm.cu``; see there."""
+    """Return the macros of ``ttm.cu``."""
     sizes = {"VECTORS": vectors(form), "LANES": lanes(form), "GROUPS": groups(form), "AHEAD": AHEAD}
     return {"REAL": REALS[form.dtype], "WIDTH": form.width, **sizes}
 

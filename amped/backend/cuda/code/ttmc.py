@@ -1,4 +1,4 @@
-"""How code of TTMc is compiled: how threads share a row of the result; needs no GPU or CuPy."""
+"""Compile-time parameters of the TTMc kernels: how threads share a row of the result; needs no GPU or CuPy."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from ..layout import VECTOR
 from ..source import REALS
 
 THREADS, MOST_LANES, WARP = 128, 32, 32
-USUAL = 32  # columns: with more, code in double precision takes more registers
-SHORT = 3  # input modes; with more, a thread takes as many registers as there are
+USUAL = 32  # columns; with more, double-precision code needs more registers
+SHORT = 3  # input modes; with more, a thread uses all available registers
 FASTEST = {np.dtype(np.float32): (8, 4, 4), np.dtype(np.float64): (16, 2, 3)}
-"""Of `WalkedCode`, on an H200, of (4, 4, 5), (4, 2, 6), (8, 2, 4), (8, 4, 4), (8, 8, 3), (16, 2, 3) and others."""
-DOUBLED = 8, 2, 2  # of numbers in single precision that are summed in double precision: as many registers
-LEAST_CHUNK, WAVES = 64, 8  # nonzeros of a chunk at least; groups for each that can be there
-ALIGNED = 16  # nonzeros: a chunk begins with a whole batch
-RESIDENT = 512  # threads of a multiprocessor
-OF_TILE, MOST_PARTS = 8, 4  # columns of a tile of a product; those of a mode that a thread has, at most
-MOST_TILES = 16  # that a warp adds up
+"""(sums, batch, blocks) of `WalkedCode`, the fastest on an H200 of about ten that were timed."""
+DOUBLED = 8, 2, 2  # for single-precision numbers summed in double precision, with as many registers
+LEAST_CHUNK, WAVES = 64, 8  # least nonzeros of a chunk; groups per resident group
+ALIGNED = 16  # nonzeros: chunks begin with a whole batch
+RESIDENT = 512  # threads per multiprocessor
+OF_TILE, MOST_PARTS = 8, 4  # columns of a tile of a product; most columns of a mode per thread
+MOST_TILES = 16  # tiles per warp, at most
 
 
 @dataclass(frozen=True)
 class TtmcCode(ABC):
-    """The code for input factor matrices of so many columns."""
+    """The code for input factor matrices with `ranks` columns."""
 
     ranks: tuple[int, ...]
     dtype: np.dtype[Any]
 
     source: ClassVar[str]  # see `source.unit`
-    most: ClassVar[int]  # nonzeros of a chunk
+    most: ClassVar[int]  # maximum nonzeros of a chunk
 
     @property
     @abstractmethod
     def macros(self) -> dict[str, Any]:
-        """The macros with which it is compiled; see there."""
+        """The macros of the source."""
 
     @property
     @abstractmethod
@@ -50,7 +50,7 @@ class TtmcCode(ABC):
 
     @property
     def vector(self) -> int:
-        """Numbers of 16 bytes."""
+        """Numbers per 16 bytes."""
         return VECTOR // self.dtype.itemsize
 
     @property
@@ -70,7 +70,7 @@ class TtmcCode(ABC):
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The macros of ``ttmc_rows.cuh``, but for the nonzeros that a thread loads at once."""
+        """The macros of ``ttmc_rows.cuh``, except the batch size."""
         return {
             "STORED": REALS[self.dtype], "REAL": REALS[self.dtype],
             "INPUTS": len(self.ranks), "RANKS": ",".join(map(str, self.ranks)),
@@ -79,7 +79,7 @@ class TtmcCode(ABC):
 
     @property
     def panels(self) -> int:
-        """Groups that share a chunk's columns."""
+        """Groups that share the columns of a chunk."""
         return math.prod(int(self.macros[f"PANELS_{each}"]) for each in "BCW")
 
     def chunk(self, nnz: int, processors: int) -> int:
@@ -88,11 +88,11 @@ class TtmcCode(ABC):
         return min(self.most, max(LEAST_CHUNK, -(-nnz // (groups * ALIGNED)) * ALIGNED))
 
     def chunks(self, nnz: int, processors: int) -> int:
-        """Return how many there are."""
+        """Return the number of chunks."""
         return -(-nnz // self.chunk(nnz, processors))
 
     def carry_bytes(self, nnz: int, processors: int) -> int:
-        """Return the bytes of what chunks carry."""
+        """Return the bytes of the chunks' carries."""
         return 8 * self.width * self.chunks(nnz, processors)
 
 
@@ -101,10 +101,10 @@ class WalkedCode(TtmcCode):
     """The code of ``ttmc.cu``."""
 
     source, most = "ttmc", 1024
-    sums: int  # vectors of a row that a thread holds
-    batch: int  # of nonzeros that are loaded together
-    blocks: int  # of threads that a multiprocessor is to have room for
-    real: np.dtype[Any]  # of products and short sums
+    sums: int  # vectors of a row per thread
+    batch: int  # nonzeros loaded together
+    blocks: int  # target of thread blocks per multiprocessor
+    real: np.dtype[Any]  # type of products and short sums
 
     @cached_property
     def macros(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class WalkedCode(TtmcCode):
 
     @property
     def _least_blocks(self) -> int:
-        """The blocks that a multiprocessor has room for; fewer where threads would spill."""
+        """The thread blocks per multiprocessor; fewer if threads would spill registers."""
         if len(self.ranks) > SHORT:
             return 1
         return self.blocks if max(self.ranks) <= USUAL or self.real == np.float32 else self.blocks - 1
@@ -135,14 +135,15 @@ class WalkedCode(TtmcCode):
 
 @dataclass(frozen=True)
 class ProductsCode(TtmcCode):
-    """The code of ``ttmc_products.cu``: for two input modes, or three."""
+    """The code of ``ttmc_products.cu``, for two or three input modes."""
 
     source, most, lanes = "ttmc_products", 4096, WARP
 
     @cached_property
     def macros(self) -> dict[str, Any]:
         hb, hc = (_parts(rank) for rank in self.ranks[-2:])
-        small = len(self.ranks) < SHORT and self.dtype == np.float32 and hb * hc <= 4  # or registers run out
+        # Larger tiles run out of registers.
+        small = len(self.ranks) < SHORT and self.dtype == np.float32 and hb * hc <= 4
         hw = min(self.of_w, max(1, MOST_TILES // (hb * hc)))
         return {
             **self.shared, "HB": hb, "HC": hc, "HW": hw, "PANELS_B": -(-self.ranks[-2] // (OF_TILE * hb)),
@@ -152,17 +153,17 @@ class ProductsCode(TtmcCode):
 
 
 def _parts(rank: int) -> int:
-    """Return the columns of a mode that a thread has: those of a power of two, so that they are loaded at once."""
+    """Return the columns of a mode per thread: a power of two, so that they can be loaded at once."""
     needed = -(-rank // OF_TILE)
     return next((count for count in (1, 2) if count >= needed), MOST_PARTS)
 
 
 def walked_code(ranks: Sequence[int], dtype: np.dtype[Any], double: bool = False) -> WalkedCode:
-    """Return the code of ``ttmc.cu`` for input factor matrices of so many columns, perhaps with `double` sums."""
+    """Return the code of ``ttmc.cu`` for input factor matrices of these ranks; `double`: sums in double precision."""
     dtype, real = np.dtype(dtype), np.dtype(np.float64 if double else dtype)
     return WalkedCode(tuple(ranks), dtype, *(FASTEST[dtype] if real == dtype else DOUBLED), real)
 
 
 def products_code(ranks: Sequence[int], dtype: np.dtype[Any]) -> ProductsCode:
-    """Return the code of ``ttmc_products.cu`` for input factor matrices of so many columns."""
+    """Return the code of ``ttmc_products.cu`` for input factor matrices of these ranks."""
     return ProductsCode(tuple(ranks), np.dtype(dtype))

@@ -1,4 +1,4 @@
-"""The sweeps over dense blocks on a GPU: matrix products of cuBLAS or tensor cores, and launching ``dense.cu``."""
+"""Sweeps over dense blocks on a GPU: matrix products by cuBLAS or tensor cores, and launches of ``dense.cu``."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from ..code.dense import (
     multiply_macros,
     multiply_shared,
     multiply_threads,
-    takes_wgmma,
     tiling_of,
+    uses_wgmma,
     wgmma_macros,
     wgmma_shared,
     whole_row,
@@ -38,12 +38,12 @@ from ..device import CudaDevice
 from ..source import by_value, unit
 
 THREADS, WARP = 256, 32  # as in dense.cu
-FILLING = 16  # blocks of threads on a multiprocessor, for what has no order of its own
+FILLING = 16  # thread blocks per multiprocessor for kernels whose work has no natural grid
 FUNCTIONS = "khatri_rao", "contract", "add_up", "add_parts", "widen", "matrix_free"
 
 
 class BlockLaunches:
-    """What launches on a block have in common."""
+    """Launches of the kernels of ``dense.cu`` on a block."""
 
     def __init__(self, form: BlockForm, device: CudaDevice) -> None:
         self.form, self._functions = form, _functions(unit("dense", macros(form)), device.number)
@@ -52,12 +52,12 @@ class BlockLaunches:
         self._most = FILLING * self.processors
 
     def modes(self, factors: Sequence[Array], start: int = 0, count: int | None = None) -> Any:
-        """Return factor matrices as ``dense.cu`` takes them, of mode 0 the rows from `start` on."""
-        places = np.array([factor.data.ptr for factor in factors], np.uint64)
-        places[0] += start * factors[0].strides[0]
+        """Return factor matrices as the argument of ``dense.cu``; of mode 0 the rows from `start` on."""
+        addresses = np.array([factor.data.ptr for factor in factors], np.uint64)
+        addresses[0] += start * factors[0].strides[0]
         lengths = np.array(self.form.lengths, np.int32)
         lengths[0] = lengths[0] if count is None else count
-        return by_value(places, np.append(lengths, np.zeros(len(lengths) % 2, np.int32)))
+        return by_value(addresses, np.append(lengths, np.zeros(len(lengths) % 2, np.int32)))
 
     def khatri_rao(self, modes: Any, group: tuple[int, int], begin: int, rows: int, out: Array) -> None:
         numbers = np.int32(group[0]), np.int32(group[1]), np.int64(begin), np.int64(rows), np.int32(self.form.stride)
@@ -68,7 +68,7 @@ class BlockLaunches:
         self, modes: Any, lengths: tuple[int, ...], group: tuple[int, int], mode: int, partial: Array, parts: Array,
         out: Array, adds: bool,
     ) -> None:  # fmt: skip
-        """Add a partial result of the modes of a group, of such `lengths`, to the MTTKRP of one of them, or set it."""
+        """Contract the partial result of a group of modes of `lengths` to the MTTKRP of one of them, or add it."""
         length, columns = lengths[mode], self.form.stride
         others = math.prod(lengths[slice(*group)]) // length
         if group[1] - group[0] == 1:
@@ -88,12 +88,12 @@ class BlockLaunches:
             self._functions["add_up"]((-(-length * columns // THREADS),), (THREADS,), (parts, *sums, out))
 
     def add_parts(self, parts: Array, count: int, adds: bool, out: Array) -> None:
-        """Add up `count` matrices like `out`, in double precision."""
+        """Sum `count` matrices of the shape of `out` in double precision."""
         numbers = np.int64(out.size), np.int32(count), np.int32(adds)
         self._functions["add_parts"]((-(-out.size // THREADS),), (THREADS,), (parts, *numbers, out))
 
     def matrix_free(self, modes: Any, slab: Array, mode: int, tile: int, adds: bool, out: Array) -> None:
-        """Compute an MTTKRP element by element; a slice that is one tile is stored, others are added."""
+        """Compute an MTTKRP element by element. If a slice is one tile, its sum is stored; otherwise sums are added."""
         length, columns = slab.shape[mode], self.form.stride
         others = slab.size // length
         tile = min(tile, others)
@@ -105,26 +105,26 @@ class BlockLaunches:
 
 
 class StoredProduct:
-    """Products with a Khatri-Rao product that is stored, piece by piece: those of cuBLAS."""
+    """Products with a Khatri-Rao product that is stored in pieces, by cuBLAS."""
 
     def __init__(self, block: BlockLaunches, memory: Array) -> None:
-        """Take `memory`, (rows, stride), for pieces of the Khatri-Rao product."""
+        """`memory`, (rows, stride), is used for the pieces of the Khatri-Rao product."""
         self._block, self._memory, self._double = block, memory, block.form.dtype == np.float64
 
     def run(self, matrix: Array, transposed: bool, piece: GroupPiece, out: Array, adds: bool) -> None:
-        """Queue ``out = matrix @ K``, or that of the transposed matrix; or add that. K are rows from `piece` on."""
+        """Queue ``out = matrix @ K`` (transposed: ``matrix.T @ K``), or add it; K are the rows of `piece`."""
         depth, step = matrix.shape[0 if transposed else 1], self._step(len(out))
         for k in range(0, depth, step):
             rows, parts = self._memory[: min(step, depth - k)], self._memory[step:]
             count = min(len(rows), piece.rows(self._block.form) - k)
             self._block.khatri_rao(piece.modes, piece.group, piece.begin + k, count, rows)
-            if count < len(rows):  # of the zeros behind rows of the matrix
+            if count < len(rows):  # zero rows for the padding of the matrix
                 rows[count:] = 0
             part = matrix[k : k + len(rows)] if transposed else matrix[:, k : k + len(rows)]
             self._multiply(part, rows, parts, out, adds or k > 0, transposed)
 
     def _step(self, rows: int) -> int:
-        """Return how many rows of the Khatri-Rao product are there at once, beside parts of as many `rows` as `out`."""
+        """Return the rows of the Khatri-Rao product per piece, leaving memory for parts of the size of `out`."""
         most = len(self._memory)
         if self._double:
             return most // WHOLE * WHOLE or most
@@ -132,7 +132,7 @@ class StoredProduct:
         return fitting if fitting > DEPTH else min(DEPTH, most)
 
     def _multiply(self, part: Array, rows: Array, parts: Array, out: Array, adds: bool, transposed: bool) -> None:
-        """Queue a product, in single precision as a sum of products that add up few numbers each."""
+        """Queue a product; in single precision as a sum of products over at most `DEPTH` terms."""
         whole = len(rows) // DEPTH
         if self._double or whole < 2:
             end = whole_waves(len(out), out.shape[1], self._block.processors) if transposed else len(out)
@@ -148,10 +148,10 @@ class StoredProduct:
 
 
 class FusedProduct:
-    """Products with a Khatri-Rao product that is made on the way: ``dense_wgmma.cu``, ``dense_multiply.cu``."""
+    """Products with a Khatri-Rao product that is computed on the fly: ``dense_wgmma.cu``, ``dense_multiply.cu``."""
 
     def __init__(self, block: BlockLaunches, memory: Array) -> None:
-        """Take `memory`, (rows, stride), for parts that are added up, of the rows that are cut."""
+        """`memory`, (rows, stride), is used for partial sums of the rows that are cut."""
         self._block, self._memory, self._form = block, memory, block.form
 
     def run(self, matrix: Array, transposed: bool, piece: GroupPiece, out: Array, adds: bool) -> None:
@@ -161,13 +161,13 @@ class FusedProduct:
         tiling = tiling_of(rows, depth, form, block.processors, len(self._memory))
         pitch, size = matrix.strides[0] // matrix.itemsize, matrix.itemsize
         aligned = matrix.strides[0] % 16 == 0 and matrix.data.ptr % 16 == 0
-        if takes_wgmma(form, aligned, block.capability):
+        if uses_wgmma(form, aligned, block.capability):
             last, threads, shared = form.lengths[piece.group[1] - 1], WGMMA_THREADS, wgmma_shared(form, transposed)
             function = _product("dense_wgmma", block.number, **wgmma_macros(form, count, transposed, aligned, last))
         else:
             threads, shared = multiply_threads(form), multiply_shared(form, transposed)
-            given = multiply_macros(form, count, transposed, 16 if aligned else size)
-            function = _product("dense_multiply", block.number, **given)
+            multiply_options = multiply_macros(form, count, transposed, 16 if aligned else size)
+            function = _product("dense_multiply", block.number, **multiply_options)
         numbers = np.int64(pitch), np.int32(rows), np.uint32(depth)
         tiles = by_value(np.array([self._memory.data.ptr], np.uint64), np.array([*tiling[:3], 0], np.uint32))
         arguments = matrix, *numbers, tiles, piece.product(form), np.int32(form.stride), np.int32(adds), out
@@ -177,22 +177,22 @@ class FusedProduct:
 
 
 class GroupPiece(NamedTuple):
-    """Rows of the Khatri-Rao product of a group of modes, from `begin` on."""
+    """Rows of the Khatri-Rao product of a group of modes, starting at `begin`."""
 
     factors: Sequence[Array]
-    modes: Any  # the same as ``dense.cu`` takes them
+    modes: Any  # the factor matrices as the argument of ``dense.cu``
     group: tuple[int, int]
     begin: int
 
     def rows(self, form: BlockForm) -> int:
-        """Return how many there are."""
+        """Return the number of rows."""
         return math.prod(form.lengths[slice(*self.group)]) - self.begin
 
     def product(self, form: BlockForm) -> Any:
-        """Return them as these kernels take them."""
-        places = np.array([factor.data.ptr for factor in self.factors[slice(*self.group)]], np.uint64)
+        """Return the argument `Product` of the multiplying kernels."""
+        addresses = np.array([factor.data.ptr for factor in self.factors[slice(*self.group)]], np.uint64)
         numbers = [*form.lengths[slice(*self.group)], self.begin]
-        return by_value(places, np.array([*numbers, *[0] * (len(numbers) % 2)], np.uint32))
+        return by_value(addresses, np.array([*numbers, *[0] * (len(numbers) % 2)], np.uint32))
 
 
 class SplitSweep:
@@ -208,35 +208,35 @@ class SplitSweep:
         self._fused, kind = fused, FusedProduct if fused else StoredProduct
         self._product = [kind(self._block, matrices[:count]) for count in division.product]
         self._parts = scratch[rows * row :].view(np.float64)
-        self._there = -1  # the group whose partial result is there
+        self._valid_group = -1  # group whose partial result is in memory, or -1
 
-    def _of(self, mode: int) -> int:
+    def _group_of(self, mode: int) -> int:
         return int(mode >= self._division.split)
 
     def reads(self, mode: int) -> bool:
-        return self._there != self._of(mode)
+        return self._valid_group != self._group_of(mode)
 
     def changed(self, mode: int) -> None:
-        if self._there == 1 - self._of(mode):
-            self._there = -1
+        if self._valid_group == 1 - self._group_of(mode):
+            self._valid_group = -1
 
     def kept(self) -> Hashable:
-        return None if self._there < 0 else self._there
+        return None if self._valid_group < 0 else self._valid_group
 
     def resume(self, kept: Hashable) -> None:
         assert kept is None or isinstance(kept, int)
-        self._there = -1 if kept is None else kept
+        self._valid_group = -1 if kept is None else kept
 
     def begin(self, mode: int, factors: Sequence[Array], out: Array) -> None:
-        self._there = -1
-        if not self._division.whole(self._of(mode), self._form):
+        self._valid_group = -1
+        if not self._division.whole(self._group_of(mode), self._form):
             out.fill(0)
 
     def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
-        (self._add_to_second if self._of(mode) else self._add_to_first)(mode, slab, start, factors, out)
+        (self._add_to_second if self._group_of(mode) else self._add_to_first)(mode, slab, start, factors, out)
 
     def _add_to_first(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
-        """Multiply rows of X, those of the slab, with the Khatri-Rao product of the second group."""
+        """Multiply rows of X, those of the slab, by the Khatri-Rao product of the second group."""
         whole = self._division.whole(0, self._form)
         each = math.prod(slab.shape[1 : self._division.split])
         matrix, piece = self._matrix(slab), self._piece(factors, 1, 0)
@@ -250,7 +250,7 @@ class SplitSweep:
                 self._contract_piece(mode, 0, start + i, count, target, factors, out)
 
     def _add_to_second(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
-        """Multiply X^T, columns of the slab, with the Khatri-Rao product of the first group."""
+        """Multiply X^T, whose columns are those of the slab, by the Khatri-Rao product of the first group."""
         split, whole = self._division.split, self._division.whole(1, self._form)
         each, inside, length = math.prod(slab.shape[1:split]), math.prod(slab.shape[split + 1 :]), slab.shape[split]
         matrix, piece = self._matrix(slab), self._piece(factors, 0, start * each)
@@ -266,7 +266,7 @@ class SplitSweep:
             self._contract_piece(mode, 1, i, count, target, factors, out)
 
     def _matrix(self, slab: Array) -> Array:
-        """Return a slab as a matrix, for cuBLAS with the zeros behind its rows that make them whole vectors."""
+        """Return a slab as a matrix; for cuBLAS including the zero padding of its rows to whole vectors."""
         matrix = slab.reshape(math.prod(slab.shape[: self._division.split]), -1)
         rows, columns = len(matrix), whole_row(self._form, self._division.split)
         if self._fused or columns * matrix.itemsize > matrix.strides[0]:
@@ -279,7 +279,7 @@ class SplitSweep:
     def _contract_piece(
         self, mode: int, group: int, start: int, count: int, partial: Array, factors: Sequence[Array], out: Array
     ) -> None:
-        """Contract a piece of a partial result: some indices of the group's first mode."""
+        """Contract a piece of a partial result: a range of indices of the group's first mode."""
         first, end = self._groups[group]
         lengths = list(self._form.lengths)
         lengths[first] = count
@@ -289,10 +289,10 @@ class SplitSweep:
         self._block.contract(modes, tuple(lengths), (first, end), mode, partial, self._parts, target, True)
 
     def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:
-        group = self._of(mode)
+        group = self._group_of(mode)
         if not self._division.whole(group, self._form):
             return
-        self._there = group
+        self._valid_group = group
         modes, lengths = self._block.modes(factors), self._form.lengths
         self._block.contract(modes, lengths, self._groups[group], mode, self._partial[group], self._parts, out, False)
 
@@ -315,7 +315,7 @@ class MatrixFreeSweep:
         self._block.matrix_free(modes, slab, mode, self._tile, mode > 0, target)
 
     def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:
-        """See `Sweep`: all is there."""
+        """See `Sweep`: nothing remains to be done."""
 
     def changed(self, mode: int) -> None:
         """See `Sweep`: nothing is kept."""
@@ -328,7 +328,7 @@ class MatrixFreeSweep:
 
 
 class ModeByMode:
-    """A division of its own for each mode, and nothing that is kept: GenTen's MTTKRP-GEMM. See `Sweep`."""
+    """A separate division for each mode, without reuse between modes: GenTen's MTTKRP-GEMM. See `Sweep`."""
 
     def __init__(self, form: BlockForm, divisions: Sequence[Division], scratch: Array, device: CudaDevice) -> None:
         self._sweeps = [SplitSweep(form, division, scratch, device, False) for division in divisions]
@@ -356,8 +356,8 @@ class ModeByMode:
 
 
 def pack(factors: Sequence[Array], lengths: Sequence[int]) -> Any:
-    places = np.array([factor.data.ptr for factor in factors], np.uint64)
-    return by_value(places, np.array([*lengths, *[0] * (len(lengths) % 2)], np.int32))
+    addresses = np.array([factor.data.ptr for factor in factors], np.uint64)
+    return by_value(addresses, np.array([*lengths, *[0] * (len(lengths) % 2)], np.int32))
 
 
 @cache
@@ -368,7 +368,7 @@ def _functions(source: Any, device: int) -> dict[str, Any]:
 
 @cache
 def _product(name: str, device: int, **options: Any) -> Any:
-    """Return a kernel that multiplies, of a file of its own, on the current device."""
+    """Return the multiplying kernel of a source file on the current device."""
     function = load(unit(name, options)).get_function("multiply_block")
     allow_shared(function)
     return function

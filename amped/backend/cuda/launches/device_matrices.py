@@ -127,7 +127,7 @@ class DeviceMatrices:
         grams = held.grams.get() if xp is np else held.grams
         product = xp.prod(grams[others], axis=0)
         if not bool(xp.all(xp.isfinite(product))):
-            return  # `prepare` has said so
+            return  # `prepare` has raised the flag
         each = xp.arange(len(product))
         product[each, each] += self._ridge(mode)
         inverse, condition = pseudo_inverse(product, CUTOFF, xp)

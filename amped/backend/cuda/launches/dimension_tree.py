@@ -1,4 +1,4 @@
-"""Products of order-3 blocks with one factor matrix on a GPU: ``dimension_tree.cu``. See `DimensionTreeSweep`."""
+"""Products of order-3 blocks with one factor matrix on a GPU by ``dimension_tree.cu``. See `DimensionTreeSweep`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..code.dimension_tree import MOST_BLOCKS, ROWS, VECTOR, WARP, last_bytes, p
 from ..source import unit
 
 THREADS = 256  # as in dimension_tree.cu
-LEAST_CHUNK = 32  # numbers of a column
+LEAST_CHUNK = 32  # rows per chunk, at least
 
 
 class PairProducts:
     """See `Products`."""
 
     def __init__(self, form: BlockForm, scratch: Array, device: int) -> None:
-        """Take `scratch`, float64, for sums that are added up and a factor matrix; `device` is its number."""
+        """`scratch`, float64, is used for partial sums and a factor matrix; `device` is the number of the device."""
         self._columns, self._last = form.stride, form.lengths[-1]
         end = last_bytes(form) // scratch.itemsize
         self._wide, self._parts = scratch[:end].reshape(end // form.stride, form.stride), scratch[end:]
@@ -38,14 +38,14 @@ class PairProducts:
 
     def multiply(self, matrix: Array, factor: Array, out: Array, adds: bool, transposed: bool) -> None:
         depth = matrix.shape[0 if transposed else 1]
-        blas.multiply(matrix, self._with_zeros(factor, depth), out, adds, transposed)
+        blas.multiply(matrix, self._padded(factor, depth), out, adds, transposed)
 
     def multiply_each(self, matrices: Array, factor: Array, out: Array, transposed: bool) -> None:
         depth = matrices.shape[1 if transposed else 2]
-        blas.multiply_each(matrices, self._with_zeros(factor, depth), out, transposed)
+        blas.multiply_each(matrices, self._padded(factor, depth), out, transposed)
 
-    def _with_zeros(self, factor: Array, rows: int) -> Array:
-        """Return a factor matrix with so many rows."""
+    def _padded(self, factor: Array, rows: int) -> Array:
+        """Return a factor matrix padded with zero rows."""
         if len(factor) == rows:
             return factor
         wide = self._wide[:rows]

@@ -1,4 +1,4 @@
-"""The small matrices of CP-ALS where they have many columns: compiling and launching ``equations_large.cu``."""
+"""The normal equations of CP-ALS for large ranks: compiling and launching ``equations_large.cu``."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ..source import REALS, by_value, unit
 from .device_matrices import DeviceMatrices, addresses, strides_of
 
 THREADS, COLUMNS = 256, 32  # as in block_cholesky.cuh and equations_large.cu
-SIDES = 64, 32  # rows and columns of a square
-STATIC_SHARED = 4 << 10  # bytes at most, of a block of threads that sweeps, beside squares
+SIDES = 64, 32  # rows and columns of a square submatrix
+STATIC_SHARED = 4 << 10  # bytes of static shared memory of a sweeping thread block, at most
 DOT_BLOCKS, FIT_BLOCKS = 64, 128
-EACH = 8  # numbers of a thread, where each is computed for itself
+EACH = 8  # numbers per thread in elementwise kernels
 MOST_BLOCKS = 1024
 
 
@@ -114,23 +114,23 @@ class WideEquations(DeviceMatrices):
 
 
 def swept_bytes(side: int) -> int:
-    """Return the shared memory of a block of threads that sweeps: three squares."""
+    """Return the shared memory of a sweeping thread block: three squares."""
     return 8 * 3 * side * (side + 4)
 
 
 def side_of(device: CudaDevice) -> int:
-    """Return the rows of a square: the most that a block of threads has shared memory for."""
+    """Return the rows of a square: the larger size if shared memory allows."""
     large, small = SIDES
     return large if swept_bytes(large) + STATIC_SHARED <= device.limits.shared else small
 
 
 def parts_of(squares: int) -> int:
-    """Return how many numbers are left to be added up, at most."""
+    """Return the maximum number of partial sums."""
     return 3 * squares * (squares + 1) // 2 + squares + 2 * FIT_BLOCKS
 
 
 def wide_bytes(rank: int, side: int) -> int:
-    """Return the device memory that `WideEquations` take beside what they hold."""
+    """Return the device memory of `WideEquations` in addition to the equations' state."""
     squares = -(-rank // side)
     return 8 * (2 * (squares * side) ** 2 + parts_of(squares) + DOT_BLOCKS * rank)
 
@@ -142,7 +142,7 @@ def wide_unit(dtype: np.dtype[Any], side: int) -> CudaSource:
 @cache
 def _compiled(dtype: np.dtype[Any], side: int, device: int) -> LargeEquationsCode:
     module = load(wide_unit(dtype, side))
-    found = LargeEquationsCode(*map(module.get_function, LargeEquationsCode._fields))
-    for function in (found.sweep, found.finish):
+    code = LargeEquationsCode(*map(module.get_function, LargeEquationsCode._fields))
+    for function in (code.sweep, code.finish):
         allow_shared(function)
-    return found
+    return code

@@ -1,4 +1,4 @@
-"""Rows that are solved in step on a GPU: their state, tasks, and launches of ``rowproblems.cu`` and ``rowsteps.cu``."""
+"""Rows solved together on a GPU: their state, tasks, and launches of ``rowproblems.cu`` and ``rowsteps.cu``."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from ..shard import CudaShard
 from ..source import by_value, unit
 
 WARP = 32
-DONE = 2  # a row's status, as in rowsteps.cu
+DONE = 2  # status of a row, as in rowsteps.cu
 NOWHERE = np.uint64(0)
 Ints = NDArray[np.int32]
 
 
 class RowTasks(NamedTuple):
-    """Parts of some rows' nonzeros, on the device; int32.
+    """Parts of rows' nonzeros, int32 arrays on the device.
 
-    The tasks of row k are from ``first[k]`` to ``first[k + 1]``. A batch may be some of the rows: the first task that
-    is in it is number `begin` of all, its row number `begin_row`.
+    The tasks of row k are ``first[k]`` to ``first[k + 1]``. In a batch of the rows, numbers still count all tasks: its
+    first task is number `begin`, its first row number `begin_row`.
     """
 
-    row: Array  # (tasks,), of each: its row's place
-    start: Array  # (tasks,), the first nonzero
-    stop: Array  # (tasks,), the end
+    row: Array  # (tasks,) position of the task's row
+    start: Array  # (tasks,) first nonzero
+    stop: Array  # (tasks,) end of the nonzeros
     first: Array  # (rows + 1,)
     begin: int = 0
     begin_row: int = 0
 
     @property
     def nbytes(self) -> int:
-        """The bytes that all take."""
+        """Size in bytes."""
         return sum(array.nbytes for array in self[:4])
 
     @property
     def packed(self) -> Any:
-        """What kernels take, as `Tasks` in ``rowproblems.cu``."""
+        """The tasks as `Tasks` in ``rowproblems.cu``."""
         fields = np.dtype([("arrays", "u8", (3,)), ("first", "i4")], align=True)
         return by_value(np.array([([array.data.ptr for array in self[:3]], self.begin_row)], fields))
 
     def part(self, rows: slice, tasks: slice) -> RowTasks:
-        """Return those of a batch."""
+        """Return the tasks of a batch of rows."""
         row, start, stop = (array[tasks] for array in self[:3])
         return RowTasks(row, start, stop, self.first[rows.start : rows.stop + 1], tasks.start, rows.start)
 
@@ -67,7 +67,7 @@ def cut_tasks(starts: Ints, stops: Ints, places: Ints, size: int) -> tuple[RowTa
 
 
 class RowState:
-    """Rows on their way, (count, ...); see `RowState` in ``rowsteps.cu``.
+    """The state of rows being solved; see `State` in ``rowsteps.cu``.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class RowState:
     """
 
     def __init__(self, code: RowCode, count: int, memory: Array) -> None:
-        """Take ``count * code.row_bytes`` bytes of `memory`, uint8."""
+        """Use ``count * code.row_bytes`` bytes of `memory`, uint8."""
         self.code, self.count = code, count
         widths = code.rank, code.rank, FACTS, 0 if code.newton else VECTORS * code.rank
         ends = np.cumsum([0, *widths]) * count
@@ -87,17 +87,17 @@ class RowState:
 
 
 class RowPasses:
-    """Passes over the nonzeros of a shard."""
+    """Launches of passes over the nonzeros of a shard."""
 
     def __init__(self, code: RowCode, shard: CudaShard, inputs: Any, floor: float, device: int) -> None:
         self._code, self._shard, self._inputs, self._floor = code, shard, inputs, np.float64(floor)
         self._functions = _passes(unit("rowproblems", code.passes(shard.layout)), device)
-        self._of = nonzeros_of(shard)
+        self._nonzeros = nonzeros_of(shard)
 
     def add_sums(
         self, tasks: RowTasks, state: RowState, parts: Array, places: Array = None, sums: Array = None
     ) -> None:
-        """Set what the tasks' nonzeros add up to, and add the parts up; see `_gather`."""
+        """Compute the sums of the tasks, and add up the parts of each row; see `_gather`."""
         if not tasks.row.size:
             return
         pointers = state.status, state.rows, parts, self._floor
@@ -108,7 +108,7 @@ class RowPasses:
     def add_changes(
         self, tasks: RowTasks, state: RowState, parts: Array, places: Array = None, sums: Array = None
     ) -> None:
-        """The same with what the objective changes by."""
+        """Compute the tasks' changes of the objective, and add up the parts of each row."""
         if not tasks.row.size:
             return
         pointers = state.status, state.rows, state.direction, parts, self._floor
@@ -116,11 +116,11 @@ class RowPasses:
         self._gather(tasks, state, parts, LENGTHS, places, sums)
 
     def _pass(self, function: Any, grid: tuple[int, ...], tasks: RowTasks, pointers: tuple[Any, ...]) -> None:
-        arguments = self._inputs, self._of, tasks.packed, *pointers
+        arguments = self._inputs, self._nonzeros, tasks.packed, *pointers
         function(grid, (TEAM,), arguments, shared_mem=self._code.shared_for_passes)
 
     def _gather(self, tasks: RowTasks, state: RowState, parts: Array, width: int, places: Array, sums: Array) -> None:
-        """Add up the parts of rows: at the first of each, or to `sums`, where each row has a place."""
+        """Add up the parts of rows: into the first part of each row, or into `sums` at the rows' `places`."""
         count = tasks.first.size - 1
         numbers = np.int32(tasks.begin), np.int32(count), np.int32(width)
         to = (NOWHERE, state.status, parts) if places is None else (places, state.status, sums)
@@ -129,9 +129,9 @@ class RowPasses:
 
 
 class RowSteps:
-    """Decisions where the rows of a state go, by their sums and changes.
+    """Launches that compute the steps of the rows of a state from their sums and changes.
 
-    Sums are (..., S) float64: those of row k at k, or, where the rows have `tasks`, at the first of its tasks.
+    Sums are (..., S) float64: those of row k are at k, or, if there are `tasks`, at the row's first task.
     """
 
     def __init__(
@@ -143,24 +143,24 @@ class RowSteps:
         self._reuses = np.int32(tasks is not None)
 
     def begin(self, names: Array = None, own: Array = None) -> None:
-        """Begin with rows of `own`, by their names, or with those that are there."""
+        """Start with the rows of `own` called `names`, or with the rows in the state."""
         matrix = (NOWHERE, NOWHERE, np.int64(0)) if own is None else (names, own, np.int64(own.shape[1]))
         self._functions["begin_rows"]((self.state.count,), (self.state.code.team,), (self.state.pointers, *matrix))
 
     def end(self, names: Array, own: Array) -> None:
-        """Write rows to `own`, by their names."""
+        """Write the rows to `own` at `names`."""
         matrix = names, own, np.int64(own.shape[1])
         self._functions["end_rows"]((self.state.count,), (self.state.code.team,), (self.state.pointers, *matrix))
 
     def step(self, number: int, limits: RowLimits) -> None:
-        """Decide where each row goes in pass `number`."""
+        """Compute the step of each row in pass `number`."""
         numbers = *self._slots, np.int32(number), self._reuses, np.float64(limits.tolerance)
         arguments = self.state.pointers, self.sums, *numbers, self._seen
         shared = self.state.code.shared_for_steps
         self._functions["step"]((self.state.count,), (self.state.code.team,), arguments, shared_mem=shared)
 
     def advance(self, number: int) -> None:
-        """Make the step of pass `number`."""
+        """Take the steps of pass `number`."""
         numbers = *self._slots, np.int32(self.state.count), np.int32(number), self._reuses
         arguments = self.state.pointers, self.sums, self.changes, *numbers, self._seen
         self._functions["advance"](
@@ -169,7 +169,7 @@ class RowSteps:
 
 
 def clear_rows(code: RowCode, names: Array, own: Array, seen: Array) -> None:
-    """Set rows of `own` that have no nonzeros to zero."""
+    """Set rows of `own` without nonzeros to zero."""
     if names.size:
         function = _steps(code, cupy.cuda.runtime.getDevice())["clear_rows"]
         function((names.size,), (code.team,), (names, own, np.int64(own.shape[1]), seen))
@@ -185,8 +185,7 @@ def find_rows(code: RowCode, shard: CudaShard, rows: int) -> Ints:
         counts = np.int32(chunks), np.int32(shard.nnz)
         arguments = nonzeros_of(shard), shard.at(MemoryPart.STARTS), shard.at(MemoryPart.RUNS), *counts
         function((-(-chunks // TEAM),), (TEAM,), (*arguments, begins[shard.first_row :]))
-    found: Ints = begins.get()
-    return found
+    return begins.get()  # type: ignore[no-any-return]
 
 
 def nonzeros_of(shard: CudaShard) -> Any:

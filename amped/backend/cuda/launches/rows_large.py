@@ -1,4 +1,4 @@
-"""Rows of factor matrices of many columns, solved by matrix products: compiling and launching ``rows_large.cu``."""
+"""Rows of factor matrices of large rank, solved by matrix products: compiling and launching ``rows_large.cu``."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ..source import REALS, unit
 from .device_matrices import strides_of
 
 THREADS, COLUMNS = 256, 32  # as in rows_large.cu
-LEAST = 32  # rows of a block of threads
-MOST_BLOCKS = 256  # of threads for the same columns: their parts are added up by one
-TALL, BROAD = 128, 64  # numbers that a block of threads computes of a product
-DEEP = 128  # rows, at least, of each of the products that are added up
-FILLING = 2  # blocks of threads on a multiprocessor
+LEAST = 32  # rows of a thread block, at least
+MOST_BLOCKS = 256  # thread blocks for the same columns, whose partial sums are added by one thread
+TALL, BROAD = 128, 64  # rows and columns of a product that a thread block computes
+DEEP = 128  # rows of each of the summed products, at least
+FILLING = 2  # thread blocks per multiprocessor
 NOWHERE = np.uint64(0)
 
 
 class LargeRowsWorkspace(NamedTuple):
-    """Compiled code, and room: for solved rows, (rows, R), for parts of Gram matrices, and for parts of other sums."""
+    """Compiled code, and scratch memory for solved rows, (rows, R), parts of Gram matrices, and parts of other sums."""
 
     store: Any
     add: Any
@@ -39,7 +39,7 @@ class LargeRowsWorkspace(NamedTuple):
 
 
 class ProductSolver:
-    """Solves blocks of rows by products of cuBLAS; suits all. See `Solver`."""
+    """Solves blocks of rows by cuBLAS products, for any rank. See `Solver`."""
 
     name = "products"
     allocates = False
@@ -54,51 +54,51 @@ class ProductSolver:
         prepare([_unit(dtype)])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
-        """See `Solver`: small matrices, and what is made."""
-        return SolverBytes(8 * rank * (4 * rank + sum(self._room(rows, rank))))
+        """See `Solver`: small matrices and the workspace."""
+        return SolverBytes(8 * rank * (4 * rank + sum(self._scratch_rows(rows, rank))))
 
-    def _room(self, rows: int, rank: int) -> tuple[int, int, int]:
-        """Return how many lines of so many columns there is room for: of rows, Gram matrices, and sums."""
+    def _scratch_rows(self, rows: int, rank: int) -> tuple[int, int, int]:
+        """Return the rows, of `rank` columns, of the scratch arrays: solved rows, Gram matrices, and sums."""
         together = min(rows, block_rows(rank))
         count = self._count(together, rank)
         return together + count, count * rank, 2 * MOST_BLOCKS
 
     def _count(self, rows: int, rank: int) -> int:
-        """Return how many products a Gram matrix is the sum of: one of few numbers leaves most processors idle."""
+        """Return the number of products whose sum is the Gram matrix; one small product would leave processors idle."""
         blocks = -(-rank // TALL) * -(-rank // BROAD)
         return max(1, min(rows // DEEP, FILLING * self._processors // blocks))
 
     def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> LargeRowsWorkspace:
-        room = [cupy.empty((lines, rank), np.float64) for lines in self._room(rows, rank)]
-        return LargeRowsWorkspace(*_compiled(dtype, self._number), *room)
+        scratch = [cupy.empty((lines, rank), np.float64) for lines in self._scratch_rows(rows, rank)]
+        return LargeRowsWorkspace(*_compiled(dtype, self._number), *scratch)
 
     def run(self, made: LargeRowsWorkspace, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        """See `Solver`; rows on the current stream, sums beside it: the next MTTKRP wants rows alone."""
+        """See `Solver`. Rows use the current stream, sums the side stream: the next MTTKRP needs only the rows."""
         for block in blocks_of(len(source), block_rows(source.shape[1])):
-            self._device.wait_side()  # what is added up of the rows before
+            self._device.wait_side()  # sums of the previous rows
             self._run(made, source[block], inverse, target[block], sums)
 
     def _run(self, made: LargeRowsWorkspace, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
         rows, rank = source.shape
         count = self._count(rows, rank)
-        every = -(-rows // count) * count  # as many for each product
+        padded_rows = -(-rows // count) * count  # equally many rows for each product
         multiply(source, inverse, made.solved[:rows], False, False)
         across = -(-rank // COLUMNS)
-        blocks = min(-(-every // LEAST), MOST_BLOCKS, max(1, 8 * self._processors // across))
+        blocks = min(-(-padded_rows // LEAST), MOST_BLOCKS, max(1, 8 * self._processors // across))
         strides = strides_of(source, target)
-        numbers = np.int64(rows), np.int64(every), np.int32(rank), np.int32(sums.dots is not None)
+        numbers = np.int64(rows), np.int64(padded_rows), np.int32(rank), np.int32(sums.dots is not None)
         arguments = source, strides[0], made.solved, target, strides[1], *numbers, made.lines
         made.store((blocks, across), (THREADS,), arguments)
         with self._device.side_stream():
-            self._add(made, made.solved[:every], count, blocks, sums)
+            self._add(made, made.solved[:padded_rows], count, blocks, sums)
 
     def _add(self, made: LargeRowsWorkspace, solved: Array, count: int, blocks: int, sums: Sums) -> None:
-        """Add the Gram matrix of what is stored, and what `blocks` of threads have added up."""
+        """Add the Gram matrix of the stored rows, and the partial sums of the thread blocks."""
         rank = solved.shape[1]
         if count == 1:
-            multiply(solved, solved, sums.gram, True, True, beside=True)
+            multiply(solved, solved, sums.gram, True, True, concurrent=True)
         else:
-            multiply_parts(solved, solved, made.grams, count, rank, True, beside=True)
+            multiply_parts(solved, solved, made.grams, count, rank, True, concurrent=True)
         entries = 2 * rank + (rank * rank if count > 1 else 0)
         dots = NOWHERE if sums.dots is None else sums.dots
         grams = made.grams, np.int32(count if count > 1 else 0)
