@@ -23,6 +23,7 @@ from . import (
     nonnegative,
     phi,
     readme,
+    regression,
     reliability,
     scan,
     spttm,
@@ -46,6 +47,7 @@ BENCHMARKS = {
     "nonnegative": nonnegative,
     "figures": figures,
     "readme": readme,
+    "regression": regression,
     "reliability": reliability,
     "scan": scan,
     "spttm": spttm,
@@ -66,8 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         try:
             if getattr(args, "output", None):  # fail before measuring
-                args.output.mkdir(parents=True, exist_ok=True)
-                TemporaryFile(dir=args.output).close()
+                folder = args.output.parent if args.output.suffix == ".json" else args.output
+                folder.mkdir(parents=True, exist_ok=True)
+                TemporaryFile(dir=folder).close()
             BENCHMARKS[args.benchmark].run(args)
         except (InputError, OSError) as error:
             raise SystemExit(f"bench: {error}") from None
