@@ -21,9 +21,10 @@ from ..options import OptionNames, Options, with_options
 from ..parallel.calls import collective
 from ..parallel.mpi import together, world
 from ..report.text import low_fit
-from ..runs.assembly import Tensor, counts, decomposition, opened, place, start
+from ..runs.assembly import Tensor, counts, decomposition, place, start
 from ..runs.compression import cp_start
 from ..runs.run import RunParams
+from ..runs.session import opened
 from .arguments import ARGUMENTS, argument_options
 from .sessions import SideOutputs, session
 
@@ -121,7 +122,7 @@ def cp_als(
     """
     budget, chosen = Budget(max_iters), Options(**options)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]  # which are text by now
-    with session(X, rank, starts, side, chosen, deadline, verbose) as call:
+    with session(X, chosen, deadline, verbose, side, rank, starts) as call:
         comm, machine, source = call.comm, call.machine, call.source
         wanted = ConstraintParams(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
         constraints = wanted.of(len(source.shape))
@@ -223,7 +224,7 @@ def cp_apr(
     budget, chosen = Budget(max_iters * inner_iters), Options(**options)
     asked = Poisson(tol, inner_iters, kappa, kappa_tol, eps, method, mu_iters)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
-    with session(X, rank, starts, side, chosen, deadline, verbose) as call:
+    with session(X, chosen, deadline, verbose, side, rank, starts) as call:
         with call.reporter.loading():
             apr = counts(call.source, rank, call.machine, chosen, asked, budget, init)
         params = RunParams(max_iters, tol, seed, init, starts, deadline)

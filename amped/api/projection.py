@@ -27,9 +27,10 @@ from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import PLAIN, Argument, collective
 from ..parallel.mpi import on_root, share, world
-from ..runs.assembly import Tensor, begin, counts, decomposition, opened
+from ..runs.assembly import Tensor, begin, counts, decomposition
 from ..runs.compression import core_operator
 from ..runs.scanning import LOSSES
+from ..runs.session import opened
 from .arguments import ARGUMENTS, argument_options
 
 

@@ -9,12 +9,11 @@ from ..errors import InputError
 from ..models.scanned import ScannedRank
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
-from ..parallel.mpi import world
-from ..report.console import telling
 from ..report.scan_text import ScanTable
-from ..runs.assembly import Tensor, opened
+from ..runs.assembly import Tensor
 from ..runs.scanning import LOSSES, Scan, ScanParams, ranks_of, scanned
 from .arguments import ARGUMENTS, argument_options
+from .sessions import session
 
 
 def _loss(name: str, given: Any) -> str:
@@ -95,17 +94,16 @@ def scan(
     >>> scan(X, range(1, 9)).suggestion  # doctest: +SKIP
     """
     asked = ScanParams(tuple(ranks), starts, seed, loss, nonnegative, max_iters, tol, halves)  # type: ignore[arg-type]
-    comm = world()
     chosen = Options(**options)
-    with telling(comm, verbose) as teller, opened(X, comm, chosen, deadline, teller) as (machine, source):
-        teller.machine(machine, chosen.precision)
-        table = ScanTable(teller.display)
+    with session(X, chosen, deadline, verbose) as call:
+        call.reporter.machine(call.machine, chosen.precision)
+        table = ScanTable(call.display)
 
         def tell(tried: ScannedRank) -> None:
             table(tried)
             if callback is not None:
                 callback(tried)
 
-        found = scanned(source, machine, chosen, asked, tell)
+        found = scanned(call.source, call.machine, chosen, asked, tell)
         table.end(found.suggestion)
         return found

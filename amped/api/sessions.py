@@ -4,37 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from partitioner.host.stages import STAGES
 
-from ..backend.exchange import Machine
 from ..errors import InputError
 from ..files import Outputs, check_apart
 from ..methods.starts import Decomposition
 from ..models.history import M
-from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, world
-from ..report.console import RunReporter, telling
 from ..report.metrics import Metrics
 from ..report.record import init_told
 from ..runs import checkpoint
-from ..runs.assembly import Tensor, opened
-from ..runs.run import Callback, CheckpointParams, Reporting, Run, RunObserver, RunParams
+from ..runs.assembly import Tensor, watched
+from ..runs.run import Callback, CheckpointParams, RunParams
+from ..runs.session import Session
 
 
 class SideOutputs(NamedTuple):
     """What a decomposition writes while it runs. See `cp_als`."""
 
-    checkpoint: str | None
-    every: int
-    resume: bool
-    metrics: str | None
+    checkpoint: str | None = None
+    every: int = 1
+    resume: bool = False
+    metrics: str | None = None
 
     def claim(self, outputs: Outputs, rank: Any, starts: int) -> Metrics:
         """Claim the files; return the metrics. A `rank` of None is not known yet. On rank 0."""
@@ -65,6 +63,9 @@ class SideOutputs(NamedTuple):
         return CheckpointParams(Path(self.checkpoint), partial(_check_start, seed, init), self.every, self.resume)
 
 
+NOTHING_BESIDE = SideOutputs()
+
+
 def _check_start(seed: int, init: str | None, origin: checkpoint.Origin, path: Path) -> None:
     """Raise `InputError` if a call names another start than the one from which the checkpoint's run began."""
     same = not origin.init and seed == origin.seed if init is None else origin.init in (init, "")
@@ -77,26 +78,28 @@ def _start_text(seed: int, init: str | None) -> str:
     return f"seed {seed}" if init is None else f"init {init!r}" if init else "matrices as init"
 
 
-class Session(NamedTuple):
-    """What a call computes with, and what it reports to."""
+class CallSession(Session):
+    """The session of a Python function."""
 
-    comm: Comm
-    machine: Machine
-    source: DescribedSource
-    reporter: RunReporter
-    side: SideOutputs
+    def __init__(self, comm: Comm, options: Options, side: SideOutputs) -> None:
+        super().__init__(comm, options)
+        self._side = side
+
+    def claim(self, rank: Any, starts: int) -> None:
+        """Claim what the call writes beside its result. Collective."""
+        side = self._side
+        checkpoint.check_hosts(Path(side.checkpoint) if side.checkpoint and side.resume else None, self.comm)
+        self.metrics = on_root(self.comm, lambda: side.claim(self.outputs, rank, starts)) or Metrics()
+        if side.metrics is not None:
+            STAGES.collect()  # of calls before
 
     def decomposed(
         self, method: Decomposition[M], params: RunParams, callback: Callable[[int, float], None] | None, budget: Budget
     ) -> M:
         """Run a method; call back after each iteration; return the model. Collective."""
-        reporter, path = self.reporter, self.source.path
-        observers: list[RunObserver] = [] if callback is None else [Callback(callback)]
-        if reporter.speaks:
-            observers.insert(0, Reporting(reporter, "X" if path is None else str(path), budget))
-        saved = self.side.params(params.seed, init_told(params.init))
-        run = Run(method, self.source, params._replace(checkpoint=saved), reporter, observers)
-        run.begin()
+        path, saved = self.source.path, self._side.params(params.seed, init_told(params.init))
+        observers = [] if callback is None else [Callback(callback)]
+        run = self.begin(method, params._replace(checkpoint=saved), budget, observers)
         run.iterate()
         with STAGES.of("write"):
             model = run.model()
@@ -104,24 +107,26 @@ class Session(NamedTuple):
         if not run.seeded:
             model.run["seed"] = None
         run.end(model.run)
-        if reporter.speaks:
-            reporter.model(model)
+        if self.reporter.speaks:
+            self.reporter.model(model)
         return model
 
 
 @contextmanager
 def session(
-    X: Tensor, rank: Any, starts: int, side: SideOutputs, options: Options, deadline: float | None, verbose: int
-) -> Iterator[Session]:
+    X: Tensor,
+    options: Options,
+    deadline: float | None,
+    verbose: int,
+    side: SideOutputs = NOTHING_BESIDE,
+    rank: Any = None,
+    starts: int = 1,
+) -> Iterator[CallSession]:
     """Claim what a call writes, bring up what it computes with, and open its tensor. Collective."""
     comm = world()
-    with ExitStack() as stack:
-        outputs = stack.enter_context(closing(Outputs()))
-        checkpoint.check_hosts(Path(side.checkpoint) if side.checkpoint and side.resume else None, comm)
-        metrics = on_root(comm, lambda: side.claim(outputs, rank, starts)) or Metrics()
-        stack.callback(metrics.close)
-        if side.metrics is not None:
-            STAGES.collect()  # of calls before
-        reporter = stack.enter_context(telling(comm, verbose, None if side.metrics is None else metrics))
-        machine, source = stack.enter_context(opened(X, comm, options, deadline, reporter))
-        yield Session(comm, machine, source, reporter, side)
+    with closing(CallSession(comm, options, side)) as call:
+        call.claim(rank, starts)
+        with watched(comm, deadline) as aborts:
+            call.bring_up(aborts, not verbose, speaks=bool(verbose) or side.metrics is not None)
+            call.read(X)
+            yield call

@@ -21,9 +21,10 @@ from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import world
-from ..runs.assembly import Tensor, opened
+from ..runs.assembly import Tensor
 from ..runs.compression import compressed, consistent
 from ..runs.run import RunParams
+from ..runs.session import opened
 from .arguments import ARGUMENTS, argument_options
 from .sessions import SideOutputs, session
 
@@ -122,7 +123,7 @@ def tucker(
     chosen, random = Options(**options), isinstance(init, str) and init == RANDOM
     asked = Compression(method, None if rank is None else tuple(rank), error, None if random else init)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
-    with session(X, asked.ranks, 1, side, chosen, deadline, verbose) as call:
+    with session(X, chosen, deadline, verbose, side, asked.ranks) as call:
         with call.reporter.loading():
             found = compressed(call.source, call.machine, chosen, asked, seed)
         params = RunParams(

@@ -20,7 +20,7 @@ from ..models.record import MODEL, RUN
 from ..parallel.mpi import on_root
 from ..parallel.stopping import StopRequest
 from ..runs import checkpoint
-from ..runs.run import CheckpointParams, Reporting, Run, RunParams, step_limit
+from ..runs.run import CheckpointParams, Run, RunParams, step_limit
 from .job import Job, VerbSession
 from .record import OF_ONE_RUN, recorded
 from .run_requests import RunRequest
@@ -31,7 +31,7 @@ Tell = Callable[[Job, M, Path], None]
 
 def _show(job: Job, model: AnyModel, place: Path) -> None:
     """Show a person what the components are."""
-    job.teller.model(model)
+    job.reporter.model(model)
 
 
 def decompose(request: RunRequest[M], session: VerbSession, tell: Tell[M] = _show) -> int:
@@ -42,12 +42,10 @@ def decompose(request: RunRequest[M], session: VerbSession, tell: Tell[M] = _sho
     with Job(request, session) as job:
         request.prepare(job.machine.device)  # while the tensor is read
         source = job.open()
-        with job.teller.loading():
+        with job.reporter.loading():
             method, start = request.place(job, source)
-        reporting = Reporting(job.teller, str(request.tensor), job.kernel_budget)
         params = _params(request, start, step_limit(method))
-        run = Run(method, source, params, job.teller, [reporting], lambda: stop.agreed(comm))
-        run.begin()
+        run = job.begin(method, params, job.kernel_budget, stop=lambda: stop.agreed(comm))
         with stop.listening():
             failed = run.iterate()
             record = recorded(request, job, run)

@@ -40,12 +40,12 @@ def mttkrp(request: MttkrpRequest, session: VerbSession) -> int:
     with Job(request, session) as job:
         source = job.open()
         modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
-        with job.teller.loading():
+        with job.reporter.loading():
             budget = job.budget(request.repeat)
             operator = place(source, request.rank, job.machine, request.options, budget=budget, late=True)
         job.say_machine()
         start(operator, source, request.first_seed, request.init)
-        job.teller.began(str(request.tensor), source, operator, operator.ranks[0], job.kernel_budget.spent)
+        job.reporter.began(str(request.tensor), source, operator, operator.ranks[0], job.kernel_budget.spent)
         results = {}
         for at, mode in enumerate(modes):
             turns = [mode] * request.repeat + modes[at + 1 :]
@@ -55,7 +55,7 @@ def mttkrp(request: MttkrpRequest, session: VerbSession) -> int:
         if output is not None:
             results |= named(source.labels)
             on_root(comm, lambda: write_npz(output, results, output in job.outputs.replaced))
-        job.display.note(job.teller.memory(job.machine, operator))
+        job.display.note(job.reporter.memory(job.machine, operator))
         return job.exit_code()
 
 

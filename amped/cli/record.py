@@ -41,7 +41,7 @@ def _rank_facts(job: Job, method: Method) -> dict[str, Any]:
     """Return what tells how evenly ranks were at work, and where the time went. Collective."""
     counts = job.comm.allgather([int(mode.nnz) for mode in method.operator.plan.modes])
     return {
-        "stages": job.teller.stages(), "seconds_by_rank": [dict(each) for each in job.metrics.by_rank],
+        "stages": job.reporter.stages(), "seconds_by_rank": [dict(each) for each in job.metrics.by_rank],
         "nonzeros_by_rank": counts, "seconds_an_iteration": job.metrics.usual,
     }  # fmt: skip
 

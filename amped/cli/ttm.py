@@ -67,8 +67,8 @@ def ttm(request: TtmRequest, session: VerbSession) -> int:
             with STAGES.of("write"):
                 write_product(request.output, product, shape, request.output in job.outputs.replaced)
             job.display.note(f"result in {one_line(str(request.output))}")
-        job.display.note(job.teller.memory(job.machine, product))
-        job.metrics.event("stages", seconds=job.teller.stages())
+        job.display.note(job.reporter.memory(job.machine, product))
+        job.metrics.event("stages", seconds=job.reporter.stages())
         return job.exit_code()
 
 

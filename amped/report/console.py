@@ -19,7 +19,7 @@ from ..parallel.mpi import Comm
 from . import components, text
 from .dense import source_line
 from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
-from .progress import Display, display
+from .progress import Display
 
 WORDS = {"choose": "choosing kernels", "compile": "compiling", "sort": "sorting", "spectra": "looking at spectra"}
 """What a terminal calls the stages; others are loading."""
@@ -53,10 +53,6 @@ class RunReporter:
         self.display, self.metrics = shown or Display(), metrics or Metrics()
         self._resting = resident_bytes()
         self._stages: dict[str, float] = {}
-
-    def rest(self) -> None:
-        """Count memory from now on: what the process holds by itself is there."""
-        self._resting = resident_bytes()
 
     def source(self, name: str, source: DescribedSource) -> None:
         """Say what the tensor is. Collective."""
@@ -155,10 +151,3 @@ class RunReporter:
                 yield
             finally:
                 self.display.stage(None)
-
-
-@contextmanager
-def telling(comm: Comm, verbose: int, metrics: Metrics | None = None) -> Iterator[RunReporter]:
-    """Yield the reporter of a call of the Python interface: to rank 0's console if it is `verbose`, and to metrics."""
-    with display(comm.rank, not verbose) as shown:
-        yield RunReporter(comm, shown, metrics, speaks=bool(verbose) or metrics is not None)

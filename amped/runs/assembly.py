@@ -6,13 +6,11 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
 from partitioner.host.jit import load_compiler
-from partitioner.host.stages import STAGES
 from partitioner.readers import PLAIN, ReadOptions, is_dense, read_sparse, with_zeros
 from partitioner.shards.sorters import wake
 from partitioner.tensors.dense import DenseTensor
@@ -50,7 +48,6 @@ from ..options import Options
 from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
-from ..report.console import RunReporter
 from .kinds import KINDS, SPARSE, kind_of
 
 Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | None
@@ -74,13 +71,18 @@ def _check_options(options: Options, device: Device) -> None:
 
 
 def open_tensor(
-    tensor: Tensor, machine: Machine, options: Options, progress: Progress | None = None
+    tensor: Tensor,
+    machine: Machine,
+    options: Options,
+    progress: Progress | None = None,
+    verify: bool = True,
+    form: ReadOptions = PLAIN,
 ) -> DescribedSource:
     """Return where elements come from: a tensor in rank 0's memory, or the file or store that it names. Collective."""
     comm, room = machine.comm, room_of(machine, options)
     path, kind = comm.bcast(on_root(comm, lambda: _path_or_kind(tensor))) or (None, "sparse")
     if path is not None:
-        return open_path(path, comm, progress, room=room)
+        return open_path(path, comm, progress, verify, form, room)
     return KINDS[kind].of_memory(tensor if comm.rank == 0 else None, comm, room)
 
 
@@ -344,19 +346,3 @@ def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], o
     else:
         with CURRENT.limited(deadline or LOADING_SECONDS), Watchdog(comm, deadline) as watchdog:
             yield watchdog.aborts
-
-
-@contextmanager
-def opened(
-    tensor: Tensor, comm: Comm, options: Options, deadline: float | None, teller: RunReporter | None = None
-) -> Iterator[tuple[Machine, DescribedSource]]:
-    """Bring up what a call of the Python interface computes with, and open its tensor; see `watched`. Collective."""
-    teller = teller or RunReporter(comm, speaks=False)
-    with watched(comm, deadline) as aborts:
-        machine = bring_up(options, comm)
-        aborts.append(machine.exchange.abort)
-        teller.rest()
-        with STAGES.of("read"):
-            source = open_tensor(tensor, machine, options, teller.display.reading if teller.speaks else None)
-        teller.source(Path(tensor).name if isinstance(tensor, str) else "X", source)
-        yield machine, source

@@ -16,7 +16,8 @@ from amped.models.kruskal import KruskalTensor
 from amped.operators.sparse.tuning import Budget
 from amped.options import Options
 from amped.parallel.mpi import Comm
-from amped.runs.assembly import counts_together, decompositions, opened
+from amped.runs.assembly import counts_together, decompositions
+from amped.runs.session import opened
 
 Key = tuple[int, int]  # the number of components, and that of a start
 RANKS = {(rank, start): rank for rank in (1, 7, 3, 16, 2) for start in range(2)}

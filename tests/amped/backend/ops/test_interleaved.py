@@ -17,7 +17,8 @@ from amped.backend.ops.phi import GroupShape, interleaved
 from amped.methods.poisson import Poisson
 from amped.options import Options
 from amped.parallel.mpi import Comm
-from amped.runs.assembly import counts_together, opened
+from amped.runs.assembly import counts_together
+from amped.runs.session import opened
 
 ACCURACY = {"fp32": 1e-5, "fp64": 1e-12}
 FLOOR = 1e-10

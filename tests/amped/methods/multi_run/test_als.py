@@ -20,7 +20,8 @@ from amped.methods.updates import DivergedError
 from amped.operators.sparse.tuning import Budget
 from amped.options import Options
 from amped.parallel.mpi import Comm
-from amped.runs.assembly import decompositions, opened
+from amped.runs.assembly import decompositions
+from amped.runs.session import opened
 from partitioner.tensors.dense import DenseTensor
 
 SHAPES = [(19, 13), (9, 11, 10), (6, 7, 5, 8), (5, 1, 6, 5, 4), (4, 3, 4, 3, 4, 3)]

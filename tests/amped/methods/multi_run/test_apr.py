@@ -18,7 +18,8 @@ from amped.methods.poisson import Poisson
 from amped.options import Options
 from amped.parallel.mpi import Comm
 from amped.runs import assembly
-from amped.runs.assembly import counts_together, opened
+from amped.runs.assembly import counts_together
+from amped.runs.session import opened
 
 SHAPES = [(19, 13), (9, 11, 10), (6, 7, 5, 8), (5, 1, 6, 5, 4), (4, 3, 4, 3, 4, 3)]
 RANKS = {(rank, start): rank for rank in (1, 2, 4, 16) for start in range(3)}

@@ -1,0 +1,102 @@
+"""What a command or a Python call computes with, writes and reports to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from partitioner.host.stages import STAGES
+from partitioner.readers import PLAIN, ReadOptions, is_table
+
+from ..backend.exchange import Machine
+from ..files import Outputs
+from ..methods.driver import never
+from ..methods.starts import Decomposition
+from ..models.history import M
+from ..operators.sources.protocols import DescribedSource
+from ..operators.sparse.tuning import Budget
+from ..options import Options
+from ..parallel.mpi import Comm
+from ..report.console import RunReporter
+from ..report.metrics import Metrics
+from ..report.progress import Display, display
+from .assembly import Tensor, bring_up, open_tensor, watched
+from .run import Reporting, Run, RunObserver, RunParams
+
+
+class Session:
+    """What a command or a call computes with, writes and reports to. Its methods are collective, and called in order.
+
+    Attributes
+    ----------
+    outputs : Outputs
+        The files that are claimed.
+    metrics : Metrics
+    display : Display
+    machine : Machine
+    reporter : RunReporter
+    tensor : str
+        What metrics call the tensor: its path, or "X" if it is in memory.
+    source : DescribedSource
+    """
+
+    machine: Machine
+    reporter: RunReporter
+    source: DescribedSource
+
+    def __init__(self, comm: Comm, options: Options) -> None:
+        self.comm, self.options, self.tensor = comm, options, "X"
+        self.metrics, self.outputs, self.display = Metrics(), Outputs(), Display()
+
+    def bring_up(
+        self, aborts: list[Callable[[], object]], quiet: bool, result: bool = False, speaks: bool = True
+    ) -> None:
+        """Bring up devices and exchange, and then the display; see `display` and `RunReporter`."""
+        self.machine = bring_up(self.options, self.comm)
+        aborts.append(self.machine.exchange.abort)
+        self.display = display(self.comm.rank, quiet, result)
+        self.reporter = RunReporter(self.comm, self.display, self.metrics, speaks)
+
+    def read(self, tensor: Tensor, verify: bool = True, form: ReadOptions = PLAIN) -> DescribedSource:
+        """Open the tensor and say what it is; see `open_tensor`."""
+        path = os.fspath(tensor) if isinstance(tensor, (str, os.PathLike)) else None
+        self.tensor = path or self.tensor
+        reading = None
+        if self.reporter.speaks:
+            reading = self.display.rows if path and is_table(path, form) else self.display.reading
+        with STAGES.of("read"):
+            self.source = open_tensor(tensor, self.machine, self.options, reading, verify, form)
+        self.reporter.source(Path(self.tensor).name, self.source)
+        return self.source
+
+    def begin(
+        self,
+        method: Decomposition[M],
+        params: RunParams,
+        budget: Budget,
+        observers: Sequence[RunObserver] = (),
+        stop: Callable[[], bool] = never,
+    ) -> Run[M]:
+        """Return a run of a method, begun and followed by the reporter; `budget` is what choosing kernels took."""
+        own = [Reporting(self.reporter, self.tensor, budget)] if self.reporter.speaks else []
+        run = Run(method, self.source, params, self.reporter, [*own, *observers], stop)
+        run.begin()
+        return run
+
+    def close(self) -> None:
+        """Take the display away, and give back what was claimed."""
+        self.display.close()
+        self.metrics.close()
+        self.outputs.close()
+
+
+@contextmanager
+def opened(
+    tensor: Tensor, comm: Comm, options: Options, deadline: float | None
+) -> Iterator[tuple[Machine, DescribedSource]]:
+    """Bring up what a call that writes and shows nothing computes with, and open its tensor. Collective."""
+    with closing(Session(comm, options)) as session, watched(comm, deadline) as aborts:
+        session.bring_up(aborts, quiet=True, speaks=False)
+        yield session.machine, session.read(tensor)
