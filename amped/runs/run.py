@@ -58,6 +58,11 @@ class RunParams(NamedTuple):
     init_name: str | None = None  # in records; by default that of `init`
     random: str | None = None  # the name that records may have for a random start
 
+    @property
+    def rule(self) -> StopRule:
+        """When the run ends."""
+        return StopRule(self.max_iters, self.tol, self.first_limit, self.deadline)
+
 
 class RunObserver:
     """Follows a run on all ranks; a subclass overrides what it needs. Its methods are collective."""
@@ -129,7 +134,7 @@ class Run(Generic[M_co]):
         stop: Callable[[], bool] = never,
     ) -> None:
         self.method, self.source, self.params, self.seconds = method, source, params, 0.0
-        self.rule = StopRule(params.max_iters, params.tol, params.first_limit, params.deadline)
+        self.rule = params.rule
         self._comm, self._reporter, self._observers, self._stop = reporter.comm, reporter, observers, stop
         self._resumed = False
 

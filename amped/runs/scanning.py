@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import singledispatch
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +21,6 @@ from ..backend.exchange import Machine
 from ..backend.ops.phi import interleaved
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams, Constraints
-from ..methods.driver import StopRule, run
 from ..methods.multi_run.als import Alternating
 from ..methods.multi_run.apr import Counting
 from ..methods.poisson import Poisson
@@ -37,10 +34,10 @@ from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import together
 from ..parallel.stopping import NEVER, NeverStop, Stop
+from ..report.console import RunReporter
 from ..report.scan_picture import draw
 from .assembly import (
     as_counts,
-    begin,
     counts,
     counts_together,
     decomposition,
@@ -49,13 +46,13 @@ from .assembly import (
     widest,
 )
 from .compression import consistent
+from .run import Run, RunParams
+from .scan_parts import check_counts, deviance_of, halves_of
 
 LOSSES = "gaussian", "poisson"
 MOST_OF_A_CORE = 1 << 20  # numbers of a core whose consistency is told
 MOST_HELD = 1 << 30  # bytes of the models of several numbers of components
 HALF_STARTS = 3  # of models of halves, at most
-ROUNDINGS = 8  # by which a log-likelihood may be wrong, in last digits of its terms
-LEAST_COUNT = 1e-6  # of the largest one: models are taken to be at least `Poisson.eps`
 
 
 def ranks_of(name: str, given: Any) -> tuple[int, ...]:
@@ -171,6 +168,7 @@ class _Scanner:
     ) -> None:
         self._stop, self._was_stopped = stop, False
         self._machine, self._options, self._asked = machine, options, asked
+        self._silent = RunReporter(machine.comm, speaks=False)
         if asked.loss == "poisson":
             source = as_counts(source, machine, options)
         needed = asked.halves or asked.loss == "poisson"
@@ -185,15 +183,15 @@ class _Scanner:
         source.stay_on_device()
         if self._asked.loss != "poisson":
             return _Part(source, lambda fit: 1 - (1 - fit) ** 2)
-        together(self._machine.comm, lambda: _check_counts(source))
+        together(self._machine.comm, lambda: check_counts(source))
         dtype = self._options.dtype
-        counts = self._machine.comm.bcast(_counts_of(tensor, dtype) if isinstance(tensor, SparseTensor) else None)
-        assert counts is not None
-        return _Part(source, counts.explained)
+        deviance = self._machine.comm.bcast(None if tensor is None else deviance_of(tensor, dtype))
+        assert deviance is not None
+        return _Part(source, deviance.explained)
 
     def _parts_of(self, whole: SparseTensor | DenseTensor | None) -> list[_Part]:
         """Return two halves: one has the even indices of the longest mode, the other the odd ones. Collective."""
-        halves = None if whole is None else _halves(whole, self._mode)
+        halves = None if whole is None else halves_of(whole, self._mode)
         if not self._machine.comm.bcast(halves is not None):
             return []
         found = []
@@ -292,7 +290,7 @@ class _Scanner:
             return {}
         placing, found = (time.perf_counter() - began) / len(ranks), dict[Key, _Run]()
         with self._stop.listening():
-            for key, method in several.run(ranks, self._rule, self.stopped):
+            for key, method in several.run(ranks, self._params(0).rule, self.stopped):
                 found[key] = self._ended(part, method, placing + several.seconds[key])
         return found
 
@@ -311,9 +309,10 @@ class _Scanner:
         for number in range(starts):
             if number:
                 method.restart()
-            begin(method, part.source, self._seed((rank, number)))
+            run = Run(method, part.source, self._params(number), self._silent, stop=self.stopped)
+            run.begin()
             with self._stop.listening():
-                run(method, self._rule, (), self.stopped)
+                run.iterate()
             if self.stopped():
                 break
             found[rank, number] = self._ended(part, method, time.perf_counter() - began)
@@ -324,16 +323,15 @@ class _Scanner:
         explained = part.explains(self._machine.comm.bcast(method.merit()))
         return _Run(method.model(), explained, method.state.iterations, seconds)
 
-    @property
-    def _rule(self) -> StopRule:
-        return StopRule(self._asked.max_iters, self._asked.tol)
+    def _params(self, start: int) -> RunParams:
+        return RunParams(self._asked.max_iters, self._asked.tol, self._asked.seed + start)
 
     @property
     def _constraints(self) -> Constraints:
         return ConstraintParams(self._asked.nonnegative, 0.0, ()).of(len(self._whole.source.shape))
 
     def _seed(self, key: Key) -> int:
-        return self._asked.seed + key[1]
+        return self._params(key[1]).seed
 
     def _method(self, source: DescribedSource, rank: int) -> Decomposition[KruskalTensor]:
         asked, budget = self._asked, Budget(self._asked.max_iters * self._asked.starts)
@@ -359,64 +357,3 @@ class _Scanner:
             model = max(runs, key=lambda each: each.explained).model
             shared.append([factor for mode, factor in enumerate(model.factors) if mode != self._mode])
         return factor_match(*shared)
-
-
-@singledispatch
-def _halves(tensor: Any, mode: int) -> list[Any] | None:
-    """Return the halves of a tensor; None if one of them would have nothing."""
-    raise InputError(f"a {type(tensor).__name__} has no halves")
-
-
-@_halves.register
-def _(tensor: DenseTensor, mode: int) -> list[Any] | None:
-    array = np.moveaxis(tensor.array(), mode, 0)
-    parts = [np.moveaxis(array[k::2], 0, mode) for k in range(2)]
-    return [DenseTensor(np.ascontiguousarray(part)) for part in parts] if all(map(np.any, parts)) else None
-
-
-@_halves.register
-def _(tensor: SparseTensor, mode: int) -> list[Any] | None:
-    found, length = list[SparseTensor | DenseTensor](), tensor.shape[mode]
-    for k in range(2):
-        inside = tensor.columns[mode] % 2 == k
-        if not tensor.values[inside].any():
-            return None
-        columns = tensor.columns[:, inside]
-        columns[mode] //= 2
-        shape = [(length - k + 1) // 2 if m == mode else n for m, n in enumerate(tensor.shape)]
-        found.append(SparseTensor.from_columns(columns, tensor.values[inside], shape))
-    return found
-
-
-class _Counts(NamedTuple):
-    """Log-likelihoods of a tensor of counts."""
-
-    uniform: float  # of one rate for all elements, which explains nothing
-    exact: float  # of the counts themselves
-    total: float
-    rounding: float  # of a log-likelihood
-
-    def explained(self, likelihood: float) -> float:
-        """Return the share of the deviance that a model explains; 1 if it leaves only rounding.
-
-        Where all counts are equal there is no deviance: then what a model leaves is compared with their sum.
-        """
-        left, whole = self.exact - likelihood, self.exact - self.uniform
-        return 1.0 if left <= self.rounding else 1 - left / (whole if whole > self.rounding else self.total)
-
-
-def _counts_of(tensor: SparseTensor, dtype: np.dtype[Any]) -> _Counts:
-    """Return what is known of counts whose models are of some type."""
-    values = tensor.values[tensor.values > 0].astype(np.float64)
-    total, size = float(values.sum()), math.prod(map(float, tensor.shape))
-    uniform, exact = total * np.log(total / size) - total, float(values @ np.log(values)) - total
-    scale = total + abs(total * np.log(total / size)) + float(values @ np.abs(np.log(values)))
-    return _Counts(float(uniform), exact, total, ROUNDINGS * float(np.finfo(dtype).eps) * float(scale))
-
-
-def _check_counts(source: DescribedSource) -> None:
-    """Raise `InputError` if counts are so small that a model of them would be below what it is divided by."""
-    largest = source.value_range.largest
-    if 0 < largest < LEAST_COUNT:
-        cause = f"values up to {largest:g} are too small for counts (loss 'poisson')"
-        raise InputError(f"{cause}: scale them to at least {LEAST_COUNT:g}", path=source.path)

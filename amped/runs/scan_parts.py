@@ -1,0 +1,80 @@
+"""What a scan compares: halves of a tensor, and the deviance of its counts."""
+
+from __future__ import annotations
+
+import math
+from functools import singledispatch
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.sparse import SparseTensor
+
+from ..errors import InputError
+from ..models.explained import blocks_of
+from ..operators.sources.protocols import DescribedSource
+
+ROUNDINGS = 8  # by which a log-likelihood may be wrong, in last digits of its terms
+LEAST_COUNT = 1e-6  # of the largest one: models are taken to be at least `Poisson.eps`
+
+
+@singledispatch
+def halves_of(tensor: Any, mode: int) -> list[Any] | None:
+    """Return the halves of a tensor; None if one of them would have nothing."""
+    raise InputError(f"a {type(tensor).__name__} has no halves")
+
+
+@halves_of.register
+def _(tensor: DenseTensor, mode: int) -> list[Any] | None:
+    array = np.moveaxis(tensor.array(), mode, 0)
+    parts = [np.moveaxis(array[k::2], 0, mode) for k in range(2)]
+    return [DenseTensor(np.ascontiguousarray(part)) for part in parts] if all(map(np.any, parts)) else None
+
+
+@halves_of.register
+def _(tensor: SparseTensor, mode: int) -> list[Any] | None:
+    found, length = list[SparseTensor | DenseTensor](), tensor.shape[mode]
+    for k in range(2):
+        inside = tensor.columns[mode] % 2 == k
+        if not tensor.values[inside].any():
+            return None
+        columns = tensor.columns[:, inside]
+        columns[mode] //= 2
+        shape = [(length - k + 1) // 2 if m == mode else n for m, n in enumerate(tensor.shape)]
+        found.append(SparseTensor.from_columns(columns, tensor.values[inside], shape))
+    return found
+
+
+class CountsDeviance(NamedTuple):
+    """Log-likelihoods of a tensor of counts."""
+
+    uniform: float  # of one rate for all elements, which explains nothing
+    exact: float  # of the counts themselves
+    total: float
+    rounding: float  # of a log-likelihood
+
+    def explained(self, likelihood: float) -> float:
+        """Return the share of the deviance that a model explains; 1 if it leaves only rounding.
+
+        Where all counts are equal there is no deviance: then what a model leaves is compared with their sum.
+        """
+        left, whole = self.exact - likelihood, self.exact - self.uniform
+        return 1.0 if left <= self.rounding else 1 - left / (whole if whole > self.rounding else self.total)
+
+
+def deviance_of(tensor: SparseTensor | DenseTensor, dtype: np.dtype[Any]) -> CountsDeviance:
+    """Return what is known of counts whose models are of some type."""
+    values = np.concatenate([each[each > 0] for _, each in blocks_of(tensor)]).astype(np.float64)
+    total, size = float(values.sum()), math.prod(map(float, tensor.shape))
+    uniform, exact = total * np.log(total / size) - total, float(values @ np.log(values)) - total
+    scale = total + abs(total * np.log(total / size)) + float(values @ np.abs(np.log(values)))
+    return CountsDeviance(float(uniform), exact, total, ROUNDINGS * float(np.finfo(dtype).eps) * float(scale))
+
+
+def check_counts(source: DescribedSource) -> None:
+    """Raise `InputError` if counts are so small that a model of them would be below what it is divided by."""
+    largest = source.value_range.largest
+    if 0 < largest < LEAST_COUNT:
+        cause = f"values up to {largest:g} are too small for counts (loss 'poisson')"
+        raise InputError(f"{cause}: scale them to at least {LEAST_COUNT:g}", path=source.path)
