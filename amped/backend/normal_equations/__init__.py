@@ -1,1 +1,1 @@
-"""Normal equations of CP-ALS: their state, their inverses, and those that the host solves."""
+"""What the normal equations of CP-ALS have in common on all devices: state, inverses, and solvers of rows."""

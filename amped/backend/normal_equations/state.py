@@ -86,8 +86,8 @@ def doubles(order: int, rank: int) -> int:
     return -(-(FACTS + rank * (2 * order + 2 + order * rank)) // ALIGNED) * ALIGNED
 
 
-def sums_of(totals: Array, terms: Terms, dots: bool) -> Sums:
-    """Return where the rows of a mode are added up, in the totals of the first run; inner products only with `dots`."""
-    rank = totals.shape[2]
-    totals = totals[0]
-    return Sums(totals[:rank], totals[rank + 2 + terms.part], totals[rank] if dots else None)
+def sums_of(totals: Array, terms: Terms, last: int) -> list[Sums]:
+    """Return where the rows of each mode are added up, in the totals of the first run; inner products of the `last`."""
+    rank, first = totals.shape[2], totals[0]
+    plain = Sums(first[:rank], first[rank + 2 + terms.part])
+    return [plain._replace(dots=first[rank]) if mode == last else plain for mode in range(terms.order)]

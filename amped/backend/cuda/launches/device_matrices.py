@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...device import Array
 from ...normal_equations.inverse import noise_limit, pseudo_inverse
-from ...normal_equations.state import FACTS, FIT, FLAGS, ITERATIONS, MODE, SQUARES, EquationsState, doubles
+from ...normal_equations.state import FACTS, FIT, FLAGS, ITERATIONS, MODE, SQUARES, EquationsState, doubles, sums_of
 from ...ops.equations import (
     ACCURACY,
     CONDITION,
@@ -50,6 +50,7 @@ class DeviceMatrices:
         self._first = first = EquationsState(cupy, order, columns, self._held[0])
         self.memory = self._held.view(np.uint8).reshape(-1)
         self.totals = cupy.zeros((places, columns + 2 + case.terms.parts, columns), np.float64)
+        self._sums = sums_of(self.totals, case.terms, case.bounds.last)
         self.dots = cupy.zeros((places, dot_blocks, columns), np.float64)
         self._inverses = cupy.zeros((places, columns, columns), np.float64)
         shapes = ((columns, columns), (columns,), (columns,)) if case.bounds.nonnegative else ((0, 0), (0,), (0,))

@@ -15,7 +15,6 @@ from partitioner.cuda.cubins import CudaSource
 from ...device import Array
 from ...normal_equations.inverse import widened
 from ...normal_equations.row_solvers import RowSolvers
-from ...normal_equations.state import sums_of
 from ...ops.equations import Case
 from ..device import CudaDevice
 from ..source import REALS, by_value, unit
@@ -80,8 +79,7 @@ class WideEquations(DeviceMatrices):
         self._functions.constrain((self._blocks,), (THREADS,), (self._state, *numbers))
 
     def solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
-        sums = sums_of(self.totals, self._terms, mode == self._bounds.last)
-        self._rows.run(mode, source, self.inverse, self.system, target, sums, again)
+        self._rows.run(mode, source, self.inverse, self.system, target, self._sums[mode], again)
 
     def widen(self, mode: int) -> None:
         """See `Equations`; that happens seldom, and the host takes part."""

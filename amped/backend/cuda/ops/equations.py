@@ -14,9 +14,8 @@ import numpy as np
 from partitioner.cuda.code import load, prepare
 
 from ...device import Array
-from ...normal_equations.host import INVERTING
 from ...normal_equations.row_solvers import RowSolvers
-from ...normal_equations.state import doubles, sums_of
+from ...normal_equations.state import doubles
 from ...ops.equations import EQUATIONS, Case, Equations, EquationsProvider
 from ..device import CudaDevice
 from ..launches.device_matrices import DeviceMatrices, strides_of
@@ -24,6 +23,7 @@ from ..launches.equations_large import WideEquations, side_of, wide_bytes, wide_
 from ..launches.fused_rows import rows_unit
 from . import nonnegative, solve
 
+INVERTING = 6  # matrices that are there for a while, where a pseudo-inverse is computed on the device
 MOST_COLUMNS = 48  # a block of threads has a matrix in registers; of more, many are faster
 MOST_OF_SEVERAL = 32  # columns of a run of several: more gain little
 EIGHT = 8  # code for several runs is compiled for multiples of so many columns
@@ -78,7 +78,7 @@ class CudaEquations(DeviceMatrices):
         self._launch("constrain", self._system, np.int32(mode), np.int32(again), self._ridge(mode))
 
     def solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
-        sums = sums_of(self.totals, self._terms, mode == self._bounds.last)
+        sums = self._sums[mode]
         if not self._several:
             self._rows.run(mode, source, self.inverse, self.system, target, sums, again)
         elif self._sweeping and mode in self._bounds.nonnegative:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...cpu.ops.equations import CpuEquations
-from ...normal_equations.host import HostEquationsProvider
+from ...cpu.ops.equations import CpuEquations, CpuEquationsProvider
 from ...ops.equations import EQUATIONS, Case, Equations, EquationsProvider
 from ..device import NullDevice
 
@@ -18,7 +17,7 @@ class NullEquations(CpuEquations):
         self.memory, self.reported = self._state.memory, self._state.memory[: self._state.told_bytes]
 
 
-class NullEquationsProvider(HostEquationsProvider):
+class NullEquationsProvider(CpuEquationsProvider):
     """See `EquationsProvider`; suits all."""
 
     def __init__(self, device: NullDevice) -> None:

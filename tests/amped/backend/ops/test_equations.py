@@ -1,4 +1,4 @@
-"""The small matrices of CP-ALS against NumPy in double precision, on each device and as the host has them."""
+"""The small matrices of CP-ALS against NumPy in double precision, on each device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from amped.backend.choose import choose
 from amped.backend.device import Device
-from amped.backend.normal_equations.host import HostEquations
 from amped.backend.null.device import NullDevice
 from amped.backend.ops.equations import (
     CONDITION,
@@ -37,9 +36,9 @@ Make = Callable[..., tuple[Any, Device]]
 ROWS = 3  # of each mode, which no test here solves
 
 
-@pytest.fixture(params=["host", "null", "device", "small squares"])
+@pytest.fixture(params=["null", "device", "small squares"])
 def make(request: pytest.FixtureRequest, device: str) -> Make:
-    """Return what makes equations: in NumPy, on the null device, and on each device as its provider does.
+    """Return what makes equations: on the null device, and on each device as its provider does.
 
     And with the squares of a GPU whose blocks of threads have little shared memory, of any number of columns.
     """
@@ -58,8 +57,6 @@ def make(request: pytest.FixtureRequest, device: str) -> Make:
         terms = Terms(order, rank, parts, parts - 1, NORM, MOST, gains)
         where = NullDevice(world()) if request.param == "null" else choose(device, world())  # type: ignore[arg-type]
         case = Case(terms, np.dtype(dtype), (ROWS,) * order, bounds or ConstraintBounds.none(order))
-        if request.param == "host":
-            return HostEquations(where, case), where
         if small:
             from amped.backend.cuda.launches import equations_large
 
