@@ -1,11 +1,14 @@
 """Leading left singular vectors of a matrix whose rows ranks share, orthonormal to the last digits.
 
 All is in double precision, on the ranks' devices but for small matrices, whose eigenproblems rank 0's host solves: so
-each rank takes the same. The matrix is tall or wide, and small or large in both; how it is done follows from that.
+each rank takes the same. The matrix is tall or wide, and small or large in both; how it is done follows from that. For
+a tall matrix of few columns a device may do all of it, and no rank waits for its host until the result is checked. If
+it is not good enough, only its time is lost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,17 +17,21 @@ from numpy.typing import NDArray
 from ..backend import rows
 from ..backend.device import Array
 from ..backend.exchange import Machine
+from ..backend.ops.eigh import TURNS, Eigh, EighStatus, facts_of, leading_of, status_of
 from ..backend.ops.solve import SolverBytes
 from ..operators.base import CoreOperator
 from .eigenvectors import eigenvectors
 from .initial import random_factor
-from .queued_singular_vectors import ORTHONORMAL, QueuedRows, queued_bytes
 
 MOST = 2048  # rows and columns of a matrix whose eigenvectors are computed as a whole
 OVERSAMPLED = 10  # columns more than are wanted, of subspace iterations
 PASSES, SETTLED = 60, 1e-10  # of them at most; the relative growth of what the subspace captures, in the end
 ROUNDS = 8
 DEPENDENT = 1e-12  # relative eigenvalue of a Gram matrix of unit columns below which some depend on others
+ORTHONORMAL = 1e-14  # the largest entry by which a Gram matrix may differ from the identity, for each column
+LEFT_OVER = 1e-13  # of a tridiagonal matrix times an eigenvector, relative to it, at most
+PIVOT = 1e-8  # of Gram matrices at least: below, eigenvectors came out alike
+EPS = np.finfo(np.float64).eps
 
 Matrix = NDArray[np.float64]
 
@@ -38,7 +45,15 @@ class LeadingRows:
         owned = [(m.owned.stop - m.owned.start) * _columns(m.rank) for m in operator.plan.modes]
         self._rows = device.empty((max(owned),), np.float64)
         self._comm, self._device, self._xp = comm, device, device.xp
-        self._queued = QueuedRows(operator)
+        self._ways = [self._way_of(length, rank) for length, rank in zip(operator.shape, operator.ranks, strict=True)]
+
+    def _way_of(self, length: int, rank: int) -> Eigh | None:
+        """Return what finds the vectors of a mode on the devices of all ranks, and begin to compile it."""
+        width = math.prod(self._operator.ranks) // rank
+        way = leading_of(self._device, width, rank) if length > width >= rank else None
+        if way is not None:
+            way.prepare(width, rank)
+        return way if all(self._comm.allgather(way is not None)) else None
 
     def room(self, mode: int, columns: int) -> Array:
         """Return memory for owned rows of so many columns; valid until the next call."""
@@ -52,7 +67,7 @@ class LeadingRows:
         What the matrix's rank leaves open is filled up with random vectors.
         """
         length, rank, width = self._operator.shape[mode], self._operator.ranks[mode], matrix.shape[1]
-        if width <= MOST and self._queued.find(mode, matrix, self.room(mode, rank)):
+        if width <= MOST and self._find_queued(mode, matrix):
             return
         if length <= min(width, MOST):
             found = self._wide(mode, matrix, rank)
@@ -62,6 +77,30 @@ class LeadingRows:
             found = self._large(mode, matrix, rank)
         self.orthonormalise(mode, found)
         self._operator.owned(mode)[...] = found
+
+    def _find_queued(self, mode: int, matrix: Array) -> bool:
+        """Do what `find` does without the host; return False on all ranks if the device cannot, or not well enough."""
+        way, operator, xp = self._ways[mode], self._operator, self._xp
+        if way is None:
+            return False
+        width, rank = matrix.shape[1], operator.ranks[mode]
+        facts = self._device.zeros((facts_of(rank),), np.float64)
+        vectors = self._device.empty((width, rank), np.float64)
+        way.eigenvectors(self._gram(mode, matrix, at_once=True), vectors, facts)
+        if self._comm.size > 1:  # all take rank 0's
+            if self._comm.rank:
+                vectors.fill(0)
+            operator.reduce(vectors, "sum", mode)
+        room = self.room(mode, rank)
+        xp.matmul(matrix, vectors, out=room)
+        spare, change = self._device.empty(room.shape, np.float64), self._device.empty((rank, rank), np.float64)
+        for turn in range(TURNS):
+            way.whiten(self._gram(mode, room, at_once=True), change, facts, turn)
+            if turn < TURNS - 1:
+                xp.matmul(room, change, out=spare)
+                room, spare = spare, room
+        operator.owned(mode)[...] = room
+        return bool(self._comm.bcast(_good(status_of(self._device.to_host(facts)), width)))
 
     def _wide(self, mode: int, matrix: Array, rank: int) -> Array:
         """Take the eigenvectors of the product of all rows with each other."""
@@ -116,9 +155,13 @@ class LeadingRows:
         best[...] = whole
         return best
 
-    def _gram(self, mode: int, matrix: Array) -> Array:
+    def _gram(self, mode: int, matrix: Array, at_once: bool = False) -> Array:
+        """Return the Gram matrix of all ranks' rows; `at_once`: by one product, which takes the least launches."""
         gram = self._device.zeros((matrix.shape[1],) * 2, np.float64)
-        rows.add_gram(self._xp, matrix, gram)
+        if at_once:
+            self._xp.matmul(matrix.T, matrix, out=gram)
+        else:
+            rows.add_gram(self._xp, matrix, gram)
         self._operator.reduce(gram, "sum", mode)
         return gram
 
@@ -174,8 +217,15 @@ def _columns(rank: int) -> int:
 
 def _counting(values: Matrix, terms: int) -> NDArray[np.bool_]:
     """Return which eigenvalues of a Gram matrix are more than rounding."""
-    noise = np.finfo(np.float64).eps * max(8, terms) * max(values.max(), np.finfo(np.float64).tiny)
+    noise = EPS * max(8, terms) * max(values.max(), np.finfo(np.float64).tiny)
     return np.asarray(values > noise)
+
+
+def _good(told: EighStatus, width: int) -> bool:
+    """Return whether eigenvectors are right, and the last columns orthonormal; NaN is neither."""
+    counting = told.values > EPS * max(8, width) * told.values.max()
+    there = bool(np.all(counting) and np.all(told.left_over <= LEFT_OVER) and np.all(told.pivots >= PIVOT))
+    return there and bool(told.off[-1] <= ORTHONORMAL * len(told.values))
 
 
 def _whitening(gram: Matrix) -> Matrix:
@@ -196,7 +246,8 @@ def finding_bytes(machine: Machine, owned: int, rank: int, width: int, shape: Se
     wide = min(width, MOST)  # longer modes are solved by the columns' Gram matrix
     columns, short = _columns(rank), max((length for length in shape if length <= wide), default=0)
     together = short * width if machine.comm.size > 1 else 0  # rows of a short mode, on all ranks
-    queued = queued_bytes(machine, owned, rank, width)
+    way = leading_of(machine.device, width, rank)
+    queued = 8 * owned * rank + way.bytes(width, rank) if way else 0
     if not queued and all(length <= wide for length in shape):
         small = 0
     else:

@@ -21,8 +21,7 @@ from ..models.tucker import TuckerTensor
 from ..operators.base import CoreOperator, in_turn
 from ..operators.placement import Solving
 from .driver import MethodState
-from .queued_singular_vectors import ORTHONORMAL
-from .singular_vectors import LeadingRows, finding_bytes
+from .singular_vectors import ORTHONORMAL, LeadingRows, finding_bytes
 from .updates import DivergedError
 
 MOST_ROUNDING = 1e-6  # of a fit, at most

@@ -41,7 +41,7 @@ UNEVEN = """
     amped/methods/test_als_mpi.py::test_the_same_path_as_a_dense_oracle
     amped/methods/test_apr_mpi.py::test_ranks_without_nonzeros
     amped/methods/test_apr_mpi.py::test_the_same_path_as_an_oracle
-    amped/methods/test_queued_singular_vectors_mpi.py::test_all_ranks_take_rank_0_s
+    amped/methods/test_singular_vectors_mpi.py::test_all_ranks_take_rank_0_s
     amped/methods/test_tucker_dense_mpi.py::test_blocks_of_some_ranks_alone_leave_the_device
     amped/methods/test_tucker_dense_mpi.py::test_hooi_takes_the_path_of_an_oracle
     amped/methods/test_tucker_mpi.py::test_spectra

@@ -31,7 +31,7 @@ def facts_of(count: int) -> int:
     return 2 * count + 2 * TURNS
 
 
-def found(facts: NDArray[np.float64]) -> EighStatus:
+def status_of(facts: NDArray[np.float64]) -> EighStatus:
     """Return what the numbers tell."""
     count = (len(facts) - 2 * TURNS) // 2
     values, left_over, off, pivots = np.split(facts, (count, 2 * count, 2 * count + TURNS))

@@ -9,7 +9,7 @@ import pytest
 from oracle import BACKENDS
 
 from amped.backend.device import Device
-from amped.backend.ops.eigh import TURNS, Eigh, EighStatus, facts_of, found, leading_of
+from amped.backend.ops.eigh import TURNS, Eigh, EighStatus, facts_of, leading_of, status_of
 
 CURRENT = [BACKENDS[-1], ("null", 1)]  # a GPU, and the null device
 SIZES = [(8, 2), (33, 4), (100, 10), (128, 64), (256, 16), (300, 32), (511, 7), (512, 8)]
@@ -27,7 +27,7 @@ def solved(device: Device, gram: np.ndarray, count: int) -> tuple[EighStatus, np
     way = way_of(device, len(gram), count)
     vectors, facts = device.empty((len(gram), count), np.float64), device.zeros((facts_of(count),), np.float64)
     way.eigenvectors(device.to_device(gram), vectors, facts)
-    return found(np.array(device.to_host(facts))), np.array(device.to_host(vectors))
+    return status_of(np.array(device.to_host(facts))), np.array(device.to_host(vectors))
 
 
 def tall(size: int, kind: str) -> np.ndarray:
@@ -66,8 +66,8 @@ def test_columns_become_orthonormal(backend: Device, count: int) -> None:
         gram = matrix.T @ matrix
         way.whiten(backend.to_device(gram), change, facts, turn)
         matrix = matrix @ np.array(backend.to_host(change))
-        assert found(np.array(backend.to_host(facts))).off[turn] == np.abs(gram - np.eye(count)).max()
-    told = found(np.array(backend.to_host(facts)))
+        assert status_of(np.array(backend.to_host(facts))).off[turn] == np.abs(gram - np.eye(count)).max()
+    told = status_of(np.array(backend.to_host(facts)))
     np.testing.assert_allclose(matrix.T @ matrix, np.eye(count), atol=1e-14 * count)
     assert told.off[-1] < 1e-14 * count
     assert 0 < told.pivots.min() <= told.pivots.max() <= 1 + 1e-14
@@ -79,7 +79,7 @@ def test_what_cannot_be_whitened_is_told(backend: Device) -> None:
     for gram in (np.ones((3, 3)), np.full((3, 3), np.nan)):
         facts, change = backend.zeros((facts_of(3),), np.float64), backend.empty((3, 3), np.float64)
         way_of(backend, 8, 3).whiten(backend.to_device(gram), change, facts, 0)
-        assert not found(np.array(backend.to_host(facts))).pivots[0] > 1e-12
+        assert not status_of(np.array(backend.to_host(facts))).pivots[0] > 1e-12
 
 
 @pytest.mark.parametrize("backend", BACKENDS[-1:], indirect=True)

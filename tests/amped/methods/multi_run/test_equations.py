@@ -139,3 +139,11 @@ def test_more_runs_than_columns(device: str, comm: Comm, monkeypatch: pytest.Mon
     found = side_by_side(tensor, 10, comm, rule, ranks=ranks, **how)
     assert_as_alone(found, tensor, rule, 1e-9, False, **how)
     assert not calls
+
+
+def test_a_single_run_in_a_batch(device: str, comm: Comm) -> None:
+    tensor, rule, how = counts(size=1e-6), StopRule(6, 0), {"device": device, "precision": "fp64"}
+    found = side_by_side(tensor, 7, comm, rule, ranks={(3, 0): 3}, **how)
+    assert_as_alone(found, tensor, rule, 1e-9, False, **how)
+    assert equations.places_of(1, 7) == 2, "the flags of a single run would be cleared"
+    assert equations.places_of(9, 7) == 7

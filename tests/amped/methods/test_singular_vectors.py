@@ -16,7 +16,8 @@ import amped
 from amped.backend.device import Array
 from amped.backend.null.ops.eigh import NumpyEigh
 from amped.backend.ops import eigh
-from amped.methods import queued_singular_vectors
+from amped.methods import singular_vectors
+from amped.methods.singular_vectors import LeadingRows
 
 SHAPES = [((40, 30, 20), (3, 3, 4)), ((30, 40, 35), (2, 4, 5)), ((30, 30, 30, 30), (2, 3, 2, 3))]
 
@@ -24,18 +25,16 @@ SHAPES = [((40, 30, 20), (3, 3, 4)), ((30, 40, 35), (2, 4, 5)), ((30, 30, 30, 30
 @contextmanager
 def seen(device: str, way: eigh.Eigh) -> Iterator[list[bool]]:
     """Use the null device's way on a host; yield whether each mode was found so."""
-    answers, find = list[bool](), queued_singular_vectors.QueuedRows.find
+    answers, find = list[bool](), LeadingRows._find_queued
 
     def spy(self: Any, *arguments: Any) -> bool:
         answers.append(find(self, *arguments))
         return answers[-1]
 
     chosen = (
-        mock.patch.object(queued_singular_vectors, "leading_of", return_value=way)
-        if device == "cpu"
-        else mock.MagicMock()
+        mock.patch.object(singular_vectors, "leading_of", return_value=way) if device == "cpu" else mock.MagicMock()
     )
-    with chosen, mock.patch.object(queued_singular_vectors.QueuedRows, "find", spy):
+    with chosen, mock.patch.object(LeadingRows, "_find_queued", spy):
         yield answers
 
 
