@@ -244,7 +244,7 @@ class CpAls:
             raise DivergedError(f"{where}: {error}; the likely cause: {cause}") from None
 
 
-def prepare(device: Device, rank: int, dtype: np.dtype[Any], nonnegative: bool = False) -> None:
+def prepare(device: Device, rank: int, dtype: np.dtype[np.floating], nonnegative: bool = False) -> None:
     """Begin to compile what a decomposition needs beside MTTKRPs, and return at once."""
     if nonnegative:
         nonnegative_solver(device, rank, dtype).prepare(rank, dtype)

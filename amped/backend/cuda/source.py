@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.cuda.cubins import CudaSource
 
 INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
 REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
+
+
+class CudaFunction(Protocol):
+    """A compiled kernel, as CuPy has it."""
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[object], *, shared_mem: int = 0
+    ) -> None:
+        """Queue it on the current stream."""
 
 
 @cache
@@ -50,10 +60,11 @@ def unit(name: str, macros: Mapping[str, Any]) -> CudaSource:
     return CudaSource(name, text(name), compile_options(macros))
 
 
-def by_value(*arrays: Any) -> Any:
-    """Return the bytes of arrays as one structure, to be passed to a kernel by value."""
+def by_value(*arrays: NDArray[Any]) -> np.void:
+    """Return the arrays' bytes as one structure, to pass to a kernel by value."""
     data = b"".join(array.tobytes() for array in arrays)
-    return np.frombuffer(data, np.dtype((np.void, len(data))))[0]
+    structure: np.void = np.frombuffer(data, np.dtype((np.void, len(data))))[0]
+    return structure
 
 
 ALONE = by_value(np.zeros(3, np.uint64))

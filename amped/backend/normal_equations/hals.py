@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -25,16 +24,16 @@ class ColumnSolver:
     def __init__(self, device: Device) -> None:
         self._device = device
 
-    def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
+    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
         return True
 
-    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
         """See `NonnegativeSolver`: nothing is compiled."""
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         return SolverBytes(0, 8 * rank * BLOCKS * min(rows, block_rows(rank)))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> None:
+    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> None:
         """See `NonnegativeSolver`: nothing is prepared."""
 
     def run(self, made: None, source: Array, system: System, sweeps: int, target: Array, sums: Sums) -> None:

@@ -32,16 +32,16 @@ class NonnegativeSolver(Protocol):
     name: str
     allocates: bool  # see `Solver`
 
-    def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
+    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
         """Tell whether it solves rows of so many columns, stored as `dtype`."""
 
-    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
         """Begin to compile what solves rows of so many columns, where that takes long, and return at once."""
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         """Return the device memory that solving so many rows takes, small matrices left out."""
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> Any:
+    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> Any:
         """Return what `run` needs for up to so many rows: scratch memory and compiled code."""
 
     def run(self, made: Any, source: Array, system: System, sweeps: int, target: Array, sums: Sums) -> None:
@@ -56,6 +56,6 @@ NONNEGATIVE = Op[NonnegativeSolver]("nonnegative")
 """The last provider suits all."""
 
 
-def nonnegative_solver(device: Device, rank: int, dtype: np.dtype[Any]) -> NonnegativeSolver:
+def nonnegative_solver(device: Device, rank: int, dtype: np.dtype[np.floating]) -> NonnegativeSolver:
     """Return the first solver of non-negative rows that suits this many columns."""
     return NONNEGATIVE.require(device, lambda provider: provider.suits(rank, dtype))

@@ -31,16 +31,16 @@ class Solver(Protocol):
     name: str
     allocates: bool  # whether `run` allocates memory, so that it cannot be noted down
 
-    def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
+    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
         """Tell whether it solves rows of so many columns, stored as `dtype`."""
 
-    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
         """Begin to compile what solves rows of so many columns, where that takes long, and return at once."""
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         """Return the device memory that solving so many rows takes, small matrices included."""
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> Any:
+    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> Any:
         """Return what `run` needs for up to so many rows: scratch memory and compiled code."""
 
     def run(self, made: Any, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
@@ -56,6 +56,6 @@ SOLVE = Op[Solver]("solve")
 """The last provider suits all."""
 
 
-def solver(device: Device, rank: int, dtype: np.dtype[Any]) -> Solver:
+def solver(device: Device, rank: int, dtype: np.dtype[np.floating]) -> Solver:
     """Return the first solver that suits rows of this many columns."""
     return SOLVE.require(device, lambda provider: provider.suits(rank, dtype))

@@ -45,16 +45,16 @@ class PartitionedSolver:
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
-    def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
+    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
         return True
 
-    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
         """See `Solver`: what is compiled is kept on disk."""
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         return SolverBytes(8 * rank * self._parts(rows) * (self._block(rows, rank) + 2 * rank + 2))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> list[PartScratch]:
+    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> list[PartScratch]:
         """See `Solver`: room for each part."""
         block = self._block(rows, rank)
         return [_room(block, rank) for _ in range(self._parts(rows))]

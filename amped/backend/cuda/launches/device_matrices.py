@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import cupy
 import numpy as np
@@ -28,7 +28,7 @@ from ...ops.equations import (
 )
 from ...ops.nonnegative import System
 from ..device import CudaDevice
-from ..source import ALONE, by_value
+from ..source import ALONE, CudaFunction, by_value
 
 KEEP_BLOCKS, VECTOR = 1024, 16
 NO_MATRIX = np.empty((0, 0))
@@ -68,7 +68,7 @@ class DeviceMatrices:
 
     def _place_runs(self, places: int) -> None:
         """Make what says which columns each run has, and which facts of the runs the host reads."""
-        self._runs: Any = ALONE
+        self._runs = ALONE
         self.reported = self.memory[: self._first.told_bytes]
         if places > 1:
             self._of = np.zeros((places, 2), np.int32)  # the first column of each, and how many
@@ -77,7 +77,7 @@ class DeviceMatrices:
             self._runs = by_value(addresses([self._on_device, self._held]), width)
             self.reported = cupy.zeros((places, FACTS), np.float64).view(np.uint8).reshape(-1)
 
-    def _limits_of_terms(self) -> Any:
+    def _limits_of_terms(self) -> np.void:
         """Return what code compares with, to be passed by value."""
         terms = self._terms
         numbers = terms.norm, terms.most, terms.noise, CONDITION, ACCURACY, ROUNDING, NEARBY
@@ -158,7 +158,7 @@ class DeviceMatrices:
             for row in memory.view(np.float64).reshape(-1, FACTS).tolist()
         ]
 
-    def _keep(self, function: Any, source: Array, target: Array) -> None:
+    def _keep(self, function: CudaFunction, source: Array, target: Array) -> None:
         vectors = source.nbytes // VECTOR
         blocks = min(KEEP_BLOCKS, -(-vectors // 256))
         function((blocks,), (256,), (self._first.facts, source, target, np.int64(vectors)))

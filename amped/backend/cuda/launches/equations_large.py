@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import cupy
 import numpy as np
@@ -17,7 +17,7 @@ from ...normal_equations.inverse import widened
 from ...normal_equations.row_solvers import RowSolvers
 from ...ops.equations import Case
 from ..device import CudaDevice
-from ..source import REALS, by_value, unit
+from ..source import REALS, CudaFunction, by_value, unit
 from .device_matrices import DeviceMatrices, addresses, strides_of
 
 THREADS, COLUMNS = 256, 32  # as in block_cholesky.cuh and equations_large.cu
@@ -31,16 +31,16 @@ MOST_BLOCKS = 1024
 class LargeEquationsCode(NamedTuple):
     """Compiled code."""
 
-    prepare: Any
-    sweep: Any
-    unpack: Any
-    settle: Any
-    constrain: Any
-    finish: Any
-    add_squares: Any
-    fit: Any
-    add_dots: Any
-    keep: Any
+    prepare: CudaFunction
+    sweep: CudaFunction
+    unpack: CudaFunction
+    settle: CudaFunction
+    constrain: CudaFunction
+    finish: CudaFunction
+    add_squares: CudaFunction
+    fit: CudaFunction
+    add_dots: CudaFunction
+    keep: CudaFunction
 
 
 class WideEquations(DeviceMatrices):
@@ -133,12 +133,12 @@ def wide_bytes(rank: int, side: int) -> int:
     return 8 * (2 * (squares * side) ** 2 + parts_of(squares) + DOT_BLOCKS * rank)
 
 
-def wide_unit(dtype: np.dtype[Any], side: int) -> CudaSource:
+def wide_unit(dtype: np.dtype[np.floating], side: int) -> CudaSource:
     return unit("equations_large", {"REAL": REALS[dtype], "SIDE": side})
 
 
 @cache
-def _compiled(dtype: np.dtype[Any], side: int, device: int) -> LargeEquationsCode:
+def _compiled(dtype: np.dtype[np.floating], side: int, device: int) -> LargeEquationsCode:
     module = load(wide_unit(dtype, side))
     code = LargeEquationsCode(*map(module.get_function, LargeEquationsCode._fields))
     for function in (code.sweep, code.finish):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cupy
 import numpy as np
 
@@ -13,7 +11,7 @@ from partitioner.cuda.cubins import CudaSource
 from ...device import Array
 from ...ops.solve import Sums
 from ..device import CudaDevice
-from ..source import ALONE, REALS, unit
+from ..source import ALONE, REALS, CudaFunction, unit
 from .device_matrices import strides_of
 
 THREADS = 256  # as in solve.cu and nonnegative.cu
@@ -40,15 +38,21 @@ class FusedRows:
     """
 
     def __init__(
-        self, device: CudaDevice, solve_rows: Any, add_parts: Any, shared: int, blocks: int, least: int, rank: int,
-        places: int = 1, runs: Any = ALONE,
+        self, device: CudaDevice, solve_rows: CudaFunction, add_parts: CudaFunction, shared: int, blocks: int,
+        least: int, rank: int, places: int = 1, runs: np.void = ALONE,
     ) -> None:  # fmt: skip
         self._device, self._solve_rows, self._add_parts, self._shared = device, solve_rows, add_parts, shared
         self._blocks, self._least, self._places, self._runs = blocks, least, places, runs
         self._parts = cupy.empty((places, max(1, blocks), rank + 2, rank), np.float64)
 
     def run(
-        self, source: Array, operands: tuple[Any, ...], target: Array, sums: Sums, apart: int = 0, again: bool = False
+        self,
+        source: Array,
+        operands: tuple[object, ...],
+        target: Array,
+        sums: Sums,
+        apart: int = 0,
+        again: bool = False,
     ) -> None:
         """Queue the solving of rows on the current stream, and sums beside it: the next MTTKRP needs rows only.
 
@@ -68,13 +72,13 @@ class FusedRows:
             self._add_parts((grid, self._places), (THREADS,), (*which, self._parts, np.int32(blocks), *places))
 
 
-def rows_unit(name: str, rank: int, dtype: np.dtype[Any], several: bool = False, **macros: int) -> CudaSource:
+def rows_unit(name: str, rank: int, dtype: np.dtype[np.floating], several: bool = False, **macros: int) -> CudaSource:
     """Return a source of rows of a run, or of `several` of at most so many columns."""
     return unit(name, {"RANK": rank, "REAL": REALS[dtype]} | ({"SEVERAL": 1} if several else {}) | macros)
 
 
-def function_of(source: CudaSource, name: str) -> Any:
+def function_of(source: CudaSource, name: str) -> CudaFunction:
     """Return compiled code that may have all the shared memory of a block of threads."""
-    function = load(source).get_function(name)
+    function: CudaFunction = load(source).get_function(name)
     allow_shared(function)
     return function

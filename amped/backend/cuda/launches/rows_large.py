@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
@@ -16,7 +16,7 @@ from ...ops.solve import SolverBytes, Sums
 from ...rows import block_rows, blocks_of
 from ..blas import multiply, multiply_parts
 from ..device import CudaDevice
-from ..source import REALS, unit
+from ..source import REALS, CudaFunction, unit
 from .device_matrices import strides_of
 
 THREADS, COLUMNS = 256, 32  # as in rows_large.cu
@@ -31,8 +31,8 @@ NOWHERE = np.uint64(0)
 class LargeRowsWorkspace(NamedTuple):
     """Compiled code, and scratch memory for solved rows, (rows, R), parts of Gram matrices, and parts of other sums."""
 
-    store: Any
-    add: Any
+    store: CudaFunction
+    add: CudaFunction
     solved: Array
     grams: Array
     lines: Array
@@ -47,10 +47,10 @@ class ProductSolver:
     def __init__(self, device: CudaDevice) -> None:
         self._device, self._processors, self._number = device, device.limits.processors, device.number
 
-    def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
+    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
         return True
 
-    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
         prepare([_unit(dtype)])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
@@ -68,7 +68,7 @@ class ProductSolver:
         blocks = -(-rank // TALL) * -(-rank // BROAD)
         return max(1, min(rows // DEEP, FILLING * self._processors // blocks))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> LargeRowsWorkspace:
+    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> LargeRowsWorkspace:
         scratch = [cupy.empty((lines, rank), np.float64) for lines in self._scratch_rows(rows, rank)]
         return LargeRowsWorkspace(*_compiled(dtype, self._number), *scratch)
 
@@ -106,11 +106,11 @@ class ProductSolver:
         made.add((-(-entries // THREADS),), (THREADS,), arguments)
 
 
-def _unit(dtype: np.dtype[Any]) -> CudaSource:
+def _unit(dtype: np.dtype[np.floating]) -> CudaSource:
     return unit("rows_large", {"REAL": REALS[dtype]})
 
 
 @cache
-def _compiled(dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
+def _compiled(dtype: np.dtype[np.floating], device: int) -> tuple[CudaFunction, CudaFunction]:
     module = load(_unit(dtype))
     return module.get_function("store"), module.get_function("add")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ..device import CudaDevice
 from ..launches.device_matrices import DeviceMatrices, strides_of
 from ..launches.equations_large import WideEquations, side_of, wide_bytes, wide_unit
 from ..launches.fused_rows import rows_unit
+from ..source import CudaFunction
 from . import nonnegative, solve
 
 INVERTING = 6  # matrices that are there for a while, where a pseudo-inverse is computed on the device
@@ -34,13 +35,13 @@ DOT_BLOCKS, DOT_THREADS = 64, 256  # as in equations.cu
 class EquationsCode(NamedTuple):
     """Compiled code."""
 
-    prepare: Any
-    constrain: Any
-    widen: Any
-    finish: Any
-    fit: Any
-    add_dots: Any
-    keep: Any
+    prepare: CudaFunction
+    constrain: CudaFunction
+    widen: CudaFunction
+    finish: CudaFunction
+    fit: CudaFunction
+    add_dots: CudaFunction
+    keep: CudaFunction
 
 
 class CudaEquations(DeviceMatrices):
@@ -64,7 +65,7 @@ class CudaEquations(DeviceMatrices):
         self._solving = solve.solving_rows(*how)
         self._sweeping = nonnegative.sweeping_rows(*how) if case.bounds.nonnegative else None
 
-    def _launch(self, name: str, *arguments: Any) -> None:
+    def _launch(self, name: str, *arguments: object) -> None:
         function = getattr(self._functions, name)
         function((self._case.places,), (self._threads,), (self._state, self._limits, self._runs, *arguments))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from ...ops.nonnegative import NONNEGATIVE, NonnegativeSolver, System
 from ...ops.solve import SolverBytes, Sums
 from ..device import CudaDevice
 from ..launches.fused_rows import THREADS, FusedRows, function_of, rows_unit
-from ..source import ALONE, lanes
+from ..source import ALONE, CudaFunction, lanes
 from . import solve
 
 BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
@@ -39,16 +38,16 @@ class HalsSolver:
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._device = device.limits, device
 
-    def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
+    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
         return rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
-    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
         prepare([sweeping_unit(rank, dtype), solve.solving_unit(rank, dtype)])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         return SolverBytes(8 * rank * self._blocks(rows, rank) * (rank + 2))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> FusedRows:
+    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> FusedRows:
         return sweeping_rows(self._device, rank, dtype, self._blocks(rows, rank), THREADS // lanes(rank))
 
     def _blocks(self, rows: int, rank: int) -> int:
@@ -66,12 +65,18 @@ def providers(device: CudaDevice) -> Sequence[NonnegativeSolver]:
     return [HalsSolver(device), ColumnSolver(device)]
 
 
-def sweeping_unit(rank: int, dtype: np.dtype[Any], several: bool = False) -> CudaSource:
+def sweeping_unit(rank: int, dtype: np.dtype[np.floating], several: bool = False) -> CudaSource:
     return rows_unit("nonnegative", rank, dtype, several, LANES=lanes(rank))
 
 
 def sweeping_rows(
-    device: CudaDevice, rank: int, dtype: np.dtype[Any], blocks: int, least: int, places: int = 1, runs: Any = ALONE
+    device: CudaDevice,
+    rank: int,
+    dtype: np.dtype[np.floating],
+    blocks: int,
+    least: int,
+    places: int = 1,
+    runs: np.void = ALONE,
 ) -> FusedRows:
     """Return what solves non-negative rows of one run or several; see `FusedRows`."""
     kind = rank, dtype, places > 1, device.number
@@ -80,5 +85,5 @@ def sweeping_rows(
 
 
 @cache
-def _compiled(rank: int, dtype: np.dtype[Any], several: bool, device: int) -> Any:
+def _compiled(rank: int, dtype: np.dtype[np.floating], several: bool, device: int) -> CudaFunction:
     return function_of(sweeping_unit(rank, dtype, several), "hals")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from ...ops.solve import SOLVE, Solver, SolverBytes, Sums
 from ..device import CudaDevice
 from ..launches.fused_rows import FusedRows, function_of, rows_unit
 from ..launches.rows_large import ProductSolver
-from ..source import ALONE
+from ..source import ALONE, CudaFunction
 
 SIDE, ROWS = 8, 32  # as in solve.cu
 MOST_COLUMNS = 64  # a warp has its share of the Gram matrix in registers; of more, products of cuBLAS are faster
@@ -40,18 +39,18 @@ class FusedSolver:
     def __init__(self, device: CudaDevice) -> None:
         self._device, self._limits = device, device.limits
 
-    def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
+    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
         capable = self._device.capability >= LEAST_CAPABILITY
         return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
-    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
         prepare([solving_unit(rank, dtype)])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         """See `Solver`: the parts, and small matrices."""
         return SolverBytes(8 * rank * (self._blocks(rows, rank) * (rank + 2) + 4 * rank))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> FusedRows:
+    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> FusedRows:
         return solving_rows(self._device, rank, dtype, self._blocks(rows, rank), FEWEST)
 
     def _blocks(self, rows: int, rank: int) -> int:
@@ -68,12 +67,18 @@ def providers(device: CudaDevice) -> Sequence[Solver]:
     return [FusedSolver(device), ProductSolver(device)]
 
 
-def solving_unit(rank: int, dtype: np.dtype[Any], several: bool = False) -> CudaSource:
+def solving_unit(rank: int, dtype: np.dtype[np.floating], several: bool = False) -> CudaSource:
     return rows_unit("solve", rank, dtype, several)
 
 
 def solving_rows(
-    device: CudaDevice, rank: int, dtype: np.dtype[Any], blocks: int, least: int, places: int = 1, runs: Any = ALONE
+    device: CudaDevice,
+    rank: int,
+    dtype: np.dtype[np.floating],
+    blocks: int,
+    least: int,
+    places: int = 1,
+    runs: np.void = ALONE,
 ) -> FusedRows:
     """Return what solves rows of one run or several by their inverses; see `FusedRows`."""
     solve, add_parts = compiled(rank, dtype, places > 1, device.number)
@@ -81,7 +86,7 @@ def solving_rows(
 
 
 @cache
-def compiled(rank: int, dtype: np.dtype[Any], several: bool, device: int) -> tuple[Any, Any]:
+def compiled(rank: int, dtype: np.dtype[np.floating], several: bool, device: int) -> tuple[CudaFunction, CudaFunction]:
     """Return the compiled code that solves rows, and that which adds up the parts of `FusedRows`."""
     source = solving_unit(rank, dtype, several)
     return function_of(source, "solve"), load(source).get_function("add_parts")
