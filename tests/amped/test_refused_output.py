@@ -23,7 +23,7 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_late(*_: object, **__: object) -> None:
         raise AssertionError("the tensor is read before the output is checked")
 
-    monkeypatch.setattr("amped.cli.job.open_path", too_late)
+    monkeypatch.setattr("amped.runs.assembly.open_path", too_late)
     for name in ("distributed_reading.open_part", "build.read_sparse"):
         monkeypatch.setattr(f"partitioner.{name}", too_late)
 
