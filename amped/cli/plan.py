@@ -24,7 +24,7 @@ from ..operators.sources.protocols import DescribedSource, ProductSource
 from ..operators.ttm.plan import TtmPlan, TtmSetting, make_ttm_plan, most_fibres
 from ..parallel.mpi import on_root, together
 from ..report import dense as dense_text
-from ..report.products import plan_text
+from ..report.plans import ttm_plans
 from ..report.progress import say
 from ..runs.assembly import as_counts, setting_for
 from ..runs.compression import core_setting
@@ -145,7 +145,7 @@ def _plan_product(request: PlanRequest, session: VerbSession) -> int:
                 rank=request.rank, ranks=ranks, options=asdict(options), fibres=sum(p.fibres for p in plans),
                 planned_bytes=[p.planned_bytes for p in plans],
             )  # fmt: skip
-            say(plan_text(plans, machine.device))
+            say(ttm_plans(plans, machine.device))
         return job.exit_code()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from signal import Signals
-from typing import Any, Protocol
+from typing import Protocol
 
 from partitioner.host.stages import STAGES
 
@@ -19,6 +19,7 @@ from ..parallel.mpi import Comm
 from . import components, text
 from .dense import source_line
 from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
+from .plans import MemoryPlan
 from .progress import Display
 
 WORDS = {"choose": "choosing kernels", "compile": "compiling", "sort": "sorting", "spectra": "looking at spectra"}
@@ -29,8 +30,8 @@ class PlanSummary(Protocol):
     """What is placed on devices by a plan."""
 
     @property
-    def plan(self) -> Any:
-        """Has `device_bytes`, by use, and `host_bytes`."""
+    def plan(self) -> MemoryPlan:
+        """The plan of this rank."""
 
 
 class RunReporter:

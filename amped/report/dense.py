@@ -1,4 +1,4 @@
-"""What is said of dense tensors: what they are, what a run of them takes, and whether a sparse one should be dense."""
+"""Dense tensors as text: what they are, and whether a sparse one should be dense."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from collections.abc import Sequence
 
 from partitioner.errors import one_line
 
-from ..backend.device import Device
-from ..operators.dense.core import CorePlan
-from ..operators.dense.plan import DensePlan
 from ..operators.sources.dense import DenseSource
 from ..operators.sources.protocols import DescribedSource
-from .text import human, table
+from .text import human
 
 USUAL_RANK = 16  # where none is asked for
 INDEX_BYTES = 4
@@ -60,41 +57,3 @@ def advice(source: DescribedSource, rank: int | None, itemsize: int = 4) -> str 
         f"density {density:.0%}: as a dense tensor ({size}) a sweep takes fewer bytes and operations, "
         f"as above {least:.0%} for this order: --dense"
     )
-
-
-def plan_text(plans: Sequence[DensePlan], device: Device) -> str:
-    """Return the plans of all ranks as text."""
-    rows = []
-    for part, plan in enumerate(plans):
-        where = f"streamed, {plan.form.slab:,} indices at a time" if plan.streamed else "resident"
-        size = human(plan.form.elements * plan.dtype.itemsize)
-        rows.append((part, _shape(plan.form.lengths), size, where if plan.form.elements else "-"))
-    counts = [plan.form.elements for plan in plans]
-    balance = max(counts) * len(counts) / sum(counts) - 1
-    uses = list(plans[0].device_bytes)
-    cells = [
-        (part, *(human(p.device_bytes[u]) for u in uses), human(sum(p.device_bytes.values())), human(p.host_bytes))
-        for part, p in enumerate(plans)
-    ]
-    return "\n".join([
-        table(("rank", "block, modes in memory order", "bytes", "placement"), rows),
-        f"balance: the largest block has {balance:.2%} more elements than the mean",
-        f"memory by rank on the device ({device.description}), and the peak in the host's memory:",
-        table(("rank", *uses, "device", "host"), cells),
-    ])  # fmt: skip
-
-
-def core_plan_text(plans: Sequence[CorePlan], device: Device) -> str:
-    """Return the plans of all ranks for a Tucker decomposition as text."""
-    uses = list(plans[0].device_bytes)
-    cells = [
-        (part, human(p.piece * p.dtype.itemsize), "streamed" if p.slot else "resident",
-         *(human(p.device_bytes[u]) for u in uses), human(sum(p.device_bytes.values())), human(p.host_bytes))
-        for part, p in enumerate(plans)
-    ]  # fmt: skip
-    told = f"memory by rank on the device ({device.description}), and the peak in the host's memory:"
-    return "\n".join([told, table(("rank", "block", "placement", *uses, "device", "host"), cells)])
-
-
-def _shape(lengths: Sequence[int]) -> str:
-    return " x ".join(map(str, lengths))

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from partitioner.tensors.sparse import SparseTensor
 
-from ..backend.device import Device
 from ..methods.driver import MethodState, StopRule
 from ..methods.prediction import Forecast
-from ..operators.placement import Plan
 from ..options import Options
 
 LOW = 10  # times the tolerance: a fit below that is hardly one
@@ -152,28 +150,6 @@ def skew_table(rows: Sequence[dict[str, Any]]) -> str:
         for r in rows
     ]  # fmt: skip
     return table(head, cells)
-
-
-def plan_text(plans: Sequence[Plan], device: Device) -> str:
-    """Return the plans of all ranks as text."""
-    rows = []
-    for part, plan in enumerate(plans):
-        for m in plan.modes:
-            some = f"{m.resident / m.nnz:.0%} resident" if m.resident else "streamed"
-            where = "-" if not m.nnz else some if m.streamed else "resident"
-            owned, size = f"{m.owned.stop - m.owned.start:,}", human(m.shard_bytes(m.nnz))
-            rows.append((part, m.mode, owned, f"{m.nnz:,}", size, where))
-    balance = max(m.cut.imbalance for m in plans[0].modes)
-    lines = [table(("rank", "mode", "rows owned", "nonzeros", "bytes", "placement"), rows)]
-    lines.append(f"balance: the fullest rank has {balance:.2%} more nonzeros than the mean")
-    uses = list(plans[0].device_bytes)
-    cells = [
-        (part, *(human(p.device_bytes[u]) for u in uses), human(sum(p.device_bytes.values())), human(p.host_bytes))
-        for part, p in enumerate(plans)
-    ]
-    lines.append(f"memory by rank on the device ({device.description}), and the peak in the host's memory:")
-    lines.append(table(("rank", *uses, "device", "host"), cells))
-    return "\n".join(lines)
 
 
 def time_line(totals: dict[str, float], seconds: float) -> str:

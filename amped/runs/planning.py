@@ -15,8 +15,8 @@ from ..operators.placement import Plan, Setting, make_plan
 from ..operators.sources.dense import DenseSource
 from ..operators.sources.protocols import SparseSource
 from ..parallel.mpi import on_root, together
-from ..report import dense as dense_text
-from ..report import text
+from ..report.plans import core_plans, dense_plans, sparse_plans
+from ..report.text import forecast_line
 
 
 class Expected(NamedTuple):
@@ -73,7 +73,7 @@ class SparsePlanned:
 
     def text(self, expected: Expected) -> str:
         assert self.plans is not None
-        return f"{text.plan_text(self.plans, self._machine.device)}\n{text.forecast_line(*expected)}"
+        return f"{sparse_plans(self.plans, self._machine.device)}\n{forecast_line(*expected)}"
 
 
 class DensePlanned:
@@ -95,7 +95,7 @@ class DensePlanned:
 
     def text(self, expected: Expected) -> str:
         assert self.plans is not None
-        return f"{dense_text.plan_text(self.plans, self._machine.device)}\n{text.forecast_line(*expected)}"
+        return f"{dense_plans(self.plans, self._machine.device)}\n{forecast_line(*expected)}"
 
 
 class DenseCorePlanned:
@@ -112,4 +112,4 @@ class DenseCorePlanned:
 
     def text(self, expected: Expected) -> str:
         assert self.plans is not None
-        return dense_text.core_plan_text(self.plans, self._machine.device)
+        return core_plans(self.plans, self._machine.device)
