@@ -22,6 +22,7 @@ from ..models.align import matched, tensor_for
 from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
+from ..operators.products import Ttmc
 from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
@@ -159,7 +160,9 @@ def project_on_core(
             given = np.zeros((length, rank)) if model is None or m == mode else model.factors[m]
             operator.set_factor(m, share(comm, np.asarray(given, chosen.dtype) if comm.rank == 0 else None))
         matrix: NDArray[np.float64] = share(comm, None if model is None else _of_core(model, mode))
-        operator.owned(mode)[...] = machine.device.xp.matmul(operator.ttmc(mode), machine.device.to_device(matrix))
+        operator.owned(mode)[...] = machine.device.xp.matmul(
+            operator.compute(Ttmc(), mode), machine.device.to_device(matrix)
+        )
         operator.publish(mode)
         operator.wait_comm()
         return operator.factor(mode)

@@ -19,8 +19,8 @@ from ..backend.exchange import Machine
 from ..backend.ops.mu_update import MU_UPDATE
 from ..backend.ops.solve import SolverBytes
 from ..models.kruskal import KruskalTensor
-from ..operators.base import CountsOperator
 from ..operators.placement import Solving
+from ..operators.sparse.operator import SparseOperator
 from .driver import MethodState
 from .initial import unit_sums
 from .poisson import Poisson, update_of
@@ -46,7 +46,7 @@ class CpApr:
 
     Parameters
     ----------
-    operator : CountsOperator
+    operator : SparseOperator
         Placed for Phi, or for row problems; holds the factor matrices to start from, which are not negative.
     asked : Poisson
     """
@@ -54,7 +54,7 @@ class CpApr:
     norm = 1
     own_start = None
 
-    def __init__(self, operator: CountsOperator, asked: Poisson) -> None:
+    def __init__(self, operator: SparseOperator, asked: Poisson) -> None:
         self.operator, self.asked = operator, asked
         device = operator.machine.device
         self._update = update_of(operator, asked)

@@ -13,8 +13,11 @@ from partitioner.validate import real, whole
 
 from ..backend.device import Array, Device
 from ..backend.ops.mu_update import MU_UPDATE
-from ..backend.ops.rowproblems import ITERATIONS, KKT, RowLimits, RowMethod
-from ..operators.base import CountsOperator, in_turn
+from ..backend.ops.rowproblems import ITERATIONS, KKT, RowLimits
+from ..operators.base import in_turn
+from ..operators.products import Phi
+from ..operators.sparse.operator import SparseOperator
+from ..operators.sparse.row_solver import RowProblems, RowSolver
 
 MOST_INNER = 1000
 PoissonMethod = Literal["mu", "pdnr", "pqnr"]
@@ -56,15 +59,15 @@ class Poisson:
         object.__setattr__(self, "eps", real("eps", self.eps, "a number above 0", above=True))
 
     @property
-    def rows(self) -> RowMethod | None:
-        """The method of row problems, if it is one."""
-        return None if self.method == "mu" else self.method
+    def rows(self) -> RowProblems | None:
+        """The row problems that the method solves, if it does."""
+        return None if self.method == "mu" else RowProblems(self.method)
 
 
 class Update(ABC):
     """Queues the updates of modes. All begin and end alike: B is made of the mode's matrix, and the matrix of B."""
 
-    def __init__(self, operator: CountsOperator, asked: Poisson) -> None:
+    def __init__(self, operator: SparseOperator, asked: Poisson) -> None:
         self._operator, self._asked = operator, asked
         rank, device = operator.ranks[0], operator.machine.device
         self._multiply = MU_UPDATE.require(device).make(device, rank, operator.options.dtype)
@@ -92,7 +95,7 @@ class Update(ABC):
         """Take the columns' sums out; see `MuUpdate.end`."""
         operator, told = self._operator, self.told
         if mode == operator.order - 1:
-            operator.add_logs(mode, self._asked.eps, told.likelihood, in_turn(mode, operator.order))
+            operator.add(Phi(self._asked.eps), mode, told.likelihood, in_turn(mode, operator.order))
         with operator.span("solve", mode):
             self._multiply.add_columns(operator.owned(mode), told.sums)
         operator.reduce(told.sums, "sum", mode)
@@ -105,7 +108,7 @@ class Update(ABC):
 class Multiplicative(Update):
     """MU: all rows of a mode are multiplied with Phi, until the largest KKT violation is small."""
 
-    def __init__(self, operator: CountsOperator, asked: Poisson) -> None:
+    def __init__(self, operator: SparseOperator, asked: Poisson) -> None:
         super().__init__(operator, asked)
         # Where that costs little, or spares much, the host asks whether a mode is done: on all ranks, or on none.
         self.streams = any(operator.machine.comm.allgather(operator.plan.slot > 0))
@@ -119,7 +122,7 @@ class Multiplicative(Update):
         for inner in range(asked.inner_iters):
             violation = told.violations[inner : inner + 1]
             then = [mode] * (asked.inner_iters - inner - 1) + others
-            phi = operator.phi(mode, asked.eps, then, told.done)
+            phi = operator.compute(Phi(asked.eps, told.done), mode, then)
             with operator.span("solve", mode):
                 multiply.measure(phi, matrix, violation, told.done)
             operator.reduce(violation, "max", mode)
@@ -137,6 +140,10 @@ class RowByRow(Multiplicative):
     becomes zero in all rows of a mode never comes back.
     """
 
+    def __init__(self, operator: SparseOperator, asked: Poisson, problems: RowProblems) -> None:
+        super().__init__(operator, asked)
+        self._rows = RowSolver(operator, problems)
+
     def queue(self, mode: int, iteration: int) -> None:
         """See `Update`."""
         operator, asked, told = self._operator, self._asked, self.told
@@ -145,7 +152,7 @@ class RowByRow(Multiplicative):
             return
         self._begin(mode, 0.0, asked.kappa_tol)  # MU leaves marks on entries that are nearly zero
         limits = RowLimits(asked.inner_iters, asked.tol, asked.eps)
-        operator.solve_rows(mode, limits, told.seen, in_turn(mode, operator.order))
+        self._rows.solve(mode, limits, told.seen, in_turn(mode, operator.order))
         operator.reduce(told.seen[: KKT + 1], "max", mode)
         operator.reduce(told.seen[ITERATIONS:], "sum", mode)
         with operator.span("solve", mode):
@@ -153,9 +160,9 @@ class RowByRow(Multiplicative):
         self._end(mode, operator.spare(mode), 0.0)
 
 
-def update_of(operator: CountsOperator, asked: Poisson) -> Multiplicative:
+def update_of(operator: SparseOperator, asked: Poisson) -> Multiplicative:
     """Return the updates that were asked for."""
-    return RowByRow(operator, asked) if asked.rows else Multiplicative(operator, asked)
+    return RowByRow(operator, asked, asked.rows) if asked.rows else Multiplicative(operator, asked)
 
 
 class PoissonStatus:

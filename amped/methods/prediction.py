@@ -26,7 +26,7 @@ from ..backend.ops.mttkrp import Kernel, Shard, Share
 from ..backend.ops.nonnegative import System, nonnegative_solver
 from ..backend.ops.solve import Sums
 from ..operators.base import Operator
-from ..operators.memory import ModePlan
+from ..operators.modes import ModePlan
 from ..operators.placement import Plan, Setting, nonzero_bytes
 from ..operators.sources.protocols import SparseSource
 from ..operators.sources.sparse import TensorSource

@@ -20,6 +20,7 @@ from ..errors import InputError
 from ..models.tucker import TuckerTensor
 from ..operators.base import CoreOperator, in_turn
 from ..operators.placement import Solving
+from ..operators.products import Ttmc
 from .driver import MethodState
 from .singular_vectors import ORTHONORMAL, LeadingRows, finding_bytes
 from .updates import DivergedError
@@ -103,7 +104,7 @@ class TuckerMethod:
                 state.mode = mode
                 return False
             exact = self._in_double(mode)
-            found = operator.ttmc(mode, in_turn(mode, order), exact)
+            found = operator.compute(Ttmc(exact), mode, in_turn(mode, order))
             if self.name == "hooi":
                 with operator.span("solve", mode):
                     self._leading.find(mode, found)
@@ -146,7 +147,7 @@ class TuckerMethod:
         core, fit = self._core(found, exact)
         if not exact and self._uncertain(fit):
             if self._rounds:
-                found = operator.ttmc(last, in_turn(last, operator.order), double=True)
+                found = operator.compute(Ttmc(double=True), last, in_turn(last, operator.order))
             core, fit = self._core(found, True)
         state.arrays["core"] = core
         state.series["fit"].append(fit)

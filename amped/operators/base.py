@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from ..backend.device import Array, Clock
 from ..backend.exchange import Machine
-from ..backend.ops.phi import Groups, InterleavedPhi
-from ..backend.ops.rowproblems import RowLimits
 from ..options import Options
 from ..parallel.mpi import Reduction
 from .placement import Plan
+from .products import Ttmc
 
 Solve = Callable[[Array, Array], None]
 """Called with rows of an MTTKRP, (rows, R) float64, and the same rows of the factor matrix, which it is to write."""
@@ -129,94 +128,24 @@ class Operator(Placed, Protocol):
         """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
 
 
-class CountsOperator(Operator, Protocol):
-    """What methods ask of a tensor of counts, beside: Phi and row problems of CP-APR. Collective, too."""
-
-    def phi(
-        self, mode: int, floor: float, then: Sequence[int] = (), skip: Array = None, groups: Groups | None = None
-    ) -> Array:
-        """Queue the Phi of one mode, of its own factor matrix B and those of the others; see `backend.phi`.
-
-        Parameters
-        ----------
-        mode : int
-        floor : float
-            The least that values are divided by.
-        then : sequence of int
-            See `mttkrp`.
-        skip : (1,) int32 device array, optional
-            Nothing is computed where it is not 0. Of several models it is (R,); see `Phi.run`.
-        groups : Groups, optional
-            Of several models: other columns stay as they were before.
-
-        Returns
-        -------
-        (rows, R) float64 device array
-            The rows that `computed` has; valid until the next call.
-        """
-
-    def solve_rows(self, mode: int, limits: RowLimits, seen: Array, then: Sequence[int] = ()) -> None:
-        """Queue the solution of the row problems of one mode, in its own factor matrix B; see `backend.rowproblems`.
-
-        `seen` is a (3,) float64 device array: what is seen of the rows that this rank solves is added to it, of a row
-        that several ranks solve by one of them. `then`: see `mttkrp`.
-        """
-
-    def spare(self, mode: int) -> Array:
-        """Return room of the shape of `computed`, float64, of unset contents; valid until the next call."""
-
-    def add_logs(
-        self, mode: int, floor: float, total: Array, then: Sequence[int] = (), groups: Groups | None = None
-    ) -> None:
-        """Queue the sum of ``x log(max(m, floor))`` over all ranks' nonzeros, added to `total`, float64.
-
-        It is (1,), or (R,) where there are several models, in `groups`.
-
-        The model's values ``m`` are those of B, the matrix of `mode`, and the matrices of the others.
-        """
-
-
-class CountsOperators(CountsOperator, Protocol):
-    """What runs side by side ask of a tensor of counts: Phi of several models; see `backend.ops.phi`."""
-
-    @property
-    def interleaved(self) -> InterleavedPhi:
-        """What computes it."""
-
-
-class LossOperator(Placed, Protocol):
-    """What methods for any loss need of a tensor. Collective, too."""
-
-    def row_systems(self, mode: int, then: Sequence[int] = ()) -> Array:
-        """Queue gradient, second derivatives and objective of each row of one mode; see `backend.ops.row_systems`.
-
-        The formulas are those that the operator was made for; `then`: see `Operator.mttkrp`.
-
-        Returns
-        -------
-        (owned, `system_width`) float64 device array
-            The rows that this rank owns; valid until the next call.
-        """
-
-
 class CoreOperator(Placed, Protocol):
-    """What Tucker decompositions ask of a tensor of any kind. Collective, too."""
+    """What Tucker decompositions need of a tensor of any kind. Collective, too."""
 
     @property
     def summed(self) -> int:
         """Terms of the longest sum that is rounded to the factor matrices' precision, unless TTMc is `double`."""
 
-    def ttmc(self, mode: int, then: Sequence[int] = (), double: bool = False) -> Array:
+    def compute(self, product: Ttmc, mode: int, then: Sequence[int] = ()) -> Array:
         """Queue the tensor times the transposed factor matrices of all modes but one, unfolded in that mode.
 
         Parameters
         ----------
+        product : Ttmc
+            If it is `double`, all products are in double precision, from numbers that are held in single precision. The
+            first time may take seconds, to compile code.
         mode : int
         then : sequence of int
             See `Operator.mttkrp`.
-        double : bool
-            Compute all products in double precision, from numbers that are held in single precision. The first time
-            may take seconds, to compile code.
 
         Returns
         -------

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from partitioner.shards.partition import Cut
-
-from ..backend.losses import Maps
-from ..backend.ops.mttkrp import Kernel, Share
-from ..backend.ops.phi import Phi
-from ..backend.ops.row_systems import RowSystems, system_width
-from ..backend.ops.rowproblems import RowProblems
-from ..backend.ops.ttmc import Ttmc, width
 from ..errors import InputError
+from .modes import ModePlan
 
 SLOTS = 2
 SLOT_BYTES = 1 << 28  # a shard of this size keeps the link busy for milliseconds, so that queueing it costs nothing
@@ -28,109 +20,6 @@ SHARDS = 4  # at least, for a mode that is streamed: with fewer, copying and com
 def fraction(nnz: int, part: int, total: int) -> int:
     """Return a mode's share of something, where `part` of all modes' `total` has it."""
     return nnz * part // total if total else 0
-
-
-@dataclass(frozen=True)
-class ModePlan:
-    """One rank's share of one mode."""
-
-    mode: int
-    rank: int  # columns of the mode's factor matrix
-    cut: Cut  # how all ranks share the mode
-    owned: slice  # the output rows that this rank owns
-    share: Share  # what it computes
-    kernels: tuple[Kernel, ...] = ()  # may compute it; the first one's memory is what the plan counts for shards
-    phis: tuple[Phi, ...] = ()  # what computes Phi from the shards of each, if that is asked for
-    rows_by: RowProblems | None = None  # what solves row problems from the shards of each, if that is asked for
-    ttmc: Ttmc | None = None  # what computes TTMc from the shards of each, if that is asked for
-    systems: RowSystems | None = None  # what computes row systems of `maps` from the shards, if they are computed
-    maps: Maps | None = None
-    inputs: tuple[int, ...] = ()  # of TTMc, the columns of the input modes' factor matrices
-    resident: int = 0  # nonzeros of this rank, the first ones, that stay on the device
-    parts: tuple[float, ...] = (1.0,)  # of the nonzeros, shards of their own: rows are exchanged before all are done
-    spare: int = 0  # bytes of device memory that its shards may take beyond what the plan counts
-
-    @property
-    def nnz(self) -> int:
-        """Nonzeros of this rank."""
-        return self.share.nnz
-
-    @property
-    def rows(self) -> slice:
-        """The output rows that it computes: `owned`, and before them the row that it shares with an earlier rank."""
-        return self.share.rows
-
-    @property
-    def streamed(self) -> int:
-        """Nonzeros that are copied in for each MTTKRP."""
-        return self.nnz - self.resident
-
-    @property
-    def any_row(self) -> bool:
-        """Whether its nonzeros are those of mode 0's copy, and may be of any row."""
-        return self.share.column > 0
-
-    @property
-    def width(self) -> int:
-        """The columns of the output in memory."""
-        if self.maps:
-            return system_width(self.rank, self.curved)
-        return width(self.inputs) if self.inputs else self.share.stride
-
-    @property
-    def columns(self) -> int:
-        """The columns of the output that count."""
-        return self.width if self.inputs or self.maps else self.rank
-
-    @property
-    def curved(self) -> bool:
-        """Whether row systems have second derivatives."""
-        return self.maps is not None and self.maps.curve is not None
-
-    def shard_bytes(self, nnz: int, streamed: bool = False) -> int:
-        """Return the most bytes that shards of so many nonzeros take."""
-        return self.kernels[0].bytes(replace(self.share, streamed=streamed), nnz).shard
-
-    def making_bytes(self, nnz: int) -> int:
-        """Return the bytes that making a shard takes for a while, of any of the kernels."""
-        return max(kernel.bytes(self.share, min(self.nnz, nnz)).making for kernel in self.kernels)
-
-    def running_bytes(self, nnz: int) -> int:
-        """Return the bytes of scratch memory that computing a shard takes, of any of the kernels."""
-        return max(self.running(kernel, min(self.nnz, nnz)) for kernel in self.kernels)
-
-    def running(self, kernel: Kernel, nnz: int) -> int:
-        """Return the bytes of scratch memory that computing a kernel's shard takes, Phi and row problems included."""
-        if self.ttmc:
-            return self.ttmc.bytes(self.share, self.inputs, nnz)
-        usual = kernel.bytes(self.share, nnz).running
-        if self.systems:
-            return max(usual, self.systems.bytes(kernel, self.share, self.rank, self.curved, nnz).running)
-        phi = self.phi(kernel).bytes(kernel, self.share, nnz) if self.phis else 0
-        rows = self.rows_by.bytes(kernel, self.share, nnz).running if self.rows_by else 0
-        return max(usual, phi, rows)
-
-    @property
-    def rows_bytes(self) -> int:
-        """Return the bytes that the order of rows, and rows that ranks or shards share, take beside the shards."""
-        if self.rows_by is None:
-            return 0
-        orders = max(self.rows_by.bytes(kernel, self.share, self.nnz).kept for kernel in self.kernels)
-        return orders + (self.cut.split_rows.size + PIECES) * self.rows_by.shared_bytes(self.rank)
-
-    @property
-    def systems_bytes(self) -> int:
-        """Return the bytes of what is known of the rows of shards; see `RowSystems.make`."""
-        how, rest = self.systems, (self.share, self.rank, self.curved, self.nnz)
-        return max(how.bytes(kernel, *rest).kept for kernel in self.kernels) if how else 0
-
-    def phi(self, kernel: Kernel) -> Phi:
-        """Return what computes Phi from a kernel's shards: also of those that an earlier plan has made."""
-        return self.phis[[known.name for known in self.kernels].index(kernel.name)]
-
-    def room(self, nnz: int, streamed: bool = False) -> int:
-        """Return the most bytes that a shard of so many nonzeros may take."""
-        return self.shard_bytes(nnz, streamed) + self.spare * nnz // max(1, self.nnz)
 
 
 class Passing(NamedTuple):

@@ -16,18 +16,15 @@ from partitioner.tensors.sparse import ValueRange
 from partitioner.validate import whole
 
 from ..backend.device import Device
-from ..backend.losses import Maps
 from ..backend.ops.cast16 import CAST16
 from ..backend.ops.mttkrp import MTTKRP, Kernel, Share
-from ..backend.ops.phi import Phi, interleaved, phi_of
-from ..backend.ops.row_systems import row_systems_of
-from ..backend.ops.rowproblems import ROWPROBLEMS, RowMethod
 from ..backend.ops.solve import SolverBytes
-from ..backend.ops.ttmc import ttmc_of
 from ..backend.rows import block_rows
 from ..errors import InputError
 from ..options import Options
-from .memory import Fit, ModePlan, Need, Passing, fit, fraction
+from .memory import Fit, Need, Passing, fit, fraction
+from .modes import ModePlan, Planned, Product
+from .products import Mttkrp
 
 MOST_PARTS = 4  # of a mode whose rows are exchanged as they are done
 SENT = 25  # a row of a factor matrix takes as long to be received as so many rows take to be multiplied (H200, NVLink)
@@ -81,11 +78,8 @@ class Setting(NamedTuple):
     overlaps: bool = False  # whether rows of factor matrices can be exchanged while others are computed
     solving: Solving = nothing
     ahead: bool = False  # whether a second copy of the factor matrices is of use, where there is room
-    phi: bool = False  # whether Phi is computed, not MTTKRPs
-    rows: RowMethod | None = None  # how row problems are solved, beside it
-    ttmc: bool = False  # whether TTMc is computed, not MTTKRPs
-    maps: Maps | None = None  # what row systems are computed of, not MTTKRPs
-    interleaved: bool = False  # whether Phi is computed of interleaved models
+    product: Product[Any] = Mttkrp()
+    beside: tuple[Planned[Any], ...] = ()  # what is computed of the same shards in other ways
     spectra: Spectra | None = None  # if those of a sparse tensor are found before
     # Bytes of device memory, by rank, number of ranks and threads, if spectra of a dense tensor are found before:
     unfolding: Callable[[int, int, int], int] | None = None
@@ -154,7 +148,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
         replace(
             m,
             resident=fraction(m.nnz, fitting.resident, need.total),
-            parts=m.parts if m.any_row or m.ttmc or not setting.overlaps else exchanged_parts(m, options.dtype),
+            parts=m.parts if m.any_row or not setting.overlaps else exchanged_parts(m, options.dtype),
             spare=fraction(m.nnz, fitting.spare, need.total),
         )
         for m in modes
@@ -164,7 +158,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     if one_copy:
         mine = mine._replace(sorting=0)
     compiled = len({kernel.code for m in modes for kernel in m.kernels})
-    compiled += max(m.rows_by.codes if m.rows_by else 0 for m in modes) + any(m.systems for m in modes)
+    compiled += max(sum(each.codes(m) for each in m.computed) for m in modes)
     runtime = device.host_bytes + device.code_bytes * compiled
     host = _host_bytes(modes, setting, sum(bytes_of.values()), mine) + runtime
     host += 0 if part else setting.root_bytes
@@ -219,82 +213,22 @@ def check_options(options: Options, device: Device, others: str = "") -> None:
 
 
 def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -> ModePlan:
-    """Return a mode's plan with the kernels that may compute it, and what computes Phi from their shards."""
-    if setting.ttmc:
-        return _with_ttmc(mode, kernels, setting)
-    if setting.maps:
-        return _with_systems(mode, kernels, setting, setting.maps)
-    if setting.interleaved:
-        return _with_interleaved(mode, kernels, setting)
-    if not setting.phi:
-        return replace(mode, kernels=_candidates(mode.share, kernels, setting))
-    if setting.options.gather != "full":
-        raise InputError(f"gather {setting.options.gather!r}: Phi reads factor matrices as they are")
-    known = {k.name: phi for k in kernels if not k.derive and (phi := phi_of(setting.device, k, mode.share))}
-    if setting.options.kernel not in ("auto", *known):
-        raise InputError(f"kernel {setting.options.kernel!r} computes no Phi: {', '.join(known)} do")
-    if setting.rows:
-        return _with_rows(mode, [k for k in kernels if k.name in known], known, setting.rows, setting)
-    found = _candidates(mode.share, [k for k in kernels if k.name in known], setting)
-    return replace(mode, kernels=found, phis=tuple(known[k.name] for k in found))
-
-
-def _with_interleaved(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -> ModePlan:
-    """Return a mode's plan with the first kernel from whose shards Phi of interleaved models is computed."""
-    how = interleaved(setting.device)
-    for kernel in kernels if how else []:
-        if how and how.suits(kernel, mode.share):
-            return replace(mode, kernels=(kernel,), phis=(how,))
-    raise InputError(f"{setting.device.name} computes no Phi of several models")
-
-
-def _with_systems(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting, maps: Maps) -> ModePlan:
-    """Return a mode's plan with the first kernel from whose shards row systems are computed."""
-    options, device, curved = setting.options, setting.device, maps.curve is not None
-    if options.gather != "full":
-        raise InputError(f"gather {options.gather!r}: row systems read factor matrices as they are; use 'full'")
-    plain = [k for k in kernels if not k.derive and k.suits(mode.share)]
-    found = {k.name: (k, how) for k in plain if (how := row_systems_of(device, k, mode.share, curved))}
-    if not found:
-        raise InputError(f"{device.name} computes no row systems of {mode.rank} columns; use fewer")
-    if options.kernel not in ("auto", *found):
-        raise InputError(f"kernel {options.kernel!r} computes no row systems; use {', '.join(found)}")
-    kernel, how = found[options.kernel] if options.kernel in found else next(iter(found.values()))
-    return replace(mode, kernels=(kernel,), systems=how, maps=maps)
-
-
-def _with_ttmc(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -> ModePlan:
-    """Return a mode's plan with the first kernel from whose shards TTMc is computed."""
-    options, device = setting.options, setting.device
-    if options.gather != "full":
-        raise InputError(f"gather {options.gather!r}: a Tucker decomposition reads factor matrices as they are")
-    inputs = tuple(rank for m, rank in enumerate(setting.ranks) if m != mode.mode)
-    found = {k.name: (k, how) for k in kernels if not k.derive and (how := ttmc_of(device, k, mode.share))}
-    if not found:
-        raise InputError(f"{device.name} has no kernel of Tucker decompositions")
-    if options.kernel not in ("auto", *found):
-        raise InputError(f"kernel {options.kernel!r} computes no Tucker decomposition: {', '.join(found)} do")
-    kernel, how = found[options.kernel] if options.kernel in found else next(iter(found.values()))
-    return replace(mode, kernels=(kernel,), ttmc=how, inputs=inputs)
-
-
-def _with_rows(
-    mode: ModePlan, kernels: Sequence[Kernel], phis: dict[str, Phi], method: RowMethod, setting: Setting
-) -> ModePlan:
-    """Return a mode's plan with the first kernel from whose shards row problems are solved.
-
-    MTTKRPs are not computed, so that their times tell nothing.
-    """
-    how = ROWPROBLEMS.first(setting.device, lambda rows: rows.method == method)
-    if how is None:
-        raise InputError(f"method {method!r}: {setting.device.name} has 'mu' alone")
-    known, asked = [k for k in kernels if how.suits(k, mode.share)], setting.options.kernel
-    if not known:
-        raise InputError(f"method {method!r}: too many components for {setting.device.name}; 'mu' and 'pqnr' take any")
-    if asked not in ("auto", *(k.name for k in known)):
-        raise InputError(f"kernel {asked!r} has no {method!r}: {', '.join(k.name for k in known)} have")
-    found = _candidates(mode.share, known, setting)[:1]
-    return replace(mode, kernels=found, phis=tuple(phis[k.name] for k in found), rows_by=how)
+    """Return a mode's plan with the kernels that may compute it, and what computes each product from their shards."""
+    gather, wanted, providers = setting.options.gather, setting.options.kernel, dict(mode.providers)
+    for each in mode.computed:
+        if gather != "full" and each.reading:
+            raise InputError(f"gather {gather!r}: {each.reading}")
+        known = {k.name: how for k in kernels if (how := each.provider(setting.device, k, mode)) is not None}
+        if not known:
+            cause = f"{setting.device.name} computes no {each.label} of {mode.rank} columns"
+            raise InputError(f"{cause}; use fewer{each.instead}")
+        if wanted not in ("auto", *known):
+            raise InputError(f"kernel {wanted!r} {each.refusal(', '.join(known))}")
+        kernels = [k for k in kernels if k.name in known]
+        providers |= {(each.op, name): how for name, how in known.items()}
+    found = _candidates(mode.share, kernels, setting)
+    timed = mode.product.timed and not mode.beside  # row problems take longer than what would be timed
+    return replace(mode, kernels=found if timed else found[:1], providers=providers)
 
 
 def _candidates(share: Share, kernels: Sequence[Kernel], setting: Setting) -> tuple[Kernel, ...]:
@@ -329,12 +263,9 @@ def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
     first = modes[0]
     fixed = {
         "factor matrices": sum(int(m.cut.rows[-1]) * _held_bytes(m.share) for m in modes),
-        f"{'TTMc' if first.ttmc else 'MTTKRP'} output": max((m.rows.stop - m.rows.start) * m.width for m in modes) * 8,
+        first.product.output: max((m.rows.stop - m.rows.start) * m.width for m in modes) * 8,
     }
-    if any(m.rows_by for m in modes):
-        fixed["row problems"] = sum(m.rows_bytes for m in modes)
-    if any(m.systems for m in modes):
-        fixed["rows of shards"] = sum(m.systems_bytes for m in modes)
+    fixed |= {each.keeps: sum(each.kept(m) for m in modes) for each in first.computed if each.keeps}
     takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
     # Factor matrices come to a device in blocks of rows.
     moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * first.share.dtype.itemsize
@@ -382,7 +313,8 @@ def _mode_plan(mode: int, cuts: Sequence[Cut], part: int, setting: Setting) -> M
     lengths = tuple(int(other.rows[-1]) for m, other in enumerate(cuts) if m != mode)
     stride = setting.device.stride(rank, options.dtype.itemsize if options.gather == "full" else 2)
     share = Share(lengths, rows, nnz, stride, options.dtype, setting.values, gather=options.gather)
-    return ModePlan(mode, rank, cut, owned, share)
+    inputs = tuple(columns for m, columns in enumerate(setting.ranks) if m != mode)
+    return ModePlan(mode, rank, cut, owned, share, setting.product, setting.beside, inputs=inputs)
 
 
 def _one_copy(modes: Sequence[ModePlan]) -> list[ModePlan]:

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend.device import NOTHING, Array
+from ..backend.device import Array
 from ..backend.exchange import Machine
 from ..backend.ops.cast16 import CAST16
-from ..backend.ops.mttkrp import Shard
-from ..backend.ops.phi import Groups, Phi
 from ..backend.rows import block_rows
 from ..options import Options
-from .memory import ModePlan
+from .modes import Places
 from .placement import Plan
 
 ALIGNED = 256  # bytes
@@ -89,42 +87,9 @@ class Workspace:
             self.scratch = None  # the old one is gone before the new one is made
             self.scratch = self._device.empty((nbytes,), np.uint8) if nbytes else None
 
-    def add_ttmc(self, mode: ModePlan, shard: Shard, new: slice = NOTHING, double: bool = False) -> None:
-        """Queue the addition of a shard's TTMc to the output rows of its mode; see `Ttmc.run`."""
-        assert mode.ttmc is not None
-        inputs, out = self.inputs(mode.mode), self.outs[mode.mode]
-        mode.ttmc.run(shard, inputs, mode.inputs, out, new, self.scratch, double)
-
-    def add_systems(self, mode: ModePlan, made: Any, shard: Shard, new: slice = NOTHING) -> None:
-        """Queue the addition of a shard's row systems to the output rows of its mode; see `RowSystems.run`."""
-        assert mode.systems is not None
-        assert mode.maps is not None
-        own, out = self.computed[mode.mode], self.outs[mode.mode]
-        mode.systems.run(made, shard, self.inputs(mode.mode), own, mode.rank, mode.maps, out, new, self.scratch)
-
-    def compute(self, shard: Shard, mode: int, new: slice = NOTHING, double: bool = False) -> None:
-        """Queue the addition of a shard's MTTKRP to the output rows of its mode; see `Kernel.run`."""
-        shard.kernel.run(shard, self.inputs(mode), self.outs[mode], new, self.scratch, double)
-
-    def add_phi(
-        self,
-        how: Phi,
-        shard: Shard,
-        mode: int,
-        floor: float,
-        new: slice,
-        skip: Array = None,
-        groups: Groups | None = None,
-    ) -> None:
-        """Queue the addition of a shard's Phi to the output rows of its mode; see `Phi.run`."""
-        places = self.computed[mode], floor, self.outs[mode], new, self.scratch
-        how.run(shard, self.inputs(mode), *places, skip, groups)
-
-    def add_logs(
-        self, how: Phi, shard: Shard, mode: int, floor: float, total: Array, groups: Groups | None = None
-    ) -> None:
-        """Queue the addition of a shard's part of the log-likelihoods; see `Phi.add_logs`."""
-        how.add_logs(shard, self.inputs(mode), self.computed[mode], floor, total, self.scratch, groups)
+    def places(self, mode: int) -> Places:
+        """Return what a product of one mode reads and writes."""
+        return Places(self.inputs(mode), self.computed[mode], self.outs[mode], self.scratch)
 
     def inputs(self, mode: int) -> list[Array]:
         """Return the factor matrices of the other modes as kernels read them."""

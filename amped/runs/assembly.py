@@ -36,13 +36,15 @@ from ..methods.multi_run.als import Alternating
 from ..methods.multi_run.apr import Counting
 from ..methods.multi_run.equations import Batched, places_of
 from ..methods.poisson import Poisson
-from ..operators.base import LossOperator, Operator
+from ..operators.base import Operator
 from ..operators.columns import Columns
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
+from ..operators.products import Mttkrp, Phi, RowSystems, SeveralPhi
 from ..operators.sources.dense import of_array, open_dense_source
 from ..operators.sources.distributed import Progress
 from ..operators.sources.protocols import DescribedSource, DeviceRoom, SparseSource
 from ..operators.sources.sparse import open_source
+from ..operators.sparse.operator import SparseOperator
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, together
@@ -141,8 +143,8 @@ def setting_for(
         overlaps,
         solving,
         ahead,
-        asked is not None,
-        asked.rows if asked else None,
+        Phi() if asked else Mttkrp(),
+        (asked.rows,) if asked and asked.rows else (),
     )
 
 
@@ -170,9 +172,11 @@ def place(
 
 def place_for_loss(
     source: SparseSource, rank: int, machine: Machine, options: Options, maps: Maps, solving: Solving = nothing
-) -> LossOperator:
+) -> SparseOperator:
     """Place a tensor for the row systems of a loss; see `Loss.maps`. Collective."""
-    setting = setting_for(source, rank, machine, options, solving)._replace(maps=maps, ahead=False, overlaps=False)
+    setting = setting_for(source, rank, machine, options, solving)._replace(
+        product=RowSystems(maps), ahead=False, overlaps=False
+    )
     return SPARSE.place(source, machine, setting, None)
 
 
@@ -261,8 +265,8 @@ def counts_together(
         begin(method, source, seed(key))
         return method
 
-    operator = SPARSE.place(source, machine, setting._replace(phi=False, interleaved=True), Budget())
-    return Counting(operator, start, asked)
+    operator = SPARSE.place(source, machine, setting._replace(product=SeveralPhi()), Budget())
+    return Counting(operator, start, asked, how)
 
 
 def as_counts(source: DescribedSource, machine: Machine, options: Options) -> SparseSource:

@@ -25,6 +25,7 @@ from ..methods.tucker import TuckerMethod, attainable, check_ranks, consistency,
 from ..operators.base import CoreOperator
 from ..operators.limits import check_range
 from ..operators.placement import Setting
+from ..operators.products import Ttmc
 from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource
 from ..options import Options
@@ -41,7 +42,7 @@ def core_setting(
 ) -> Setting:
     """Return what plans of Tucker decompositions have in common; `asked` may have spectra found before."""
     setting = setting_for(source, ranks, machine, options)
-    setting = setting._replace(solving=solving_bytes(machine, ranks, source.shape), ttmc=True)
+    setting = setting._replace(solving=solving_bytes(machine, ranks, source.shape), product=Ttmc(), overlaps=False)
     if asked is None:
         return setting
     scipy = SCIPY_BYTES * loads_scipy(source.shape, ranks, asked, machine.device)
@@ -88,7 +89,7 @@ def consistent(
     for mode, factor in enumerate(factors):
         operator.set_factor(mode, np.linalg.pinv(factor.astype(np.float64)).T)
     last = operator.order - 1
-    found = operator.ttmc(last)
+    found = operator.compute(Ttmc(), last)
     return consistency(core_of(operator, found, machine.device.empty(operator.owned(last).shape, np.float64)))
 
 

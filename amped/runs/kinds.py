@@ -25,6 +25,7 @@ from ..operators.base import CoreOperator, Operator
 from ..operators.dense.core import DenseCore, block_of, slices
 from ..operators.dense.operator import DenseOperator
 from ..operators.placement import Setting
+from ..operators.products import Ttmc
 from ..operators.sources.dense import DenseSource, of_array
 from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource, DeviceRoom, SparseSource
@@ -143,7 +144,7 @@ class DenseKind:
         return setting._replace(unfolding=takes, root_bytes=scipy)
 
     def plan(self, source: DenseSource, machine: Machine, setting: Setting, ranks: int) -> Planned:
-        kind = DenseCorePlanned if setting.ttmc else DensePlanned
+        kind = DenseCorePlanned if isinstance(setting.product, Ttmc) else DensePlanned
         return kind(source, machine, setting, ranks)
 
     def info(self, name: str, source: DenseSource) -> tuple[dict[str, Any], str]:

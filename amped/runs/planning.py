@@ -59,10 +59,8 @@ class SparsePlanned:
 
     def forecast(self, constraints: Constraints) -> Expected:
         comm, setting = self._machine.comm, self._setting
-        if setting.ttmc:
-            return Expected(None, "of Tucker decompositions it is not foretold")
-        if setting.phi:
-            return Expected(None, "of CP-APR, outer iterations have as many updates as it takes")
+        if setting.product.doubt:
+            return Expected(None, setting.product.doubt)
         if self._ranks != comm.size:
             return Expected(None, f"{self._ranks} ranks are not started here")
         mine = together(comm, lambda: make_plan(self._cuts, comm.rank, setting, self._loading))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ..device import NOTHING, Array, Device
+from ..device import NOTHING, Array
 from ..losses import Maps
 from ..registry import Op
 from .mttkrp import Kernel, Share
@@ -76,8 +76,3 @@ class RowSystems(Protocol):
 
 
 ROW_SYSTEMS: Op[RowSystems] = Op("row_systems")
-
-
-def row_systems_of(device: Device, kernel: Kernel, share: Share, curved: bool) -> RowSystems | None:
-    """Return what computes row systems of such nonzeros from a kernel's shards, if anything does."""
-    return ROW_SYSTEMS.first(device, lambda provider: provider.suits(kernel, share, curved))

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ..device import NOTHING, Array, Device
+from ..device import NOTHING, Array
 from ..registry import Op
 from .mttkrp import Kernel, Share
 
@@ -75,8 +75,3 @@ class Ttmc(Protocol):
 
 
 TTMC = Op[Ttmc]("ttmc")
-
-
-def ttmc_of(device: Device, kernel: Kernel, share: Share) -> Ttmc | None:
-    """Return what computes the TTMc of such nonzeros from a kernel's shards, if anything does."""
-    return TTMC.first(device, lambda provider: provider.suits(kernel, share))

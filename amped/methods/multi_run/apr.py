@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from ...backend.device import Array, Device
 from ...backend.exchange import Machine
 from ...backend.ops.mu_update import MU_UPDATE
-from ...backend.ops.phi import Groups, GroupShape
+from ...backend.ops.phi import Groups, GroupShape, InterleavedPhi
 from ...backend.ops.solve import SolverBytes
-from ...operators.base import CountsOperators, in_turn
+from ...operators.base import in_turn
 from ...operators.columns import Columns
 from ...operators.placement import Solving
+from ...operators.products import Phi
+from ...operators.sparse.operator import SparseOperator
 from ..apr import CpApr
 from ..poisson import Poisson
 from .als import Key, SideBySide, columns_of
@@ -29,9 +31,15 @@ Numbers = NDArray[np.float64]
 class Counting(SideBySide[Key, CpApr]):
     """See `SideBySide`; groups of models have an equal number of columns."""
 
-    def __init__(self, operator: CountsOperators, start: Callable[[Columns, Key], CpApr], asked: Poisson) -> None:
+    def __init__(
+        self,
+        operator: SparseOperator,
+        start: Callable[[Columns, Key], CpApr],
+        asked: Poisson,
+        how: InterleavedPhi,
+    ) -> None:
         super().__init__(operator, start)
-        self._counts, self._asked, self._how = operator, asked, operator.interleaved
+        self._counts, self._asked, self._how = operator, asked, how
         self._dtype = operator.options.dtype
         self._width, self._columns = self._how.width(self._dtype), operator.ranks[0]
         machine = operator.machine
@@ -95,7 +103,8 @@ class Counting(SideBySide[Key, CpApr]):
                 self._multiply.begin(operator.computed(mode), told.weights, told.kappa, least)
             phi = self._update(mode, places, groups)
             if mode == operator.order - 1:
-                operator.add_logs(mode, self._asked.eps, told.logs, in_turn(mode, operator.order), groups)
+                product = Phi(self._asked.eps, groups=groups)
+                operator.add(product, mode, told.logs, in_turn(mode, operator.order))
             with operator.span("solve", mode):
                 self._multiply.add_columns(operator.owned(mode), told.sums)
             operator.reduce(told.sums, "sum", mode)
@@ -123,7 +132,7 @@ class Counting(SideBySide[Key, CpApr]):
         matrix, others = operator.computed(mode), in_turn(mode, operator.order)
         for inner in range(asked.inner_iters):
             violations, then = told.violations[inner], [mode] * (asked.inner_iters - inner - 1) + others
-            phi = operator.phi(mode, asked.eps, then, told.done, groups)
+            phi = operator.compute(Phi(asked.eps, told.done, groups), mode, then)
             with operator.span("solve", mode):
                 how.measure(phi, matrix, groups, violations, told.done)
             operator.reduce(violations, "max", mode)

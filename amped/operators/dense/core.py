@@ -24,6 +24,7 @@ from ...parallel.progress import CURRENT
 from ..factors import Factors
 from ..limits import check_range
 from ..placement import Plan, Setting
+from ..products import Ttmc
 from ..sources.dense import DenseSource
 from ..sources.grid import Grid
 from ..workspace import Workspace
@@ -100,11 +101,11 @@ class DenseCore(Factors):
     def summed(self) -> int:
         return max(self.shape)
 
-    def ttmc(self, mode: int, then: Sequence[int] = (), double: bool = False) -> Array:
+    def compute(self, product: Ttmc, mode: int, then: Sequence[int] = ()) -> Array:
         CURRENT.mode = mode
         self.machine.exchange.wait_comm()
         place, out = self._modes.index(mode), self.work.outs[mode]
-        factors = self._factors(place, double)
+        factors = self._factors(place, product.double)
         with self.clock.span("compute", mode):
             if place:
                 out[...] = self._rows(mode, self._total(place, factors))

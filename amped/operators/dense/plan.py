@@ -18,7 +18,8 @@ from ...backend.ops.mttkrp import Share
 from ...backend.rows import block_rows
 from ...errors import InputError
 from ...options import Options
-from ..memory import SLOT_BYTES, SLOTS, ModePlan
+from ..memory import SLOT_BYTES, SLOTS
+from ..modes import ModePlan
 from ..placement import MAX_DENSE_RANK, Plan, Setting, check_rank, nothing
 from ..sources.dense import DenseSource
 from ..sources.grid import Grid
@@ -155,8 +156,8 @@ def mode_plans(source: DenseSource, grid: Grid, rank: int, setting: Setting) -> 
         nnz, stride = int(elements[rank + 1] - elements[rank]), setting.device.stride(columns, options.dtype.itemsize)
         share = Share(lengths, computed, nnz, stride, options.dtype, setting.values)
         cut = Cut(elements, rows, np.full(grid.ranks, -1, np.int64))
-        others = tuple(r for m, r in enumerate(setting.ranks) if m != mode) if setting.ttmc else ()
-        found.append(ModePlan(mode, columns, cut, owned, share, inputs=others, resident=nnz))
+        others = tuple(r for m, r in enumerate(setting.ranks) if m != mode)
+        found.append(ModePlan(mode, columns, cut, owned, share, setting.product, inputs=others, resident=nnz))
     return found
 
 

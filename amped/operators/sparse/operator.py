@@ -17,19 +17,18 @@ from partitioner.tensors.sparse import norm
 
 from ...backend.device import Array
 from ...backend.exchange import Machine, RowRanges, agree
-from ...backend.ops.phi import Groups, InterleavedPhi, Phi
-from ...backend.ops.rowproblems import RowLimits
+from ...backend.ops.mttkrp import Kernel
 from ...parallel.mpi import together
 from ...parallel.progress import CURRENT
 from ..base import Solve
 from ..factors import Factors
 from ..limits import check_range
-from ..memory import ModePlan
+from ..modes import ModePlan, Product, Summed
 from ..placement import Plan, Setting, make_plan
+from ..products import Mttkrp
 from ..sources.protocols import SparseSource
 from ..workspace import Workspace
-from .row_solver import RowSolver
-from .stream import ModeShards, Step, Stream
+from .stream import Step, Stream
 from .tuning import Budget, Tuner
 
 RECUTS = 2
@@ -37,7 +36,7 @@ LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the
 
 
 class SparseOperator(Factors):
-    """MTTKRP of one sparse tensor. See `Operator`; making one is collective."""
+    """Products of one sparse tensor. See `Operator`; making one is collective."""
 
     def __init__(self, source: SparseSource, machine: Machine, setting: Setting, budget: Budget | None = None) -> None:
         """Load this rank's share of `source`; choose kernels within a budget, if there is one."""
@@ -60,8 +59,7 @@ class SparseOperator(Factors):
         self.kernels = self.stream.kernels
         self._blocks = list(map(self._agree, self.plan.modes, self.stream.steps))
         self._split = [_SplitRows(mode, machine) for mode in self.plan.modes]
-        self._rows = RowSolver(self.plan.modes, machine, self.stream, self.work) if setting.rows else None
-        self._systems = list(map(_rows_of_shards, self.plan.modes, self.stream.modes))
+        self._made = [[m.product.make(shard, m) for shard in self.stream.modes[m.mode].shards] for m in self.plan.modes]
         for mode in range(self.order):
             self.work.changed(mode)
         self.clock.collect()
@@ -103,6 +101,59 @@ class SparseOperator(Factors):
     def resume(self, kept: Hashable) -> None:
         """See `Operator`."""
 
+    def compute(
+        self,
+        product: Product[Any],
+        mode: int,
+        then: Sequence[int] = (),
+        solve: Solve | None = None,
+        sums: Array | None = None,
+    ) -> Array:
+        """Queue a product of one mode, of its own factor matrix and those of the others; wait for nothing. Collective.
+
+        Parameters
+        ----------
+        product : Product
+            Of the class for which the operator was placed.
+        mode : int
+        then : sequence of int
+        solve : callable, optional
+        sums : float64 device array, optional
+            See `Operator.mttkrp`.
+
+        Returns
+        -------
+        (rows, columns) float64 device array
+            The rows that this rank owns, or, of a replicated product, those that `computed` has; valid until the next
+            call.
+        """
+        CURRENT.mode = mode
+        self.machine.exchange.wait_comm()
+        work, plan, steps = self.work, self.plan.modes[mode], self.stream.steps[mode]
+        shards = zip(self.stream.shards(mode, then), steps, self._made[mode], strict=True)
+        if not steps:
+            work.outs[mode].fill(0)
+        for block in self._blocks[mode]:
+            for shard, step, made in shards if block.last else islice(shards, block.shards):
+                with self.clock.span("compute", mode):
+                    product.run(shard, plan, work.places(mode), step.new, made)
+            if block.last and self._split[mode].there:
+                with self.clock.span("exchange", mode):
+                    self._exchange_split(product, mode)
+            if solve:
+                rows = block.rows(self.machine.comm.rank, plan.owned.start)
+                solve(work.sums[mode][rows], work.owned[mode][rows])
+                self._send(mode, block.begin, block.end, sums if block.last else None)
+        return self.spare(mode) if product.replicated else work.sums[mode]
+
+    def _exchange_split(self, product: Product[Any], mode: int) -> None:
+        """Exchange what ranks have computed of rows of which several ranks have nonzeros."""
+        split, out, plan, kernel = self._split[mode], self.work.outs[mode], self.plan.modes[mode], self._kernel(mode)
+        if product.replicated:
+            split.share(out, lambda source, target: product.copy(source, target, kernel, plan))
+        else:
+            split.add(out)
+
     def mttkrp(
         self,
         mode: int,
@@ -111,105 +162,29 @@ class SparseOperator(Factors):
         double: bool = False,
         sums: Array | None = None,
     ) -> Array:
-        CURRENT.mode = mode
-        self.machine.exchange.wait_comm()
-        work, steps = self.work, self.stream.steps[mode]
-        shards = zip(self.stream.shards(mode, then), steps, strict=True)
-        if not steps:
-            work.outs[mode].fill(0)
-        for block in self._blocks[mode]:
-            for shard, step in shards if block.last else islice(shards, block.shards):
-                with self.clock.span("compute", mode):
-                    work.compute(shard, mode, step.new, double)
-            if block.last and self._split[mode].there:
-                with self.clock.span("exchange", mode):
-                    self._split[mode].add(work.outs[mode])
-            if solve:
-                rows = block.rows(self.machine.comm.rank, self.plan.modes[mode].owned.start)
-                solve(work.sums[mode][rows], work.owned[mode][rows])
-                self._send(mode, block.begin, block.end, sums if block.last else None)
-        return work.sums[mode]
+        return self.compute(Mttkrp(double), mode, then, solve, sums)
 
-    def phi(
-        self, mode: int, floor: float, then: Sequence[int] = (), skip: Array = None, groups: Groups | None = None
-    ) -> Array:
-        CURRENT.mode = mode
-        self.machine.exchange.wait_comm()
-        work, steps = self.work, self.stream.steps[mode]
-        if not steps:
-            work.outs[mode].fill(0)
-        for shard, step in zip(self.stream.shards(mode, then), steps, strict=True):
-            with self.clock.span("compute", mode):
-                work.add_phi(self._phi(mode), shard, mode, floor, step.new, skip, groups)
-        if self._split[mode].there:
-            how, dtype = self._phi(mode), self.plan.dtype
-            with self.clock.span("exchange", mode):
-                self._split[mode].share(work.outs[mode], lambda one, to: how.copy(one, to, skip, groups, dtype))
-        return work.outs[mode][:, : self.ranks[mode]]
-
-    @property
-    def interleaved(self) -> InterleavedPhi:
-        found: Any = self.plan.modes[0].phis[0]
-        assert found.several
-        several: InterleavedPhi = found
-        return several
-
-    def solve_rows(self, mode: int, limits: RowLimits, seen: Array, then: Sequence[int] = ()) -> None:
-        CURRENT.mode = mode
-        self.machine.exchange.wait_comm()
-        assert self._rows is not None
-        self._rows.solve(mode, self.clock, limits, seen, then)
-
-    def row_systems(self, mode: int, then: Sequence[int] = ()) -> Array:
-        CURRENT.mode = mode
-        self.machine.exchange.wait_comm()
-        work, steps, plan = self.work, self.stream.steps[mode], self.plan.modes[mode]
-        if not steps:
-            work.outs[mode].fill(0)
-        shards = zip(self._systems[mode], self.stream.shards(mode, then), steps, strict=True)
-        for made, shard, step in shards:
-            with self.clock.span("compute", mode):
-                work.add_systems(plan, made, shard, step.new)
-        if self._split[mode].there:
-            with self.clock.span("exchange", mode):
-                self._split[mode].add(work.outs[mode])
-        return work.sums[mode]
-
-    @property
-    def summed(self) -> int:
-        return max(mode.ttmc.summed for mode in self.plan.modes if mode.ttmc)
-
-    def ttmc(self, mode: int, then: Sequence[int] = (), double: bool = False) -> Array:
-        CURRENT.mode = mode
-        self.machine.exchange.wait_comm()
-        work, steps, plan = self.work, self.stream.steps[mode], self.plan.modes[mode]
-        if not steps:
-            work.outs[mode].fill(0)
-        for shard, step in zip(self.stream.shards(mode, then), steps, strict=True):
-            with self.clock.span("compute", mode):
-                work.add_ttmc(plan, shard, step.new, double)
-        if self._split[mode].there:
-            with self.clock.span("exchange", mode):
-                self._split[mode].add(work.outs[mode])
-        return work.sums[mode]
-
-    def spare(self, mode: int) -> Array:
-        return self.work.outs[mode][:, : self.ranks[mode]]
-
-    def add_logs(
-        self, mode: int, floor: float, total: Array, then: Sequence[int] = (), groups: Groups | None = None
-    ) -> None:
+    def add(self, summed: Summed, mode: int, total: Array, then: Sequence[int] = ()) -> None:
+        """Queue a sum over all ranks' nonzeros, with the matrix of `mode` and those of the others, added to `total`."""
         self.machine.exchange.wait_comm()
         for shard in self.stream.shards(mode, then):
             with self.clock.span("compute", mode):
-                self.work.add_logs(self._phi(mode), shard, mode, floor, total, groups)
+                summed.add(shard, self.plan.modes[mode], self.work.places(mode), total)
         self.reduce(total, "sum", mode)
 
-    def _phi(self, mode: int) -> Phi:
-        """Return what computes a mode's Phi."""
+    @property
+    def summed(self) -> int:
+        return max(mode.product.summed(mode) for mode in self.plan.modes)
+
+    def spare(self, mode: int) -> Array:
+        """Return room of the shape of `computed`, float64, of unset contents; valid until the next call."""
+        return self.work.outs[mode][:, : self.ranks[mode]]
+
+    def _kernel(self, mode: int) -> Kernel:
+        """Return the kernel of a mode's shards."""
         kernel = self.stream.modes[mode].kernel
         assert kernel is not None
-        return self.plan.modes[mode].phi(kernel)
+        return kernel
 
     def _agree(self, mode: ModePlan, steps: Sequence[Step]) -> list[RowRanges]:
         """Agree with all ranks on the blocks of rows that are sent after some of the shards of a mode."""
@@ -217,12 +192,6 @@ class SparseOperator(Factors):
         done = comm.allgather([min(max(step.done, mode.owned.start), mode.owned.stop) for step in steps])
         row = mode.share.stride * self.plan.dtype.itemsize
         return agree(done, mode.cut.rows, -(-LEAST_MESSAGE // row) if exchange.overlaps else None)
-
-
-def _rows_of_shards(mode: ModePlan, shards: ModeShards) -> list[Any]:
-    """Return where the rows of each shard are, if row systems are computed; see `RowSystems.make`."""
-    every = (*shards.resident, *shards.streamed)
-    return [mode.systems.make(shard, mode.share) for shard in every] if mode.systems else []
 
 
 class _SplitRows:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...backend.device import Array, Clock
-from ...backend.exchange import Machine
-from ...backend.ops.rowproblems import ITERATIONS, KKT, RowLimits, RowProblems, Shared
-from ..memory import ModePlan
-from ..workspace import Workspace
-from .stream import ModeShards, Step, Stream
+from ...backend.device import Array
+from ...backend.ops.mttkrp import Kernel
+from ...backend.ops.rowproblems import ITERATIONS, KKT, ROWPROBLEMS, RowLimits, RowMethod, Shared
+from ...backend.ops.rowproblems import RowProblems as RowProvider
+from ...parallel.progress import CURRENT
+from ..memory import PIECES
+from ..modes import ModePlan, Planned
+from .operator import SparseOperator
+from .stream import ModeShards, Step
 
 Places = list[tuple[int, int]]  # of rows: which one of the shared ones, and which row of the rank's
 
@@ -39,17 +42,50 @@ class Group:
             matrix[row] = self.shared.rows[k]
 
 
+@dataclass(frozen=True)
+class RowProblems(Planned[RowProvider]):
+    """The row problems of CP-APR; see `backend.ops.rowproblems` and `RowSolver`."""
+
+    method: RowMethod
+
+    op, keeps, reading = ROWPROBLEMS, "row problems", "row problems read factor matrices as they are"
+    instead = "; methods 'mu' and 'pqnr' take any"
+
+    @property
+    def label(self) -> str:  # type: ignore[override]
+        """See `Planned`."""
+        return f"row problems by method {self.method!r}"
+
+    def refusal(self, kernels: str) -> str:
+        return f"has no {self.method!r}: {kernels} have"
+
+    def suits(self, provider: RowProvider, kernel: Kernel, mode: ModePlan) -> bool:
+        return provider.method == self.method and provider.suits(kernel, mode.share)
+
+    def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
+        return self.of(kernel, mode).bytes(kernel, mode.share, nnz).running
+
+    def kept(self, mode: ModePlan) -> int:
+        """See `Planned`: the order of rows, and rows that ranks or shards share."""
+        (kernel,) = mode.kernels
+        how = self.of(kernel, mode)
+        shared = (mode.cut.split_rows.size + PIECES) * how.shared_bytes(mode.rank)
+        return how.bytes(kernel, mode.share, mode.nnz).kept + shared
+
+    def codes(self, mode: ModePlan) -> int:
+        return self.of(mode.kernels[0], mode).codes
+
+
 class ModeRows:
     """The rows of one mode: where they are in each shard, which are whole there, and who shares the others."""
 
-    def __init__(self, mode: ModePlan, shards: ModeShards, how: RowProblems, rank: int) -> None:
+    def __init__(self, mode: ModePlan, shards: ModeShards, how: RowProvider, rank: int) -> None:
         split = {int(row) - mode.rows.start: k for k, row in enumerate(mode.cut.split_rows)}
         edges = _edges(shards.steps, mode.rows.start)
         between = {row for row in edges if row is not None}
         local = {row: k for k, row in enumerate(sorted(between - set(split)))}
         self.whole = [_whole(step.new, {*split, *local}) for step in shards.steps]
-        all_shards = (*shards.resident, *shards.streamed)
-        self.made = [how.make(s, mode.share, whole) for s, whole in zip(all_shards, self.whole, strict=True)]
+        self.made = [how.make(s, mode.share, whole) for s, whole in zip(shards.shards, self.whole, strict=True)]
         first = mode.owned.start - mode.rows.start
         owned = range(first, first + mode.owned.stop - mode.owned.start)
         self.groups = []
@@ -80,33 +116,39 @@ def _whole(new: slice, shared: set[int]) -> slice:
 
 
 class RowSolver:
-    """Solves the rows of modes; see `Operator.solve_rows`."""
+    """Solves the rows of modes, for which an operator was placed. Making one is collective, and so are its methods."""
 
-    def __init__(self, modes: Sequence[ModePlan], machine: Machine, stream: Stream, work: Workspace) -> None:
-        how = modes[0].rows_by
-        assert how is not None
-        self._how, self._machine, self._stream, self._work = how, machine, stream, work
-        self._plans = modes
+    def __init__(self, operator: SparseOperator, problems: RowProblems) -> None:
+        modes, stream, machine = operator.plan.modes, operator.stream, operator.machine
+        how = problems.of(modes[0].kernels[0], modes[0])
+        self._how, self._machine, self._stream, self._work = how, machine, stream, operator.work
+        self._plans, self._clock = modes, operator.clock
         self._modes = [ModeRows(m, shards, how, m.rank) for m, shards in zip(modes, stream.modes, strict=True)]
         # Where that costs little, or spares much, the host asks whether shared rows are solved; all ranks do, or none.
         self._asks = machine.device.on_host or any(machine.comm.allgather(bool(stream.slots)))
 
-    def solve(self, mode: int, clock: Clock, limits: RowLimits, seen: Array, then: Sequence[int]) -> None:
-        """Queue the solution of the rows that this rank computes."""
+    def solve(self, mode: int, limits: RowLimits, seen: Array, then: Sequence[int] = ()) -> None:
+        """Queue the solution of the row problems of one mode, in its own factor matrix.
+
+        `seen` is a (3,) float64 device array: what is seen of the rows that this rank solves is added to it, of a row
+        that several ranks solve by one of them. `then`: see `Operator.compute`.
+        """
+        CURRENT.mode = mode
+        self._machine.exchange.wait_comm()
         rows, plan = self._modes[mode], self._plans[mode]
         matrix, inputs = self._work.computed[mode], self._work.inputs(mode)
         coming = [mode, *then] if any(group.places for group in rows.groups) else then
         for shard, made, whole in zip(self._stream.shards(mode, coming), rows.made, rows.whole, strict=True):
-            with clock.span("compute", mode):
+            with self._clock.span("compute", mode):
                 if whole.stop > whole.start:
                     scratch = self._work.scratch
                     self._how.run(made, shard, inputs, matrix, plan.rank, limits, seen, whole, scratch)
         if not rows.made:
             self._clear(matrix, seen)
         if rows.groups:
-            self._solve_shared(mode, rows, clock, limits, [mode, *then])
+            self._solve_shared(mode, rows, limits, [mode, *then])
         for group in rows.groups:
-            with clock.span("compute", mode):
+            with self._clock.span("compute", mode):
                 group.give(matrix[:, : plan.rank])
                 self._see(group, seen)
 
@@ -124,24 +166,24 @@ class RowSolver:
         if not group.over_ranks or self._machine.comm.rank == 0:
             seen[ITERATIONS:] += found[ITERATIONS:]
 
-    def _solve_shared(self, mode: int, rows: ModeRows, clock: Clock, limits: RowLimits, then: Sequence[int]) -> None:
+    def _solve_shared(self, mode: int, rows: ModeRows, limits: RowLimits, then: Sequence[int]) -> None:
         """Solve shared rows in step. All ranks reduce the sums of rows that ranks share the same number of times."""
         matrix = self._work.computed[mode][:, : self._plans[mode].rank]
         for group in rows.groups:
             group.shared.rows.fill(0)
             group.take(matrix, group.owned if group.over_ranks else group.places)
             if group.over_ranks:
-                self._reduce(mode, clock, group.shared.rows)
+                self._reduce(mode, group.shared.rows)
             group.shared.begin()
         how, left = self._how, rows.groups
         for number in range(1 + limits.inner):
-            self._add(how.add_sums, mode, rows, clock, left, limits, then, [g.shared.sums for g in left])
+            self._add(how.add_sums, mode, rows, left, limits, then, [g.shared.sums for g in left])
             for group in left:
                 how.step(group.shared, limits, number)
             left = [group for group in left if not self._asks or group.shared.left()]
             if not left:
                 break
-            self._add(how.add_changes, mode, rows, clock, left, limits, then, [g.shared.changes for g in left])
+            self._add(how.add_changes, mode, rows, left, limits, then, [g.shared.changes for g in left])
             for group in left:
                 how.advance(group.shared, limits, number)
 
@@ -150,7 +192,6 @@ class RowSolver:
         add: Callable[..., None],
         mode: int,
         rows: ModeRows,
-        clock: Clock,
         groups: Sequence[Group],
         limits: RowLimits,
         then: Sequence[int],
@@ -162,15 +203,15 @@ class RowSolver:
         if any(group.places for group in groups):
             inputs, scratch = self._work.inputs(mode), self._work.scratch
             for k, shard in enumerate(self._stream.shards(mode, then)):
-                with clock.span("compute", mode):
+                with self._clock.span("compute", mode):
                     for group in groups:
                         if places := group.of_shards[k]:
                             add(rows.made[k], shard, inputs, places, group.shared, limits, scratch)
         for group, target in zip(groups, targets, strict=True):
             if group.over_ranks:
-                self._reduce(mode, clock, target)
+                self._reduce(mode, target)
 
-    def _reduce(self, mode: int, clock: Clock, array: Array) -> None:
+    def _reduce(self, mode: int, array: Array) -> None:
         if self._machine.comm.size > 1:
-            with clock.span("exchange", mode):
+            with self._clock.span("exchange", mode):
                 self._machine.exchange.reduce(array, "sum")

@@ -21,7 +21,8 @@ from partitioner.tensors.sparse import BLOCK, squares
 
 from ...backend.device import NOTHING, Clock, Device, Slot
 from ...backend.ops.mttkrp import Kernel, Shard, Share
-from ..memory import SLOTS, ModePlan
+from ..memory import SLOTS
+from ..modes import ModePlan
 from ..placement import Plan
 from ..sources.protocols import SparseSource
 from .tuning import Make
@@ -48,6 +49,11 @@ class ModeShards:
     squares: Sequence[
         float
     ] = ()  # of mode 0, if its values are rounded: their sums; see `partitioner.tensors.sparse.squares`
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """All of them, in the order in which they are computed."""
+        return *self.resident, *self.streamed
 
 
 class Stream:
@@ -84,7 +90,7 @@ class Stream:
 
     def scratch_bytes(self, plan: Plan) -> int:
         """Return the most bytes of scratch memory that any shard's kernel takes."""
-        every = ((m, s) for m, of in zip(plan.modes, self.modes, strict=True) for s in (*of.resident, *of.streamed))
+        every = ((m, s) for m, of in zip(plan.modes, self.modes, strict=True) for s in of.shards)
         return max((m.running(shard.kernel, shard.nnz) for m, shard in every), default=0)
 
     def shards(self, mode: int, then: Sequence[int] = ()) -> Iterator[Shard]:

@@ -16,17 +16,16 @@ from numpy.typing import NDArray
 from partitioner.host.stages import STAGES
 from partitioner.shards.partition import even_offsets
 
-from ...backend.device import NOTHING, Clock
+from ...backend.device import Clock
 from ...backend.exchange import Machine
 from ...backend.ops.mttkrp import Kernel, Shard
 from ...options import Options
-from ..memory import ModePlan
+from ..modes import ModePlan
 from ..placement import Plan
 from ..workspace import Workspace
 from .tuning_cache import recall, remember, rounded
 
 RUNS, MOST_RUNS, SECONDS = 3, 10, 0.05  # the fastest run counts; there are more of them where they are short
-FLOOR = 1e-10  # of Phi, while it is timed
 CHOOSING = 0.1  # of a run, at most, where it is known how often each mode will be computed
 KIND, TRIAL = "kernel", "a trial"  # names of what is remembered; see `Known`
 UNEVEN = 0.01  # of a sweep: by how much a rank may compute longer than all on average before modes are cut anew
@@ -89,14 +88,7 @@ class Tuner:
         for mode in modes:
             known = self._known(mode)
             for kernel in mode.kernels if known.left else [_cheapest(mode.kernels, known.costs)]:
-                if mode.ttmc:
-                    mode.ttmc.prepare(mode.share, mode.inputs)
-                else:
-                    kernel.prepare(mode.share)
-                if mode.phis:
-                    mode.phi(kernel).prepare(kernel, mode.share)
-                if mode.systems and mode.maps:
-                    mode.systems.prepare(kernel, mode.share, mode.rank, mode.maps)
+                mode.product.prepare(kernel, mode)
 
     def choose(self, mode: ModePlan, make: Make) -> tuple[Kernel, Shard | None]:
         """Choose a kernel by timing the candidates on a mode's first shard; a single one is only compiled.
@@ -208,15 +200,9 @@ class Tuner:
         return self._clock.collect()["tune", mode.mode]
 
     def _compute(self, shard: Shard, mode: ModePlan) -> None:
-        """Queue what will be computed of the shards: TTMc, row systems, Phi, or else an MTTKRP."""
-        if mode.ttmc:
-            self._work.add_ttmc(mode, shard)
-        elif mode.systems:
-            self._work.add_systems(mode, mode.systems.make(shard, mode.share), shard)
-        elif mode.phis:
-            self._work.add_phi(mode.phi(shard.kernel), shard, mode.mode, FLOOR, NOTHING, None)
-        else:
-            self._work.compute(shard, mode.mode)
+        """Queue what will be computed of the shards."""
+        product, at = mode.product, self._work.places(mode.mode)
+        product.run(shard, mode, at, made=product.make(shard, mode))
 
     def _reserve(self, shards: Sequence[Shard], mode: ModePlan) -> None:
         running = (mode.running(shard.kernel, shard.nnz) for shard in shards)
@@ -234,5 +220,5 @@ def _facts(mode: ModePlan) -> dict[str, Any]:
         "mode": mode.mode, "lengths": share.lengths, "rows": rounded(rows), "nonzeros": rounded(share.nnz),
         "stride": share.stride, "type": share.dtype.name, "gather": share.gather,
         "values": [float(value) for value in share.values],
-        "kernels": [kernel.name for kernel in mode.kernels], "resident": mode.resident > 0, "phi": bool(mode.phis),
+        "kernels": [kernel.name for kernel in mode.kernels], "resident": mode.resident > 0, **mode.product.facts,
     }  # fmt: skip

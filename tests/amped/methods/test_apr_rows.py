@@ -24,8 +24,8 @@ from amped.errors import InputError
 from amped.methods.apr import CpApr
 from amped.methods.driver import StopRule, iterate
 from amped.methods.poisson import Poisson
+from amped.operators.products import Mttkrp, Phi
 from amped.operators.sources.sparse import TensorSource
-from amped.operators.workspace import Workspace
 from amped.options import Options
 from amped.parallel.mpi import Comm, world
 from amped.runs.assembly import begin, bring_up, counts, open_tensor
@@ -227,14 +227,14 @@ def test_a_plan_counts_row_problems(tmp_path: Path) -> None:
 def test_kernels_are_chosen_by_the_time_of_phi(monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
     """Nothing else is computed of shards, not even to compile it."""
     timed = list[str]()
-    run = Workspace.add_phi
+    run = Phi.run
 
-    def add_phi(self: Workspace, how: Any, shard: Any, mode: int, *rest: Any) -> None:
+    def timing(self: Phi, shard: Any, *rest: Any, **how: Any) -> None:
         timed.append(shard.kernel.name)
-        run(self, how, shard, mode, *rest)
+        run(self, shard, *rest, **how)
 
-    monkeypatch.setattr(Workspace, "compute", None)
-    monkeypatch.setattr(Workspace, "add_phi", add_phi)
+    monkeypatch.setattr(Mttkrp, "run", None)
+    monkeypatch.setattr(Phi, "run", timing)
     chosen = Options("cpu", precision="fp64")
     machine = bring_up(chosen, world())
     counts(open_tensor(TENSOR, machine, chosen), 3, machine, chosen, Poisson(method=method))

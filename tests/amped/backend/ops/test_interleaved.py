@@ -15,6 +15,7 @@ from oracle import PRECISIONS, coo_phi, random_factors, small_pieces, sum_of_log
 import amped
 from amped.backend.ops.phi import GroupShape, interleaved
 from amped.methods.poisson import Poisson
+from amped.operators.products import Phi
 from amped.options import Options
 from amped.parallel.mpi import Comm
 from amped.runs.assembly import counts_together
@@ -40,7 +41,7 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, device: Any, **opti
         ranks = dict.fromkeys(range(40), rank)
         several = counts_together(source, ranks, machine, chosen, Poisson(), lambda key: key)
         operator: Any = several._counts
-        how, dtype = operator.interleaved, chosen.dtype
+        how, dtype = several._how, chosen.dtype
         models, width = how.models(rank, dtype), how.width(dtype)
         begins = np.array([0, 2 * width], np.int64)
         whole = [np.full((n, operator.ranks[0]), np.nan, dtype) for n in tensor.shape]
@@ -56,11 +57,12 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, device: Any, **opti
                 factor[:, place] = np.abs(start[mode])
             operator.set_factor(mode, factor)
         held = [[whole[mode][:, place].astype(float) for mode in range(tensor.order)] for place in places]
+        phi = Phi(FLOOR, groups={GroupShape(models, rank): begins})
         for mode in range(tensor.order):
             operator.work.outs[mode].fill(np.nan)
             operator.work.reserve(operator.work.scratch.size)
             operator.work.scratch.fill(255)
-            found = machine.device.to_host(operator.phi(mode, FLOOR, groups={GroupShape(models, rank): begins}))
+            found = machine.device.to_host(operator.compute(phi, mode))
             assert np.all(np.isnan(found[:, width : 2 * width])), "other columns"
             for place, factors in zip(places, held, strict=True):
                 want = coo_phi(tensor.columns, tensor.values, factors, mode, FLOOR)
@@ -68,7 +70,7 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, device: Any, **opti
                     found[:, place], want, rtol=0, atol=ACCURACY[chosen.precision] * abs(want).max()
                 )
             sums = machine.device.zeros((operator.ranks[0],), np.float64)
-            operator.add_logs(mode, FLOOR, sums, groups={GroupShape(models, rank): begins})
+            operator.add(phi, mode, sums)
             total = machine.device.to_host(sums)
             for place, factors in zip(places, held, strict=True):
                 want_logs = sum_of_logs(tensor.columns, tensor.values, factors, FLOOR)
@@ -118,7 +120,7 @@ def test_updates(comm: Comm, device: Any, precision: Any) -> None:
     with opened(random_counts(3, (9, 8, 7)), comm, chosen, None) as (machine, source):
         several = counts_together(source, dict.fromkeys(range(8), 5), machine, chosen, Poisson(), lambda key: key)
         operator: Any = several._counts
-        how, dtype, xp = operator.interleaved, chosen.dtype, machine.device.xp
+        how, dtype, xp = several._how, chosen.dtype, machine.device.xp
         models, rng = how.models(5, dtype), np.random.default_rng(0)
         columns = operator.ranks[0]
         groups = {GroupShape(models, how.width(dtype) // models): np.array([0], np.int64)}

@@ -15,7 +15,7 @@ from oracle import BACKENDS, kernel_of
 from amped.backend.device import Device
 from amped.backend.losses import GAUSSIAN, PHI, POISSON, RESIDUAL, Loss, Maps
 from amped.backend.ops.mttkrp import Kernel, Share
-from amped.backend.ops.row_systems import RowSystems, row_systems_of, system_width
+from amped.backend.ops.row_systems import ROW_SYSTEMS, RowSystems, system_width
 
 ALL = [*BACKENDS, ("null", 1)]
 
@@ -27,7 +27,8 @@ every_backend = pytest.mark.parametrize(
 def providers(backend: Device, share: Share, order: int, curved: bool) -> list[tuple[RowSystems, Kernel]]:
     """Return what computes row systems, with each MTTKRP kernel whose shards it reads."""
     found = [kernel_of(backend, name) for name in kernels(backend, order)]
-    pairs = [(how, kernel) for kernel in found if (how := row_systems_of(backend, kernel, share, curved))]
+    every = [(how, kernel) for kernel in found for how in ROW_SYSTEMS.providers(backend)]
+    pairs = [(how, kernel) for how, kernel in every if how.suits(kernel, share, curved)]
     assert pairs
     return pairs
 

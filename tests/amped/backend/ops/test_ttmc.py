@@ -15,7 +15,7 @@ from tuckers import coo_ttmc
 
 from amped.backend.device import Device
 from amped.backend.ops.mttkrp import MTTKRP, Kernel, Share
-from amped.backend.ops.ttmc import Ttmc, ttmc_of
+from amped.backend.ops.ttmc import TTMC, Ttmc
 from partitioner.shards.partition import SortedTensor, mode_order
 from partitioner.tensors.sparse import SparseTensor, ValueRange
 
@@ -65,7 +65,8 @@ class Problem:
 
 
 def provider(device: Device, share: Share) -> tuple[Kernel, Ttmc]:
-    return next((kernel, how) for kernel in MTTKRP.providers(device) if (how := ttmc_of(device, kernel, share)))
+    every = ((kernel, how) for kernel in MTTKRP.providers(device) for how in TTMC.providers(device))
+    return next((kernel, how) for kernel, how in every if how.suits(kernel, share))
 
 
 def run(device: Device, problem: Problem, cuts: Sequence[int] = (), first: int = 0, double: bool = False) -> np.ndarray:

@@ -69,7 +69,7 @@ def test_a_pass_serves_all(comm: Comm, device: Any) -> None:
     with opened(random_counts(1, (9, 8, 7)), comm, chosen, None) as (machine, source):
         several = counts_together(source, ranks, machine, chosen, Poisson(0.0, inner_iters=2), lambda key: key)
         operator: Any = several._counts
-        passes, compute = list[int](), operator.phi
-        operator.phi = lambda mode, *rest: (passes.append(mode), compute(mode, *rest))[1]
+        passes, compute = list[int](), operator.compute
+        operator.compute = lambda phi, mode, *rest: (passes.append(mode), compute(phi, mode, *rest))[1]
         assert {key for key, _ in several.run(ranks, StopRule(2, 0))} == set(ranks)
     assert passes == [0, 0, 1, 1, 2, 2] * 2

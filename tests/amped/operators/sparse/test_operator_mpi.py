@@ -37,7 +37,7 @@ import amped
 from amped.backend.exchange import HostExchange, Machine, agree
 from amped.errors import InputError
 from amped.operators import placement as placement_module
-from amped.operators.memory import ModePlan
+from amped.operators.modes import ModePlan
 from amped.operators.sources.sparse import TensorSource, open_source
 from amped.operators.sparse import operator as sparse_module
 from amped.operators.sparse.tuning import Tuner

@@ -15,6 +15,7 @@ from amped.backend.exchange import Machine
 from amped.backend.losses import GAUSSIAN, POISSON, Formula, Loss
 from amped.errors import InputError
 from amped.methods.newton import derivatives, newton_steps
+from amped.operators.products import RowSystems
 from amped.options import Options
 from amped.parallel.mpi import Comm
 from amped.runs.assembly import open_tensor, place_for_loss
@@ -41,7 +42,7 @@ def systems_of(
         operator.set_factor(mode, factor)
     found = []
     for mode in range(len(factors)):
-        mine = np.array(machine.device.to_host(operator.row_systems(mode)))
+        mine = np.array(machine.device.to_host(operator.compute(RowSystems(maps), mode)))
         found.append(np.concatenate(machine.comm.allgather(mine)))
     return found
 

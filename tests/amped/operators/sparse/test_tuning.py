@@ -19,7 +19,8 @@ from amped.backend.exchange import connect
 from amped.backend.null.device import NullDevice
 from amped.backend.null.ops.mttkrp import RecordedKernel
 from amped.backend.ops.mttkrp import MTTKRP, Shard, Share
-from amped.operators.memory import ModePlan
+from amped.operators.modes import ModePlan
+from amped.operators.products import Mttkrp
 from amped.operators.sources.sparse import TensorSource
 from amped.operators.sparse import tuning, tuning_cache
 from amped.operators.sparse.tuning import Budget, Tuner
@@ -205,7 +206,7 @@ def test_what_a_run_may_spend() -> None:
 
 def test_numbers_of_nonzeros_that_differ_by_little_are_one_choice() -> None:
     share = Share((10, 20), slice(0, 1000), 100_000, 4, np.dtype(np.float32), ValueRange(0.0, 1.0, 0.0))
-    mode = ModePlan(0, 4, None, slice(0, 1000), share, resident=1)  # type: ignore[arg-type]
+    mode = ModePlan(0, 4, None, slice(0, 1000), share, Mttkrp(), resident=1)  # type: ignore[arg-type]
     facts = json.dumps(tuning._facts(mode))
     for nnz, same in ((100_400, True), (110_000, False)):
         other = replace(mode, share=replace(share, nnz=nnz))

@@ -1,0 +1,182 @@
+"""The products of sparse tensors: MTTKRP, Phi, row systems and TTMc."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ..backend.device import NOTHING, Array, Device
+from ..backend.losses import Maps
+from ..backend.ops.mttkrp import MTTKRP, Kernel, Shard
+from ..backend.ops.phi import PHI, Groups
+from ..backend.ops.phi import Phi as PhiProvider
+from ..backend.ops.row_systems import ROW_SYSTEMS, system_width
+from ..backend.ops.row_systems import RowSystems as SystemsProvider
+from ..backend.ops.ttmc import TTMC, width
+from ..backend.ops.ttmc import Ttmc as TtmcProvider
+from .modes import ModePlan, Places, Product
+
+FLOOR = 1e-10  # of Phi, while it is timed
+
+
+@dataclass(frozen=True)
+class Mttkrp(Product[Kernel]):
+    """The MTTKRP; `double`: see `Operator.mttkrp`."""
+
+    double: bool = False
+
+    op, label, reading, timed = MTTKRP, "MTTKRP", "", True
+
+    def suits(self, provider: Kernel, kernel: Kernel, mode: ModePlan) -> bool:
+        return True
+
+    def provider(self, device: Device, kernel: Kernel, mode: ModePlan) -> Kernel:
+        """See `Planned`: the kernel itself."""
+        return kernel
+
+    def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
+        return kernel.bytes(mode.share, nnz).running
+
+    def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
+        shard.kernel.run(shard, at.factors, at.out, new, at.scratch, self.double)
+
+
+@dataclass(frozen=True)
+class Phi(Product[PhiProvider]):
+    """The Phi of CP-APR, and log-likelihoods; see `backend.ops.phi`.
+
+    Parameters
+    ----------
+    floor : float
+        The least that values are divided by.
+    skip : int32 device array, optional
+        See `backend.ops.phi.Phi.run`.
+    groups : Groups, optional
+        Of several models: other columns stay as they were before.
+    """
+
+    floor: float = FLOOR
+    skip: Array = None
+    groups: Groups | None = None
+
+    op, label, reading = PHI, "Phi", "Phi reads factor matrices as they are"
+    timed, replicated = True, True
+    doubt = "of CP-APR, outer iterations have as many updates as it takes"
+    facts = MappingProxyType({"phi": True})
+
+    def suits(self, provider: PhiProvider, kernel: Kernel, mode: ModePlan) -> bool:
+        return not provider.several and provider.suits(kernel, mode.share)
+
+    def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
+        super().prepare(kernel, mode)
+        self.of(kernel, mode).prepare(kernel, mode.share)
+
+    def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
+        usual = kernel.bytes(mode.share, nnz).running
+        return max(usual, self.of(kernel, mode).bytes(kernel, mode.share, nnz))
+
+    def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
+        to = at.out, new, at.scratch, self.skip, self.groups
+        self.of(shard.kernel, mode).run(shard, at.factors, at.own, self.floor, *to)
+
+    def copy(self, source: Array, target: Array, kernel: Kernel, mode: ModePlan) -> None:
+        self.of(kernel, mode).copy(source, target, self.skip, self.groups, mode.share.dtype)
+
+    def add(self, shard: Shard, mode: ModePlan, at: Places, total: Array) -> None:
+        """See `Summed`: ``sum x log(max(m, floor))``, with the matrix of the mode, and those of the others."""
+        how, to = self.of(shard.kernel, mode), (total, at.scratch, self.groups)
+        how.add_logs(shard, at.factors, at.own, self.floor, *to)
+
+
+class SeveralPhi(Phi):
+    """Phi of several models, whose columns are in groups."""
+
+    label, timed = "Phi of several models", False
+
+    def suits(self, provider: PhiProvider, kernel: Kernel, mode: ModePlan) -> bool:
+        return provider.several and provider.suits(kernel, mode.share)
+
+
+@dataclass(frozen=True)
+class RowSystems(Product[SystemsProvider]):
+    """Gradient, second derivatives and objective of each row, by the formulas of a loss; see `backend.ops.row_systems`.
+
+    The output has `system_width` columns.
+    """
+
+    maps: Maps
+
+    op, label, keeps = ROW_SYSTEMS, "row systems", "rows of shards"
+    reading = "row systems read factor matrices as they are; use 'full'"
+
+    def refusal(self, kernels: str) -> str:
+        return f"computes no row systems; use {kernels}"
+
+    @property
+    def curved(self) -> bool:
+        """Whether there are second derivatives."""
+        return self.maps.curve is not None
+
+    def suits(self, provider: SystemsProvider, kernel: Kernel, mode: ModePlan) -> bool:
+        return provider.suits(kernel, mode.share, self.curved)
+
+    def width(self, mode: ModePlan) -> int:
+        return system_width(mode.rank, self.curved)
+
+    columns = width
+
+    def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
+        super().prepare(kernel, mode)
+        self.of(kernel, mode).prepare(kernel, mode.share, mode.rank, self.maps)
+
+    def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
+        own = self.of(kernel, mode).bytes(kernel, mode.share, mode.rank, self.curved, nnz)
+        return max(kernel.bytes(mode.share, nnz).running, own.running)
+
+    def kept(self, mode: ModePlan) -> int:
+        given = mode.share, mode.rank, self.curved, mode.nnz
+        return max(self.of(kernel, mode).bytes(kernel, *given).kept for kernel in mode.kernels)
+
+    def codes(self, mode: ModePlan) -> int:
+        return 1
+
+    def make(self, shard: Shard, mode: ModePlan) -> object:
+        """See `Product`: where its rows are."""
+        return self.of(shard.kernel, mode).make(shard, mode.share)
+
+    def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
+        given = at.factors, at.own, mode.rank, self.maps, at.out, new, at.scratch
+        self.of(shard.kernel, mode).run(made, shard, *given)
+
+
+@dataclass(frozen=True)
+class Ttmc(Product[TtmcProvider]):
+    """The tensor times the factor matrices of all modes but one; `double`: see `CoreOperator`."""
+
+    double: bool = False
+
+    op, label, output = TTMC, "Tucker decomposition", "TTMc output"
+    reading = "a Tucker decomposition reads factor matrices as they are"
+    doubt = "of Tucker decompositions it is not foretold"
+
+    def suits(self, provider: TtmcProvider, kernel: Kernel, mode: ModePlan) -> bool:
+        return provider.suits(kernel, mode.share)
+
+    def width(self, mode: ModePlan) -> int:
+        return width(mode.inputs)
+
+    columns = width
+
+    def summed(self, mode: ModePlan) -> int:
+        return self.of(mode.kernels[0], mode).summed
+
+    def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
+        """See `Product`: the kernel's own code is not needed."""
+        self.of(kernel, mode).prepare(mode.share, mode.inputs)
+
+    def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
+        return self.of(kernel, mode).bytes(mode.share, mode.inputs, nnz)
+
+    def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
+        how, to = self.of(shard.kernel, mode), (at.out, new, at.scratch, self.double)
+        how.run(shard, at.factors, mode.inputs, *to)
