@@ -32,7 +32,7 @@ def _tensor(name: str, given: Any) -> Any:
 
 
 @singledispatch
-def _shown_tensor(tensor: Any) -> str:
+def _shown_tensor(tensor: object) -> str:
     """Return what ranks must have in common: the kind, and the path or the shape and number of nonzeros."""
     return str(tensor)
 

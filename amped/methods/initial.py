@@ -223,7 +223,7 @@ def _leading_bytes(length: int, nnz: int, known: int) -> int:
 
 
 @singledispatch
-def _leading(tensor: Any, mode: int, known: int, seed: int, threads: int) -> NDArray[np.float64]:
+def _leading(tensor: object, mode: int, known: int, seed: int, threads: int) -> NDArray[np.float64]:
     """Return the `known` leading eigenvectors of ``X_(n) X_(n)^T``."""
     raise InputError(f"init 'nvecs' does not support a {type(tensor).__name__}")
 

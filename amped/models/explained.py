@@ -162,7 +162,7 @@ Block = tuple[Sequence[NDArray[np.integer[Any]]], NDArray[Any]]
 
 
 @singledispatch
-def blocks_of(tensor: Any) -> Iterator[Block]:
+def blocks_of(tensor: object) -> Iterator[Block]:
     """Yield a tensor's entries in blocks: its nonzeros, or all elements of a dense one. Every value must be finite."""
     raise TypeError(f"cannot enumerate the elements of {type(tensor).__name__}")
 

@@ -20,20 +20,20 @@ LEAST_COUNT = 1e-6  # of the largest one: models are taken to be at least `Poiss
 
 
 @singledispatch
-def halves_of(tensor: Any, mode: int) -> list[Any] | None:
+def halves_of(tensor: object, mode: int) -> list[SparseTensor | DenseTensor] | None:
     """Return the halves of a tensor; None if one of them would have nothing."""
     raise InputError(f"a {type(tensor).__name__} has no halves")
 
 
 @halves_of.register
-def _(tensor: DenseTensor, mode: int) -> list[Any] | None:
+def _(tensor: DenseTensor, mode: int) -> list[SparseTensor | DenseTensor] | None:
     array = np.moveaxis(tensor.array(), mode, 0)
     parts = [np.moveaxis(array[k::2], 0, mode) for k in range(2)]
     return [DenseTensor(np.ascontiguousarray(part)) for part in parts] if all(map(np.any, parts)) else None
 
 
 @halves_of.register
-def _(tensor: SparseTensor, mode: int) -> list[Any] | None:
+def _(tensor: SparseTensor, mode: int) -> list[SparseTensor | DenseTensor] | None:
     found, length = list[SparseTensor | DenseTensor](), tensor.shape[mode]
     for k in range(2):
         inside = tensor.columns[mode] % 2 == k

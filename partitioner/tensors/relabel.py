@@ -128,13 +128,13 @@ def in_order_of(tensor: SparseTensor | DenseTensor, labels: Labels) -> SparseTen
     if sorted(given.names) != sorted(wanted) or len(set(wanted)) < len(wanted):
         return tensor
     modes = [given.names.index(name) for name in wanted]
-    moved: SparseTensor | DenseTensor = _transposed(tensor, modes)
+    moved = _transposed(tensor, modes)
     moved.labels = Labels((given[mode] for mode in modes), wanted, given.query)
     return moved
 
 
 @singledispatch
-def _transposed(tensor: Any, modes: Sequence[int]) -> Any:
+def _transposed(tensor: object, modes: Sequence[int]) -> SparseTensor | DenseTensor:
     """Return a tensor with its modes in another order, without labels."""
     raise InputError(f"modes of a {type(tensor).__name__} have one order")
 
@@ -152,7 +152,7 @@ def _(tensor: SparseTensor, modes: Sequence[int]) -> SparseTensor:
 
 @singledispatch
 def _moved(
-    tensor: Any, labels: Labels, found: Sequence[NDArray[np.int64]], leave: int | None, known: bool
+    tensor: object, labels: Labels, found: Sequence[NDArray[np.int64]], leave: int | None, known: bool
 ) -> Relabelled:
     """Return a tensor with its indices at the places that were found, -1 for those of unknown labels."""
     raise InputError(f"a {type(tensor).__name__} has no labels")
