@@ -1,7 +1,7 @@
-"""The host side of amped: read a sparse tensor, sort it by each mode, cut it into shards, store it."""
+"""Host side of amped: read a sparse tensor, sort it by each mode, cut it into shards and store it."""
 
 from .host.signals import at_start
 
 __version__ = "0.1.0"
 
-at_start()  # before the imports that take long
+at_start()  # before the slow imports

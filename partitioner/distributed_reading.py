@@ -1,4 +1,4 @@
-"""A file that all ranks read together: what is known of its nonzeros, and how they are numbered anew."""
+"""A file that all ranks read together: counts of its nonzeros, and renumbered indices."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from .tensors.labels import Labels
 from .tensors.sparse import ValueRange, check_lengths, ends, grain
 from .tensors.used_indices import joined, labels_of, renumbered
 
-READING = 48 << 20  # bytes of read buffers, beside the nonzeros
-STREAMING = 128 << 20  # bytes that DuckDB takes to stream rows, beside labels
+READING = 48 << 20  # bytes of read buffers, in addition to the nonzeros
+STREAMING = 128 << 20  # bytes that DuckDB needs to stream rows, in addition to labels
 
 
 @dataclass
 class NonzeroCounts:
-    """Counts, range, grain and exact type of some nonzeros in canonical order."""
+    """Counts, range, grain and exact type of a set of nonzeros in canonical order."""
 
     nnz: int = 0
     duplicates: int = 0
@@ -50,13 +50,13 @@ class NonzeroCounts:
     dtype: np.dtype[Any] = store.SINGLE
 
     def add(self, values: NDArray[np.floating]) -> None:
-        """Include more values."""
+        """Add the values of further nonzeros."""
         if values.size:
             dtype = self.dtype if self.dtype != store.SINGLE else store.exact_dtype(values)
             self.join(NonzeroCounts(values.size, 0, 0, ends(values), grain(values) if self.grain else 0.0, dtype))
 
     def join(self, other: NonzeroCounts) -> None:
-        """Include the facts of other nonzeros."""
+        """Add the counts of another set."""
         self.nnz += other.nnz
         self.duplicates += other.duplicates
         self.zeros += other.zeros
@@ -66,7 +66,15 @@ class NonzeroCounts:
 
 
 class Renumbering(NamedTuple):
-    """The used indices of each mode, ascending, whose positions are the new ones; and what they were in the file."""
+    """New indices for the used indices of each mode.
+
+    Attributes
+    ----------
+    used : list of arrays
+        Used indices of each mode, ascending; an index's position is its new index.
+    labels : Labels
+        Labels of the new indices.
+    """
 
     used: list[NDArray[np.int32]]
     labels: Labels
@@ -77,13 +85,13 @@ class Renumbering(NamedTuple):
         return tuple(indices.size for indices in self.used)
 
     def apply(self, columns: NDArray[np.int32]) -> None:
-        """Number indices, (order, n), anew, in place."""
+        """Renumber indices, (order, n), in place."""
         for mode, column in enumerate(columns):
             columns[mode] = renumbered(column, self.used[mode])
 
 
 class Reading:
-    """A file read by all ranks, one part each, by `threads` of this rank. Methods are collective."""
+    """A file that all ranks read, a part each, using `threads` on this rank. Methods are collective."""
 
     def __init__(
         self,
@@ -96,27 +104,27 @@ class Reading:
         self.path, self.ranks, self.form, self.base = path, ranks, form, 0
         self.labels: Labels | None = None
         self.threads = lone_threads(ranks) if is_table(path, form) else fair_threads(ranks)
-        where = ranks.rank, ranks.size
-        how: dict[str, Any] = {"threads": self.threads, "progress": progress, "form": form, **table}
-        self._part = together(ranks, lambda: open_part(path, *where, **how))
+        position = ranks.rank, ranks.size
+        options: dict[str, Any] = {"threads": self.threads, "progress": progress, "form": form, **table}
+        self._part = together(ranks, lambda: open_part(path, *position, **options))
         self.order, self.dtype = max(ranks.allgather(self._part.order)), self._part.dtype
         self._highest = np.zeros(self.order, np.int64)
 
     def chunks(self, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
-        """Yield this rank's nonzeros, `limit` at a time, and whether there are more. Not collective."""
+        """Yield this rank's nonzeros, at most `limit` at a time, and whether more follow. Not collective."""
         for columns, values, more in chunks(self._part, limit):
             np.maximum(self._highest, columns.max(axis=1), out=self._highest)
             yield columns, values, more
             del columns, values  # free them before the next chunk is read
 
     def packed(self, folder: Path, budget: int) -> bool:
-        """Have rank 0 write the store of a table, if all fit its memory as numbers; tell whether it did."""
-        from .store.packed import PackedTensor, packed_bytes  # not needed for most files
+        """Let rank 0 write the store of a table if its packed nonzeros fit in memory. Return whether it did."""
+        from .store.packed import PackedTensor, packed_bytes  # most files do not need it
 
         part: Any = self._part
-        mine = getattr(part, "packable", False) and not self.form.compact
-        room = budget - int(psutil.Process().memory_info().rss) - STREAMING
-        fits = mine and packed_bytes(part.lengths, part.expected, self.threads, part.valued) <= room
+        packable = getattr(part, "packable", False) and not self.form.compact
+        available = budget - int(psutil.Process().memory_info().rss) - STREAMING
+        fits = packable and packed_bytes(part.lengths, part.expected, self.threads, part.valued) <= available
         if not self.ranks.allgather(fits)[0]:
             return False
 
@@ -133,7 +141,7 @@ class Reading:
         return True
 
     def shape(self) -> tuple[int, ...]:
-        """Return the mode lengths after reading; raise the file's first `InputError`, if there is one."""
+        """Return the mode lengths after reading. Raise the first `InputError` in the file, if there is any."""
         outcome = self._outcome = settle(self.path, self.ranks.allgather(self._part.outcome))
         self.base, self.labels = outcome.base, outcome.labels
         lengths = outcome.lengths or tuple((np.max(self.ranks.allgather(self._highest), axis=0) + 1).tolist())
@@ -146,29 +154,29 @@ class Reading:
             raise InputError(error.cause, path=self.path) from None
         return self.form.shape
 
-    def facts(self, by_rank: Sequence[NonzeroCounts]) -> NonzeroCounts:
-        """Join the facts of all ranks; raise `InputError` if no nonzero is left or a sum overflowed."""
-        facts = NonzeroCounts()
+    def join_counts(self, by_rank: Sequence[NonzeroCounts]) -> NonzeroCounts:
+        """Join the counts of all ranks; raise `InputError` if no nonzero is left or a sum overflowed."""
+        counts = NonzeroCounts()
         for each in by_rank:
-            facts.join(each)
-        if not facts.nnz:
+            counts.join(each)
+        if not counts.nnz:
             raise InputError("no nonzeros: every value is zero", path=self.path)
-        if not np.all(np.isfinite(facts.ends)):
-            raise InputError("duplicates sum past the largest number", path=self.path)
-        self.warn(facts.duplicates, lambda: ValueRange(*facts.ends, facts.grain))
-        return facts
+        if not np.all(np.isfinite(counts.ends)):
+            raise InputError("sum of duplicates overflows", path=self.path)
+        self.warn(counts.duplicates, lambda: ValueRange(*counts.ends, counts.grain))
+        return counts
 
     def warn(self, duplicates: int, values: Callable[[], ValueRange]) -> None:
-        """Warn, on rank 0, if what is taken for values may be keys."""
+        """Warn, on rank 0, if the values may be keys of a table."""
         if self.ranks.rank == 0:
             warn_of_header(self.path, self._outcome.first, self._outcome.nonzeros)
             warn_of_keys(self.path, self._outcome, duplicates, values)
 
     def renumbering(self, used: Sequence[NDArray[np.int32]]) -> Renumbering | None:
-        """Join the indices that ranks use, if the tensor is to be compact."""
+        """Return the renumbering that joins all ranks' `used` indices, or None if the tensor is not compacted."""
         if not self.form.compact:
             return None
-        whole = [joined(indices, self.ranks) for indices in used]
+        union = [joined(indices, self.ranks) for indices in used]
         if self.labels is not None:
-            return Renumbering(whole, self.labels.taken(whole))
-        return Renumbering(whole, Labels(labels_of(indices, self.base) for indices in whole))
+            return Renumbering(union, self.labels.taken(union))
+        return Renumbering(union, Labels(labels_of(indices, self.base) for indices in union))

@@ -1,14 +1,14 @@
-"""The one-line error for a wrong input, and the exit codes."""
+"""Exit codes, and the exceptions that the command line prints as one line."""
 
 from __future__ import annotations
 
 import sys
 from os import PathLike, fspath
 
-EXIT_FAILURE = 1  # a rank died or hung, the result cannot be written, or a defect in amped
+EXIT_FAILURE = 1  # a rank died or hung, the result cannot be written, or amped has a bug
 EXIT_INCOMPLETE = 3  # the result is written, but metrics, a checkpoint or the report on standard output failed
-EXIT_UNREAD = 141  # whoever read standard output left, as `head` does: what a shell says of a program that SIGPIPE ends
-EXIT_INPUT = 2  # the input or the options are wrong; one line on standard error says how
+EXIT_UNREAD = 141  # the reader of standard output, such as `head`, left; the shell's code for SIGPIPE
+EXIT_INPUT = 2  # wrong input or options; one line on standard error explains
 
 
 class InputError(ValueError):
@@ -17,16 +17,16 @@ class InputError(ValueError):
     Parameters
     ----------
     cause : str
-        What is wrong, in a few words.
+        Short description of the error.
     path : str or PathLike, optional
-        The file at fault.
+        The faulty file.
     line : int, optional
-        The line of that file, counted from 1.
+        The faulty line of that file, counted from 1.
 
     Notes
     -----
-    ``str`` gives one line, ``PATH, line N: cause``, which the command line prints
-    on standard error before it exits with code 2.
+    ``str`` gives one line, ``PATH, line N: cause``. The command line prints it on
+    standard error and exits with code 2.
     """
 
     exit_code = EXIT_INPUT
@@ -35,46 +35,47 @@ class InputError(ValueError):
         self.cause = cause
         self.path = None if path is None else fspath(path)
         self.line = line
-        where = self.path or ""
+        location = self.path or ""
         if line is not None:
-            where = f"{where}, line {line}" if where else f"line {line}"
-        super().__init__(one_line(f"{where}: {cause}" if where else cause))
+            location = f"{location}, line {line}" if location else f"line {line}"
+        super().__init__(one_line(f"{location}: {cause}" if location else cause))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Ranks exchange errors by pickling them.
+        # Ranks exchange errors as pickles.
         return (_rebuild, (type(self), self.cause, self.path, self.line))
 
 
 class OutputError(InputError):
-    """A result that cannot be written after the work, as on a full disk."""
+    """A result that cannot be written after the computation, for example because the disk is full."""
 
     exit_code = EXIT_FAILURE
 
 
 class UnreadError(OutputError):
-    """A result on standard output whose reader has left: nobody waits for it, and nothing is said."""
+    """A result on standard output whose reader has left. No message is printed."""
 
     exit_code = EXIT_UNREAD
 
 
 class InputWarning(UserWarning):
-    """An input that may not mean what it is taken for; the command line prints one line of it."""
+    """An input that may have another meaning than amped assumes. The command line prints one line."""
 
 
 def one_line(text: str) -> str:
-    """Return `text` with line ends and unprintable characters (of a file name, say) escaped."""
+    """Return `text` with line ends and unprintable characters, as in file names, escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def printable(text: str) -> str:
-    """Return `text` for standard output, with some characters of file names and labels escaped.
+    """Return `text` for standard output, with unprintable and unencodable characters escaped.
 
-    These are the unprintable ones, which a terminal would obey, and those that the encoding of the output lacks.
+    File names and labels may contain control characters, which a terminal would execute, and characters that the
+    encoding of standard output lacks.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     escaped = "\n".join(map(one_line, text.split("\n")))
     return escaped.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def _rebuild(kind: type[InputError], cause: str, path: str | None, line: int | None) -> InputError:
-    return kind(cause, path=path, line=line)
+def _rebuild(error_type: type[InputError], cause: str, path: str | None, line: int | None) -> InputError:
+    return error_type(cause, path=path, line=line)

@@ -1,4 +1,4 @@
-"""What the command lines have in common."""
+"""Command-line options: parsers of values, options from dataclass fields, and one-line errors and warnings."""
 
 from __future__ import annotations
 
@@ -15,57 +15,57 @@ from typing import Any, NoReturn
 from .errors import InputError, InputWarning, one_line
 
 SUFFIXES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-LONGEST = 32  # characters of a number
+MAX_DIGITS = 32  # characters of a number
 NUMBER = "[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(?i:nan|inf|infinity)"
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong flag as an `InputError`: one line, exit code 2, once for all ranks."""
+    """Argument parser that reports a wrong option as an `InputError`: one line, once for all ranks, exit code 2."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of printing on every rank."""
+        """Raise `InputError` instead of printing on every rank."""
         raise InputError(f"{message}; see {self.prog} --help")
 
 
 def path(text: str) -> Path:
-    """Read the name of a file or folder; refuse an empty one (an unset variable), which would be the current folder."""
+    """Parse the name of a file or folder. An empty name (an unset shell variable) would mean the current folder."""
     if not text:
-        raise argparse.ArgumentTypeError("an empty name")
+        raise argparse.ArgumentTypeError("the name is empty")
     return Path(text)
 
 
 def whole_number(text: str) -> int:
-    """Read a whole number of plain digits: Python's own `int` takes "1_0", and digits of any script."""
-    if not re.fullmatch("[+-]?[0-9]+", text) or len(text) > LONGEST:
-        raise argparse.ArgumentTypeError(f"{shown(text)!r} is not a whole number of at most {LONGEST} digits")
+    """Parse a whole number in ASCII digits; Python's `int` also accepts "1_0" and digits of any script."""
+    if not re.fullmatch("[+-]?[0-9]+", text) or len(text) > MAX_DIGITS:
+        raise argparse.ArgumentTypeError(f"{shown(text)!r} is not a whole number of at most {MAX_DIGITS} digits")
     return int(text)
 
 
 def real_number(text: str) -> float:
-    """Read a number of plain digits, as `whole_number` does; "nan" and "inf" are left to whoever checks its range."""
-    if not re.fullmatch(NUMBER, text) or len(text) > LONGEST:
+    """Parse a number in ASCII digits. "nan" and "inf" are accepted; the caller checks the range."""
+    if not re.fullmatch(NUMBER, text) or len(text) > MAX_DIGITS:
         raise argparse.ArgumentTypeError(f"{shown(text)!r} is not a number")
     return float(text)
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """Read whole numbers between commas."""
+    """Parse whole numbers separated by commas."""
     return tuple(whole_number(part) for part in text.split(","))
 
 
 def one_or_more(text: str) -> int | tuple[int, ...]:
-    """Read a whole number, or several between commas."""
-    found = whole_numbers(text)
-    return found[0] if len(found) == 1 else found
+    """Parse one whole number, or several separated by commas."""
+    numbers = whole_numbers(text)
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def real_numbers(text: str) -> tuple[float, ...]:
-    """Read numbers between commas."""
+    """Parse numbers separated by commas."""
     return tuple(real_number(part) for part in text.split(","))
 
 
 def byte_count(text: str) -> int:
-    """Read a number of bytes with an optional suffix K, M, G or T (powers of 1024)."""
+    """Parse a number of bytes with an optional suffix K, M, G or T (powers of 1024)."""
     number = text.upper().removesuffix("B").removesuffix("I")
     shift = SUFFIXES.get(number[-1:], 0)
     try:
@@ -78,7 +78,7 @@ def byte_count(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Read a number of seconds."""
+    """Parse a positive number of seconds."""
     try:
         number = real_number(text)
     except argparse.ArgumentTypeError:
@@ -89,58 +89,65 @@ def seconds(text: str) -> float:
 
 
 def shown(text: str) -> str:
-    """Return what was given, cut short where it is long."""
-    return text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]}..."
+    """Return `text` for a message, shortened if it is long."""
+    return text if len(text) <= 2 * MAX_DIGITS else f"{text[:MAX_DIGITS]}..."
 
 
 @contextmanager
 def plain_warnings(program: str) -> Iterator[None]:
-    """Print an `InputWarning` as one line on standard error, as errors are; others as ever."""
+    """Within the block, print an `InputWarning` as one line on standard error. Other warnings are unchanged."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", InputWarning)
-        other = warnings.showwarning
+        default = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        def show(message: Warning | str, category: type[Warning], *details: Any) -> None:
             if issubclass(category, InputWarning):
                 print(f"{program}: warning: {one_line(str(message))}", file=sys.stderr, flush=True)
             else:
-                other(message, category, *where)
+                default(message, category, *details)
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
 
 
-def flag(default: Any, help: str, **how: Any) -> Any:
-    """Return a field of a dataclass that is also a flag of the command line.
+def flag(default: Any, help: str, **options: Any) -> Any:
+    """Return a dataclass field that is also a command-line option.
 
-    The default is ``MISSING`` for a flag that must be given, False for one without a value. `how` is what `argparse`
-    takes, `group`: flags of one group exclude each other, and `name`, if the flag is called otherwise than its field.
+    Parameters
+    ----------
+    default : object
+        Default value: ``MISSING`` if the option is required, False for an option without a value.
+    help : str
+        Help text.
+    **options
+        Arguments of `argparse.ArgumentParser.add_argument`; also ``group``, as options of one group exclude each other,
+        and ``name``, the name of the option if it is not that of the field.
     """
-    return field(default=default, metadata={"help": help, **how})
+    return field(default=default, metadata={"help": help, **options})
 
 
-def add_flags(parser: Any, kind: type, leave_out: type = object) -> None:
-    """Add the flags that a dataclass has, and `leave_out` has not, to a parser."""
-    known, groups = getattr(leave_out, "__dataclass_fields__", {}), dict[str, Any]()
-    for each in fields(kind):
-        if each.metadata and each.name not in known:
-            group = each.metadata.get("group")
+def add_flags(parser: argparse._ActionsContainer, kind: type, leave_out: type = object) -> None:
+    """Add the options of dataclass `kind` to a parser, without those that dataclass `leave_out` has."""
+    known, groups = getattr(leave_out, "__dataclass_fields__", {}), dict[str, argparse._MutuallyExclusiveGroup]()
+    for option in fields(kind):
+        if option.metadata and option.name not in known:
+            group = option.metadata.get("group")
             if group and group not in groups:
                 groups[group] = parser.add_mutually_exclusive_group()
-            _add_flag(groups[group] if group else parser, each)
+            _add_flag(groups[group] if group else parser, option)
 
 
-def flag_name(each: Field[Any]) -> str:
-    """Return what a field of a dataclass is called on the command line."""
-    return f"--{each.metadata.get('name', each.name).replace('_', '-')}"
+def flag_name(option: Field[Any]) -> str:
+    """Return the command-line name of a dataclass field."""
+    return f"--{option.metadata.get('name', option.name).replace('_', '-')}"
 
 
-def _add_flag(parser: Any, each: Field[Any]) -> None:
-    how: dict[str, Any] = {key: value for key, value in each.metadata.items() if key not in ("group", "name")}
-    if each.default is False:
-        how["action"] = "store_true"
-    elif each.default is MISSING:
-        how["required"] = True
+def _add_flag(parser: argparse._ActionsContainer, option: Field[Any]) -> None:
+    arguments: dict[str, Any] = {key: value for key, value in option.metadata.items() if key not in ("group", "name")}
+    if option.default is False:
+        arguments["action"] = "store_true"
+    elif option.default is MISSING:
+        arguments["required"] = True
     else:
-        how["default"] = each.default
-    parser.add_argument(flag_name(each), dest=each.name, **how)
+        arguments["default"] = option.default
+    parser.add_argument(flag_name(option), dest=option.name, **arguments)

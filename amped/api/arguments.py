@@ -39,7 +39,7 @@ def _shown_tensor(tensor: object) -> str:
 
 @_shown_tensor.register
 def _(tensor: SparseTensor) -> str:
-    return f"a tensor of {' x '.join(map(str, tensor.shape))}, {tensor.given[0][1].size} nonzeros,"
+    return f"a tensor of {' x '.join(map(str, tensor.shape))}, {tensor.raw[0][1].size} nonzeros,"
 
 
 @_shown_tensor.register

@@ -96,19 +96,19 @@ class MpiComm(ranks.MpiRanks):
 
     @recorded
     def bcast(self, item: T) -> T:
-        self.meet()
+        self.wait_for_all()
         result: T = self._comm.bcast(item)
         return result
 
     @recorded
     def bcast_array(self, array: NDArray[Any]) -> None:
-        self.meet()
+        self.wait_for_all()
         for piece in messages(array.reshape(-1)):
             self._comm.Bcast(piece, 0)
 
     @recorded
     def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-        self.meet()
+        self.wait_for_all()
         if self.rank:
             local = np.empty(int(offsets[self.rank + 1] - offsets[self.rank]), dtype)
             for piece in messages(local):

@@ -29,7 +29,7 @@ class StopRequest(Interrupts):
 
     def agreed(self, comm: Comm) -> bool:
         """Return whether any rank received a stop signal. Collective."""
-        received = np.array([self.told], np.int64)
+        received = np.array([self.received], np.int64)
         comm.all_reduce(received, "max")
         self.signal = signal.Signals(int(received[0])) if received[0] else None
         return self.signal is not None
@@ -37,7 +37,7 @@ class StopRequest(Interrupts):
     def report(self, comm: Comm) -> None:
         """Print on rank 0 that the run was stopped, if the ranks have agreed to stop, and ignore further signals."""
         if self.signal is not None:
-            self.over()
+            self.ignore_all()
             if comm.rank == 0:
                 print(f"amped: {described(self.signal)}; {self.saved()}", file=sys.stderr, flush=True)
 

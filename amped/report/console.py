@@ -146,7 +146,7 @@ class RunReporter:
     @contextmanager
     def loading(self) -> Iterator[None]:
         """Show on a terminal what is done within, before there are iterations: loading, choosing kernels, ..."""
-        with STAGES.told(lambda stage: self.display.stage(WORDS.get(stage or "", "loading"))):
+        with STAGES.observed(lambda stage: self.display.stage(WORDS.get(stage or "", "loading"))):
             self.display.stage("loading")
             try:
                 yield

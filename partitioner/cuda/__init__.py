@@ -1,1 +1,1 @@
-"""CUDA on the host side: compiled code, copies and the sort of nonzeros on a GPU."""
+"""CUDA for the partitioner: compiled code, copies, and the sort of nonzeros on a GPU."""

@@ -1,4 +1,4 @@
-"""CUDA kernels in the current GPU's memory, from sources that NVRTC compiles."""
+"""CUDA kernels, compiled with NVRTC and loaded on the current GPU."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from ..host.stages import STAGES
 from ..host.threads import usable_cores
 from .cubins import Cubins, CudaSource
 
-PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")  # of the compiler; it may come from elsewhere
-OPTIONS = ("-ftz=true", "--device-as-default-execution-space")  # CuPy's own
-OWN = {90}  # ten times the capability: of GPUs with instructions that no newer ones have, wgmma
-THREADS = 8  # that compile, at most
+PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")  # NVRTC packages; NVRTC may also come from elsewhere
+OPTIONS = ("-ftz=true", "--device-as-default-execution-space")  # same as CuPy's
+ARCHITECTURE_SPECIFIC = {90}  # ten times the capability: GPUs with instructions, wgmma, that newer ones lack
+THREADS = 8  # maximum number of compiling threads
 
 
 def prepare(sources: Iterable[CudaSource]) -> None:
-    """Begin to compile sources for the current GPU, or to read them from disk, in threads."""
+    """Start to compile sources for the current GPU, or to read their code from disk, in threads."""
     _cubins(_capability()).prepare(sources)
 
 
 def load(source: CudaSource) -> Any:
-    """Return a source's module on the current GPU, once in a process; its functions are taken by `get_function`."""
+    """Return a source's module on the current GPU, loaded once per process. `get_function` returns its kernels."""
     return _loaded(source, cupy.cuda.runtime.getDevice())
 
 
 def allow_shared(function: Any) -> None:
-    """Let a kernel be launched with all the shared memory that its GPU has for a block of threads.
+    """Let a kernel use all the shared memory that its GPU allows per block.
 
-    One limit for all launches: a module is loaded once, and is launched with more and with less.
+    The limit is set once, since a module is loaded once but launched with different amounts.
     """
     driver = cupy.cuda.driver
-    have: int = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
-    own: int = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
-    driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, have - own)
+    limit: int = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+    static: int = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
+    driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit - static)
 
 
 @cache
@@ -65,10 +65,10 @@ def _cubins(capability: int) -> Cubins:
 
 
 def _compile(source: CudaSource, capability: int) -> bytes:
-    """Compile for a GPU, or for the newest one that the compiler knows if that is older: the driver does the rest."""
+    """Compile for a GPU. If the compiler does not know it, compile PTX for the newest older one it knows."""
     known = max(each for each in nvrtc.getSupportedArchs() if each <= capability)
-    own = "a" if capability in OWN and known == capability else ""
-    architecture = f"-arch={'sm' if known == capability else 'compute'}_{known}{own}"
+    suffix = "a" if capability in ARCHITECTURE_SPECIFIC and known == capability else ""
+    architecture = f"-arch={'sm' if known == capability else 'compute'}_{known}{suffix}"
     program = nvrtc.createProgram(source.text, f"{source.name}.cu", (), ())
     try:
         nvrtc.compileProgram(program, (*source.options, *OPTIONS, architecture))

@@ -1,7 +1,7 @@
-"""Copy large arrays between the host's memory and a GPU's at the speed of the link.
+"""Copy large arrays between host memory and a GPU at the speed of the link.
 
-Threads move pieces through page-locked memory, each on a stream of its own: while one piece travels, the next is
-staged. The driver's own copies from ordinary memory are staged by one thread, at a fifth of that speed.
+Several threads copy pieces through page-locked memory, each on a separate stream: while one piece is in transfer, the
+next is staged. The driver stages ordinary memory with one thread, at a fifth of that speed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ..host.threads import submit
 from ..tensors.npy_file import PART, READERS
 from .pinned import pinned_empty
 
-PIECE = 4 << 20  # bytes of one copy of an array
-COPIERS = 6  # copying threads at most: more are not faster
-SLOTS = 2  # per copying thread: one is in transfer while the other is filled
+PIECE = 4 << 20  # bytes per transfer of an array
+COPIERS = 6  # maximum number of copying threads; more are not faster
+SLOTS = 2  # per copying thread, so that one is filled while the other is in transfer
 READING_SLOTS = READERS + 2  # reading takes longer than a transfer
 
 Array = Any
-"""An array on the device; CuPy has no types."""
-Sent = Sequence[Future[None]]
-"""Copies under way."""
+"""A device array; CuPy has no type annotations."""
+Pending = Sequence[Future[None]]
+"""Copies in progress."""
 Part = tuple[Array, Callable[[NDArray[Any]], object]]
-"""An array on the device, and what writes to host memory what it is to hold."""
+"""A device array, and a function that writes its content to host memory."""
 Runs = Sequence[Sequence[Part]]
 
 
@@ -45,51 +45,65 @@ class PinnedSlot:
         self.done = cupy.cuda.Event(block=True, disable_timing=True)
 
 
-class Coming:
-    """Copies to the device that are under way. Once nobody waits for them, their targets' memory may serve others."""
+class PendingCopies:
+    """Copies to the device in progress.
 
-    def __init__(self, through: Copies, runs: Runs, sent: Sent) -> None:
-        self._through, self._runs, self._sent = through, runs, sent
+    If it is deleted before `wait`, the copies are cancelled, so that their targets can be freed.
+    """
+
+    def __init__(self, copies: Copies, runs: Runs, pending: Pending) -> None:
+        self._copies, self._runs, self._pending = copies, runs, pending
 
     def wait(self) -> None:
-        """See `Copies`."""
-        self._through.wait(self._sent)
-        self._runs, self._sent = (), ()
+        """Make the current stream wait for these copies."""
+        self._copies.wait(self._pending)
+        self._runs, self._pending = (), ()
 
     def __del__(self) -> None:
-        if self._sent:
-            self._through.give_up(self._sent)
+        if self._pending:
+            self._copies.cancel(self._pending)
 
 
 class Copies:
-    """Copies between host memory and the current device, by so many `threads` of a name, through so many `slots`."""
+    """Copies between host memory and the current device.
+
+    Parameters
+    ----------
+    name : str
+        Name of the threads.
+    threads : int
+        Number of threads.
+    slots : int
+        Number of pieces in page-locked memory.
+    piece : int
+        Bytes per slot.
+    """
 
     def __init__(self, name: str, threads: int, slots: int, piece: int) -> None:
-        """Take page-locked memory for so many slots of `piece` bytes."""
         device, self._name = cupy.cuda.Device(), name
         self._pool = ThreadPoolExecutor(threads, name, initializer=device.use)
-        self._piece, memory = piece, pinned_empty(slots * piece)  # together: locking costs more than the memory
+        self._piece, memory = piece, pinned_empty(slots * piece)  # one allocation, as locking memory is slow
         self.nbytes = memory.nbytes
         self._slots = [PinnedSlot(memory[at : at + piece]) for at in range(0, memory.nbytes, piece)]
         self._free = SimpleQueue[PinnedSlot]()
         for slot in self._slots:
             self._free.put(slot)
 
-    def send(self, source: NDArray[Any], target: Array) -> Sent:
-        """Start to copy a 1-d array to the device, perhaps as another type, after all work queued so far.
+    def send(self, source: NDArray[Any], target: Array) -> Pending:
+        """Start to copy a 1-d array to the device, converting its type if necessary, after all work queued so far.
 
-        `source` must not change until `wait` has returned.
+        `source` must not change until `wait` returns.
         """
-        ready = cupy.cuda.get_current_stream().record()  # what used the target's memory before
+        ready = cupy.cuda.get_current_stream().record()  # after previous users of the target's memory
         return [submit(self._pool, self._send, source[piece], target[piece], ready) for piece in self._pieces(target)]
 
     def _send(self, source: NDArray[Any], target: Array, ready: Any) -> None:
         self._write(lambda staged: np.copyto(staged, source, casting="same_kind"), target, ready)
 
-    def begin(self, runs: Runs) -> Coming:
-        """Start to copy to 1-d arrays on the device, of at most a slot's bytes, what functions write to memory.
+    def begin(self, runs: Runs) -> PendingCopies:
+        """Start to fill 1-d device arrays, each at most a slot in size, with what functions write to host memory.
 
-        One thread does those of a run, one after the other.
+        One thread processes the parts of a run in order.
         """
         ready = cupy.cuda.get_current_stream().record()
 
@@ -97,14 +111,14 @@ class Copies:
             for target, write in run:
                 self._write(write, target, ready)
 
-        return Coming(self, runs, [submit(self._pool, copy, run) for run in runs])
+        return PendingCopies(self, runs, [submit(self._pool, copy, run) for run in runs])
 
-    def give_up(self, sent: Sent) -> None:
-        """Return when nothing of these copies will be written any more."""
-        going = [each for each in sent if not each.cancel()]
-        if current_thread().name.startswith(self._name):  # which collects garbage, and would wait for itself
+    def cancel(self, pending: Pending) -> None:
+        """Cancel these copies; return when their targets are no longer written."""
+        running = [each for each in pending if not each.cancel()]
+        if current_thread().name.startswith(self._name):  # deleted by a copying thread, which cannot wait for itself
             return
-        for piece in going:
+        for piece in running:
             piece.exception()
         for slot in self._slots:
             slot.done.synchronize()
@@ -117,9 +131,9 @@ class Copies:
             target.set(staged, stream=slot.stream)
             slot.done.record(slot.stream)
 
-    def wait(self, sent: Sent) -> None:
+    def wait(self, pending: Pending) -> None:
         """Make the current stream wait for these copies."""
-        for piece in sent:
+        for piece in pending:
             piece.result()
         stream = cupy.cuda.get_current_stream()
         for slot in self._slots:
@@ -151,7 +165,7 @@ class Copies:
 
     @contextmanager
     def _slot(self) -> Iterator[PinnedSlot]:
-        """Take the slot free for longest, once its transfer is complete."""
+        """Take the slot that has been free the longest, after its last transfer is complete."""
         slot = self._free.get()
         try:
             slot.done.synchronize()
@@ -162,12 +176,12 @@ class Copies:
 
 @cache
 def copies(device: int, threads: int) -> Copies:
-    """Return the copies of a device, the current one, made once in a process: page-locked memory is slow to make."""
+    """Return the copies of the current device, created once per process, as page-locking is slow."""
     copiers = min(COPIERS, max(2, threads))
     return Copies("amped-copy", copiers, SLOTS * copiers, PIECE)
 
 
 @cache
 def readings(device: int) -> Copies:
-    """Return the copies to a device, the current one, of what threads read from files."""
+    """Return the copies of the current device for data that threads read from files."""
     return Copies("amped-read", READERS, READING_SLOTS, PART)

@@ -1,8 +1,8 @@
-"""Compiled CUDA code: many sources side by side, each once, and kept on disk for later runs.
+"""Compiled CUDA code. Sources are compiled in parallel, once each, and cached on disk for later runs.
 
-CuPy keeps what it compiles as well, but loads NVRTC, and has it compile an empty file for each set of options, before
-it looks for a kernel on disk. That takes longer than all else that a run of a small tensor does. Here NVRTC is loaded
-where something is to be compiled. This module needs no GPU or CuPy, so that tests can compile anywhere.
+CuPy has a cache, too, but before it looks for a kernel on disk it loads NVRTC and compiles an empty file for each set
+of options, which takes longer than the rest of a run on a small tensor. Here NVRTC is only loaded to compile. This
+module needs neither a GPU nor CuPy, so tests can compile anywhere.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from hashlib import sha256
 from threading import Lock
 from typing import NamedTuple
 
-from ..host.cache import keep, kept
+from ..host.cache import load_entry, save_entry
 
 
 class CudaSource(NamedTuple):
-    """What is compiled together."""
+    """A translation unit."""
 
     name: str
     text: str
@@ -25,43 +25,43 @@ class CudaSource(NamedTuple):
 
 
 class Cubins:
-    """The compiled code of one architecture.
+    """The compiled code for one architecture.
 
     Parameters
     ----------
     compile : callable
-        Compiles a source; called in threads.
-    facts : str
-        What compiled code depends on beside its source: architecture and versions.
+        Compiles a source. Called in threads.
+    environment : str
+        Everything besides the source that the code depends on: architecture and versions.
     threads : int
-        Compile so many sources at once.
+        Number of sources compiled in parallel.
     """
 
-    def __init__(self, compile: Callable[[CudaSource], bytes], facts: str, threads: int) -> None:
-        self._compile, self._facts = compile, facts
+    def __init__(self, compile: Callable[[CudaSource], bytes], environment: str, threads: int) -> None:
+        self._compile, self._environment = compile, environment
         self._pool = ThreadPoolExecutor(threads, "amped-compile")
-        self._found: dict[CudaSource, Future[bytes]] = {}
+        self._code: dict[CudaSource, Future[bytes]] = {}
         self._lock = Lock()
 
     def prepare(self, sources: Iterable[CudaSource]) -> None:
-        """Begin to look for sources on disk, or to compile them, in threads."""
+        """Start to load sources from disk, or to compile them, in threads."""
         for source in sources:
             self._future(source)
 
     def of(self, source: CudaSource) -> bytes:
-        """Return the compiled code of a source, once it is there."""
+        """Return the compiled code of a source, waiting for it if necessary."""
         return self._future(source).result()
 
     def _future(self, source: CudaSource) -> Future[bytes]:
         with self._lock:
-            if source not in self._found:
-                self._found[source] = self._pool.submit(self._get, source)
-            return self._found[source]
+            if source not in self._code:
+                self._code[source] = self._pool.submit(self._get, source)
+            return self._code[source]
 
     def _get(self, source: CudaSource) -> bytes:
-        name = f"{source.name}-{sha256(repr((self._facts, *source)).encode()).hexdigest()[:40]}.cubin"
-        code = kept(name)
+        name = f"{source.name}-{sha256(repr((self._environment, *source)).encode()).hexdigest()[:40]}.cubin"
+        code = load_entry(name)
         if code is None:
             code = self._compile(source)
-            keep(name, code)
+            save_entry(name, code)
         return code

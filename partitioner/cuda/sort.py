@@ -1,4 +1,4 @@
-"""Sort nonzeros on a GPU: `CudaSorter` those in host memory; the functions those that are on the device already."""
+"""Sort nonzeros on a GPU: `CudaSorter` sorts nonzeros in host memory, the functions those in device memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 
 from ..errors import InputError
-from ..sorting.sort import How, Sorted, result_room, sort_nonzeros
+from ..sorting.sort import Sorted, SortOptions, result_arrays, sort_nonzeros
 from ..sorting.tables import Indices, Values
 from ..tensors.sparse import BLOCK, FINEST_GRAIN, ValueRange
 from .code import load
@@ -19,16 +19,26 @@ from .copies import Array, copies
 from .cubins import CudaSource
 from .sort_keys import KERNELS, MOST, OPTIONS, passes, place_bits, text
 
-SORTING = 44  # scratch bytes a nonzero: words, radix sort and positions, or positions and the gathered nonzeros
+SORTING = 44  # scratch bytes per nonzero: words, radix sort and positions, or positions and gathered nonzeros
 FREE_SHARE = 0.9  # of the device's free memory
-THREADS = 256  # of a block
-BLOCKS = 1024  # of threads, for what is reduced
+THREADS = 256  # per block
+BLOCKS = 1024  # of threads, for reductions
 
 
 class CudaSorter:
-    """The `Sorter` of one GPU: `local_rank`, this rank's number on its node, modulo the number of GPUs.
+    """The `Sorter` of one GPU. Nonzeros that do not fit its memory are sorted on the CPU.
 
-    Nonzeros that do not fit its memory are sorted on the CPU. Its `identity`, the PCI bus ID, is unique on its node.
+    Parameters
+    ----------
+    local_rank : int
+        This rank's number on its node. The GPU is `local_rank` modulo the number of GPUs.
+    threads : int
+        Number of threads for copies.
+
+    Attributes
+    ----------
+    identity : str
+        PCI bus ID, unique on the node.
     """
 
     def __init__(self, local_rank: int, threads: int) -> None:
@@ -37,28 +47,33 @@ class CudaSorter:
         with _memory_errors(), self._device:
             self._stream = cupy.cuda.Stream(non_blocking=True)
             self._copies = copies(self._device.id, threads)
-        # A first sort loads and compiles the kernels, so that free memory is measured after it.
-        self._room = self._copies.nbytes
+        # The first sort compiles and loads the kernels, so that free memory is measured afterwards.
+        self._free_bytes = self._copies.nbytes
         self.sort(np.array([[0, 1, 1]], np.int32), np.array([0.0, 1.0, 1.0]), [0], [2], merge=True)
 
     def share_memory(self, ranks: int) -> None:
-        """Limit this rank to an equal share of the GPU's free memory, among `ranks` ranks."""
+        """Limit this rank to an equal share of the GPU's free memory among `ranks` ranks."""
         with self._device:
             free: int = cupy.cuda.runtime.memGetInfo()[0]
-        self._room = int(FREE_SHARE * free) // ranks
+        self._free_bytes = int(FREE_SHARE * free) // ranks
 
     def most(self, order: int, dtype: np.dtype[Any]) -> int:
         """See `Sorter`."""
-        return min(MOST, self._room // (4 * order + dtype.itemsize + SORTING))
+        return min(MOST, self._free_bytes // (4 * order + dtype.itemsize + SORTING))
 
     def sort(
-        self, columns: Indices, values: Values, modes: Sequence[int], lengths: Sequence[int], **how: Unpack[How]
+        self,
+        columns: Indices,
+        values: Values,
+        modes: Sequence[int],
+        lengths: Sequence[int],
+        **options: Unpack[SortOptions],
     ) -> Sorted:
         """See `sort_nonzeros`."""
         order, nonzeros = columns.shape
-        dtype = how.get("dtype") or values.dtype
+        dtype = options.get("dtype") or values.dtype
         if not 0 < nonzeros <= self.most(order, dtype):
-            return sort_nonzeros(columns, values, modes, lengths, **how)
+            return sort_nonzeros(columns, values, modes, lengths, **options)
         with _memory_errors(), self._device, self._stream:
             table, numbers = cupy.empty(columns.shape, np.int32), cupy.empty(nonzeros, dtype)
             needed = [*reversed(modes), *(m for m in range(order) if m not in modes)]
@@ -67,9 +82,9 @@ class CudaSorter:
             places = sorted_places(table, modes, lengths, lambda mode: self._copies.wait(sent[mode]))
             self._copies.wait([*(piece for each in sent.values() for piece in each), *sent_values])
             distinct = nonzeros
-            if how.get("merge"):
+            if options.get("merge"):
                 places, distinct = merge(table, numbers, places)
-            result = result_room(columns, values, places.size, dtype, how.get("overwrite", False))
+            result = result_arrays(columns, values, places.size, dtype, options.get("overwrite", False))
             gathered = [take(array, places) for array in (*table, numbers)]
             self._copies.fetch(gathered, [*result[0], result[1]])
         return Sorted(*result, self._copies.nbytes, nonzeros - distinct, distinct - places.size)
@@ -92,85 +107,87 @@ def sorted_places(
                 wait(mode)
             low = np.uint64((1 << bits) - 1)
             _launch("join", nonzeros, columns[mode], _pointer(places), np.int32(down), low, np.int32(up), words)
-        words.sort()  # a radix sort, as the words are integers
-        after = cupy.empty(nonzeros, np.uint32)
-        _launch("split", nonzeros, words, mask, _pointer(places), after)
-        places = after
+        words.sort()  # CuPy sorts integers by radix
+        positions = cupy.empty(nonzeros, np.uint32)
+        _launch("split", nonzeros, words, mask, _pointer(places), positions)
+        places = positions
         del words
     return places
 
 
 def merge(table: Array, numbers: Array, places: Array) -> tuple[Array, int]:
-    """Sum nonzeros of equal indices into the first of them.
+    """Sum nonzeros with equal indices into the first of them.
 
     Parameters
     ----------
-    table, numbers : (order, nonzeros) and (nonzeros,) arrays
-        Indices, and values, which are changed.
+    table : (order, nonzeros) int32 array
+        Indices.
+    numbers : (nonzeros,) array
+        Values; overwritten.
     places : (nonzeros,) uint32 array
-        What puts them in order.
+        Permutation that sorts the nonzeros.
 
     Returns
     -------
     places : array
-        Without those merged into others and zero sums.
+        The permutation without merged nonzeros and zero sums.
     distinct : int
-        How many coordinates there are.
+        Number of distinct indices.
     """
     order, nonzeros = table.shape
     first = cupy.empty(nonzeros, np.bool_)
     _launch("mark", nonzeros, table, np.int32(order), places, first)
     starts = cupy.flatnonzero(first)
     del first
-    kept = cupy.empty(starts.size, np.bool_)
-    _launch(f"add_up_{8 * numbers.itemsize}", starts.size, numbers, places, starts, np.int64(nonzeros), kept)
+    nonzero = cupy.empty(starts.size, np.bool_)
+    _launch(f"add_up_{8 * numbers.itemsize}", starts.size, numbers, places, starts, np.int64(nonzeros), nonzero)
     if starts.size < nonzeros:
         places = places[starts]
-    return (places if kept.all() else places[kept]), int(starts.size)
+    return (places if nonzero.all() else places[nonzero]), int(starts.size)
 
 
 def take(array: Array, places: Array) -> Array:
-    """Return the elements of a 1-d array at some places."""
-    taken = cupy.empty(places.size, array.dtype)
+    """Return the elements of a 1-d array at `places`."""
+    result = cupy.empty(places.size, array.dtype)
     if places.size:
-        _launch(f"gather_{8 * array.itemsize}", places.size, array, places, taken)
-    return taken
+        _launch(f"gather_{8 * array.itemsize}", places.size, array, places, result)
+    return result
 
 
 def cast(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Return values as another floating-point type, or as they are if they have it."""
+    """Return values as another floating-point type, without a copy if they have it already."""
     if values.dtype == dtype:
         return values
-    found = cupy.empty(values.size, dtype)
+    result = cupy.empty(values.size, dtype)
     if values.size:
-        _launch(f"to_{8 * dtype.itemsize}", values.size, values, found)
-    return found
+        _launch(f"to_{8 * dtype.itemsize}", values.size, values, result)
+    return result
 
 
 def value_range(values: Array) -> ValueRange:
-    """Return what `SparseTensor.value_range` does."""
-    found = cupy.empty((BLOCKS, 3), np.float64)
+    """Return the same as `SparseTensor.value_range`."""
+    bounds = cupy.empty((BLOCKS, 3), np.float64)
     _functions(values.device.id)[f"bounds_{8 * values.itemsize}"](
-        (BLOCKS,), (THREADS,), (values, np.int32(FINEST_GRAIN + 1), found, np.int64(values.size))
+        (BLOCKS,), (THREADS,), (values, np.int32(FINEST_GRAIN + 1), bounds, np.int64(values.size))
     )
-    low, high, digits = found.get().T
+    low, high, digits = bounds.get().T
     exponent = int(digits.max())
     return ValueRange(float(low.min()), float(high.max()), 0.0 if exponent > FINEST_GRAIN else 2.0**-exponent)
 
 
 def squares(values: Array, largest: float) -> list[float]:
-    """Return what `partitioner.tensors.sparse.squares` does, but for the order in which a block's squares are added."""
+    """Return the same as `partitioner.tensors.sparse.squares`, except that sums within a block have another order."""
     blocks = -(-values.size // BLOCK)
-    found = cupy.empty(blocks, np.float64)
+    partial = cupy.empty(blocks, np.float64)
     _functions(values.device.id)[f"squares_{8 * values.itemsize}"](
-        (blocks,), (THREADS,), (values, np.float64(largest), np.int64(BLOCK), found, np.int64(values.size))
+        (blocks,), (THREADS,), (values, np.float64(largest), np.int64(BLOCK), partial, np.int64(values.size))
     )
-    sums: list[float] = found.get().tolist()
+    sums: list[float] = partial.get().tolist()
     return sums
 
 
 def _launch(name: str, threads: int, *arguments: Any) -> None:
-    """Launch a kernel on the current stream; the number of threads is appended to its arguments."""
+    """Launch a kernel on the current stream. The number of threads is its last argument."""
     function = _functions(cupy.cuda.runtime.getDevice())[name]
     function((-(-threads // THREADS),), (THREADS,), (*arguments, np.int64(threads)))
 

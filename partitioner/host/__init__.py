@@ -1,1 +1,1 @@
-"""The host: threads, ranks, signals, checksums, caches and compiled code."""
+"""Operating system and process: threads, ranks, signals, checksums, caches and compiled code."""

@@ -1,9 +1,9 @@
-"""What is kept on disk for later runs: compiled code, and which kernels were fastest.
+"""Cache on disk for later runs: compiled code and kernel timings.
 
-Code runs with its user's rights, so nobody else may be able to write it. Trusted are files and folders of this user, or
-of root, that no other user may write to. What is not is left alone and a line says so, once per process; then kernels
-are compiled and timed anew. Whoever keeps something gives it a name that holds a digest of all it depends on: so a file
-that is found is valid and never changes, and ranks and runs may keep the same one at once.
+Cached code runs with the user's rights, so nobody else may be able to write it. Files and folders are trusted if they
+belong to this user or root and no other user may write to them. An untrusted cache is not used: one line per process
+says so, and kernels are compiled and timed again. A cache entry's name contains a digest of everything that the entry
+depends on, so an entry never changes, and several ranks and runs may write the same one at once.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from pathlib import Path
 
 SETTING = "NUMBA_CACHE_DIR"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-PATIENCE, POLL = 60.0, 0.02  # seconds: to wait for another process that makes something, and between looks
-CHECK = 32  # bytes of a digest before what is kept
+LOCK_TIMEOUT, POLL_INTERVAL = 60.0, 0.02  # seconds
+DIGEST = 32  # bytes; an entry starts with the digest of its data
 
 
 def cache_folder() -> Path:
     """Return the cache folder: under ``NUMBA_CACHE_DIR`` if that is set, else under the user's cache."""
-    given = os.environ.get(SETTING)
-    return Path(given or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "amped"
+    configured = os.environ.get(SETTING)
+    return Path(configured or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "amped"
 
 
-def kept(name: str) -> bytes | None:
-    """Return what was kept under a name; None if it is missing or damaged, or others could have written it."""
-    with suppress(OSError, RuntimeError):  # RuntimeError: there is no home folder
+def load_entry(name: str) -> bytes | None:
+    """Return the data of a cache entry; None if it is missing, damaged, or writable by other users."""
+    with suppress(OSError, RuntimeError):  # RuntimeError: no home folder
         folder = cache_folder()
         stored = read_private(folder / name) if is_private(folder, SETTING) else None
-        if stored is not None and sha256(stored[CHECK:]).digest() == stored[:CHECK]:
-            return stored[CHECK:]
+        if stored is not None and sha256(stored[DIGEST:]).digest() == stored[:DIGEST]:
+            return stored[DIGEST:]
     return None
 
 
-def keep(name: str, data: bytes) -> None:
-    """Keep data under a name for later runs, whole or not at all; a disk that refuses it costs time alone."""
+def save_entry(name: str, data: bytes) -> None:
+    """Save data as a cache entry, atomically. Ignore errors of the disk."""
     with suppress(OSError, RuntimeError):
         folder = cache_folder()
         if is_private(folder, SETTING):
@@ -49,10 +49,10 @@ def keep(name: str, data: bytes) -> None:
 
 
 class Reservation:
-    """The right to make what is kept under a name, which one process has at a time: others wait, and find it made.
+    """Exclusive right to compute a cache entry. Other processes wait, and then find the entry.
 
-    It ends with `release`, or with the process. Where the disk has no locks, or after `PATIENCE`, it is given anyway:
-    then two processes may make the same thing.
+    It ends with `release` or with the process. If the file system has no locks, or after `LOCK_TIMEOUT`, the
+    reservation is not exclusive: two processes may compute the same entry.
     """
 
     def __init__(self, name: str) -> None:
@@ -65,43 +65,50 @@ class Reservation:
                 self._wait()
 
     def _wait(self) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + LOCK_TIMEOUT
         while time.monotonic() < end:
             with suppress(BlockingIOError):
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
-            time.sleep(POLL)
-        os.close(self._file)  # the file is that of the process which holds the lock
+            time.sleep(POLL_INTERVAL)
+        os.close(self._file)  # another process still holds the lock
         self._file = -1
 
     def release(self) -> None:
-        """Let other processes make it, if they do not find it."""
+        """End the reservation."""
         if self._file >= 0:
             with suppress(OSError):
-                self._path.unlink(missing_ok=True)  # who waits for this file then finds what was made
+                self._path.unlink(missing_ok=True)  # waiting processes then find the entry
             os.close(self._file)
             self._file = -1
 
 
 @cache
 def is_private(folder: Path, setting: str, ours: bool = True) -> bool:
-    """Return whether a folder's compiled code can be trusted; make it, for this user alone, where it is missing.
+    """Return whether files in a folder can be trusted. Create the folder, for this user only, if it is missing.
 
-    `setting` is the environment variable that names another folder. Where others may write into a folder of `ours`,
-    as versions made it that obeyed umask, they lose that right: files are looked at one by one when they are read.
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    setting : str
+        Environment variable that selects another folder, for the warning.
+    ours : bool
+        Whether amped creates the folder. Older versions created it with the umask's permissions; other users'
+        permissions are removed. The files in it are checked when they are read.
     """
     try:
-        _make(folder)
-        found = os.stat(folder)
-        if ours and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077:
+        _create(folder)
+        status = os.stat(folder)
+        if ours and status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o077:
             with suppress(OSError):
                 os.chmod(folder, 0o700)
-                found = os.stat(folder)
-    except OSError:  # the disk refuses it: that costs time alone
+                status = os.stat(folder)
+    except OSError:  # without a cache runs are slower
         return False
-    if fault := _fault(found):
-        _say(f"{folder} {fault}; remove it, or set {setting} to a folder of your own")
-    return not fault
+    if reason := _distrust(status):
+        _warn(f"{folder} {reason}; remove it, or set {setting} to your own folder")
+    return not reason
 
 
 def read_private(path: Path) -> bytes | None:
@@ -111,10 +118,10 @@ def read_private(path: Path) -> bytes | None:
     except OSError:
         return None
     with open(handle, "rb") as file:
-        found = os.fstat(handle)
-        if fault := _fault(found):
-            _say(f"{path} {fault}")
-        return file.read() if stat.S_ISREG(found.st_mode) and not fault else None
+        status = os.fstat(handle)
+        if reason := _distrust(status):
+            _warn(f"{path} {reason}")
+        return file.read() if stat.S_ISREG(status.st_mode) and not reason else None
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -128,23 +135,23 @@ def write_private(path: Path, data: bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _make(folder: Path) -> None:
-    """Make a folder and those above it, where missing, with mode 0700 whatever umask says."""
+def _create(folder: Path) -> None:
+    """Create a folder and its missing parents with mode 0700, whatever the umask."""
     if not folder.is_dir():
         if folder != folder.parent:
-            _make(folder.parent)
-        with suppress(FileExistsError):  # another rank has just made it
+            _create(folder.parent)
+        with suppress(FileExistsError):  # another rank has just created it
             os.mkdir(folder, 0o700)
             os.chmod(folder, 0o700)
 
 
-def _fault(found: os.stat_result) -> str:
-    """Return why others may have written something, or an empty string."""
-    if found.st_uid not in (os.geteuid(), 0):
-        return f"belongs to another user ({found.st_uid})"
-    return "can be written to by others" if found.st_mode & OTHERS_WRITE else ""
+def _distrust(status: os.stat_result) -> str:
+    """Return why a file or folder is not trusted, or an empty string."""
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"belongs to another user ({status.st_uid})"
+    return "can be written to by others" if status.st_mode & OTHERS_WRITE else ""
 
 
 @cache
-def _say(cause: str) -> None:
-    print(f"amped: kernels are compiled and timed anew: {cause}", file=sys.stderr, flush=True)
+def _warn(cause: str) -> None:
+    print(f"amped: cache not used, kernels are compiled and timed again: {cause}", file=sys.stderr, flush=True)

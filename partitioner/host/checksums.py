@@ -1,7 +1,7 @@
-"""Folders of checksummed arrays: the manifest holds a checksum for each block of each file, and one of itself.
+"""Folders of checksummed arrays. The manifest has a checksum for each block of each file, and one for itself.
 
-A folder is written under a temporary name, the manifest last, synced to disk and then renamed. Reading detects any
-byte that changed since.
+A folder is written under a temporary name, its manifest last, synced to disk and then renamed. Reading detects any byte
+that has changed since.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,31 +27,28 @@ from .threads import side_by_side
 
 MANIFEST = "manifest.json"
 BLOCK = 1 << 24  # bytes under one checksum
-BEHIND, AHEAD = 1 << 26, 3  # bytes that are taken to the disk together, and how many such parts may wait for it
+SYNC_BYTES, MAX_PENDING = 1 << 26, 3  # bytes synced to disk at a time; syncs that may be pending
 
 Entry = dict[str, Any]
 """The manifest's entry for a file: its size in `bytes`, and the `crc32` of each block."""
 
 
 def write_array(path: Path, array: NDArray[Any]) -> Entry:
-    """Write an ``.npy`` file to the disk; return its entry in the manifest."""
+    """Write an ``.npy`` file and sync it to disk. Return its entry in the manifest."""
     (entry,) = write_arrays([path], [array], 1)
     sync_files([path])
     return entry
 
 
 def write_arrays(paths: Sequence[Path], arrays: Sequence[NDArray[Any]], threads: int) -> list[Entry]:
-    """Write ``.npy`` files, their blocks in so many threads; return their entries in the manifest.
-
-    They are on the disk after `sync_files`.
-    """
+    """Write ``.npy`` files, blocks in parallel, without `sync_files`. Return their entries in the manifest."""
     with ExitStack() as opened:
-        # Never through a link, or over a file, that somebody has put there.
+        # "x" never follows a link or overwrites a file that someone else created.
         files = [opened.enter_context(open(path, "xb", buffering=0)) for path in paths]
         contents = [np.ascontiguousarray(array) for array in arrays]
         starts = [header(array.dtype, array.shape) for array in contents]
         sizes = [len(start) + array.nbytes for start, array in zip(starts, contents, strict=True)]
-        # Files take turns: threads that write to one file wait for each other.
+        # Blocks alternate between files, as threads that write to the same file block each other.
         blocks = sorted((at, k) for k, size in enumerate(sizes) for at in range(0, size, BLOCK))
 
         def write(block: tuple[int, int]) -> int:
@@ -67,10 +64,19 @@ def write_arrays(paths: Sequence[Path], arrays: Sequence[NDArray[Any]], threads:
 
 
 class ChecksumWriter:
-    """Writes an ``.npy`` file piece by piece; a context manager. It is on the disk after `sync_files`.
+    """Writes an ``.npy`` file piece by piece. A context manager; call `sync_files` afterwards.
 
-    With `behind`, a thread takes what is written to the disk meanwhile, and out of the system's memory: new memory for
-    it can be far slower than the disk, on virtual machines that give unused memory back.
+    Parameters
+    ----------
+    path : Path
+        File to create.
+    dtype : dtype
+        Type of the elements.
+    size : int
+        Number of elements.
+    behind : Executor, optional
+        Thread that syncs the file to disk in the meantime and drops it from the page cache. On virtual machines that
+        return unused memory to their host, allocating new memory for the page cache can be far slower than the disk.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any], size: int, behind: Executor | None = None) -> None:
@@ -86,7 +92,7 @@ class ChecksumWriter:
         self._file.close()
 
     def write(self, array: NDArray[Any]) -> None:
-        """Write some elements."""
+        """Append elements, a contiguous array."""
         self._add(array.view(np.uint8).data)
 
     def _add(self, data: bytes | memoryview) -> None:
@@ -98,10 +104,10 @@ class ChecksumWriter:
             written = self._file.write(left[:room])
             self._sums[-1] = zlib.crc32(left[:written], self._sums[-1])
             self._bytes, left = self._bytes + written, left[written:]
-        if self._behind is not None and self._bytes - self._begun >= BEHIND:
+        if self._behind is not None and self._bytes - self._begun >= SYNC_BYTES:
             self._begun = self._bytes
-            self.pending.append(self._behind.submit(let_go, self._path))
-            if len(self.pending) > AHEAD:  # the disk is slower
+            self.pending.append(self._behind.submit(drop_from_cache, self._path))
+            if len(self.pending) > MAX_PENDING:
                 self.pending.popleft().result()
 
     def finish(self) -> Entry:
@@ -109,8 +115,8 @@ class ChecksumWriter:
         return {"bytes": self._bytes, "crc32": self._sums}
 
 
-def let_go(path: Path) -> None:
-    """Have the system write what it has of a file to the disk, and forget it."""
+def drop_from_cache(path: Path) -> None:
+    """Sync a file to disk and drop it from the page cache."""
     with open(path, "rb") as file:
         sync(file)
         if hasattr(os, "posix_fadvise"):
@@ -118,7 +124,7 @@ def let_go(path: Path) -> None:
 
 
 def _write_at(handle: int, data: bytes | memoryview, at: int) -> int:
-    """Write bytes to an open file at some place; return their checksum."""
+    """Write bytes at an offset of an open file; return their checksum."""
     left = memoryview(data)
     while left:
         written = os.pwrite(handle, left, at)
@@ -129,25 +135,25 @@ def _write_at(handle: int, data: bytes | memoryview, at: int) -> int:
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """Return the header bytes of an ``.npy`` file."""
     start = io.BytesIO()
-    facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(start, facts)
+    fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(start, fields)
     return start.getvalue()
 
 
 def count_blocks(path: Path) -> int:
-    """Return the number of blocks, hence of checksums, of a file."""
+    """Return the number of blocks of a file, each of which has a checksum."""
     return -(path.stat().st_size // -BLOCK)
 
 
 def checksum(path: Path, block: int) -> int:
-    """Return the checksum of a block of a file."""
+    """Return the checksum of one block of a file."""
     with open(path, "rb") as file:
         file.seek(block * BLOCK)
         return zlib.crc32(file.read(BLOCK))
 
 
 def write_manifest(folder: Path, body: dict[str, Any]) -> None:
-    """Write the manifest of a folder, the last of its files, to the disk."""
+    """Write the manifest, the last file of a folder, and sync it to disk."""
     with open(folder / MANIFEST, "wb", opener=lambda path, how: os.open(path, how | os.O_NOFOLLOW, 0o666)) as file:
         file.write(_text({**body, "crc32": zlib.crc32(_text(body).encode())}).encode())
         sync(file)
@@ -155,7 +161,7 @@ def write_manifest(folder: Path, body: dict[str, Any]) -> None:
 
 
 def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """Open a file to read; raise `OSError` if it is none: a pipe would be waited for, a device never ends."""
+    """Open a regular file for reading. Raise `OSError` for a pipe, which could block, or a device."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -164,15 +170,30 @@ def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 
 def read_manifest(folder: Path, kind: str, form: str, version: int, oldest: int | None = None) -> dict[str, Any]:
-    """Return what `write_manifest` was given; raise `InputError` if it is damaged or of another form or version.
+    """Return the body that `write_manifest` wrote.
 
-    Versions from `oldest` on, by default `version` alone, are read.
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    kind : str
+        What the folder is, for messages: "store", say.
+    form : str
+        Name of the format, as in the manifest.
+    version, oldest : int
+        Newest and oldest version to accept; by default only `version`.
+
+    Raises
+    ------
+    InputError
+        If the manifest is damaged or has another format or version.
     """
     path = folder / MANIFEST
     text, manifest = _parsed(folder, kind, form)
     if manifest.get("version") not in range(version if oldest is None else oldest, version + 1):
-        raise InputError(f"{kind} of version {manifest.get('version')}, this amped reads {version}", path=path)
-    # The checksum covers the manifest as serialised here: white space in the file does not count.
+        known = f"this amped reads versions {oldest or version} to {version}"
+        raise InputError(f"{kind} of version {manifest.get('version')}; {known}", path=path)
+    # The checksum covers the text as `_text` writes it, so any other white space is damage, too.
     body = {key: value for key, value in manifest.items() if key != "crc32"}
     if _text(manifest) != text or zlib.crc32(_text(body).encode()) != manifest.get("crc32"):
         raise InputError("damaged manifest: fails its checksum", path=path)
@@ -180,7 +201,7 @@ def read_manifest(folder: Path, kind: str, form: str, version: int, oldest: int 
 
 
 def _parsed(folder: Path, kind: str, form: str) -> tuple[str, dict[str, Any]]:
-    """Return a manifest of this form as text and parsed, its checksum not verified; each file's name is plain."""
+    """Return a manifest as text and parsed. Check its format and file names, but not its checksum."""
     path = folder / MANIFEST
     try:
         with open_regular(path) as file:
@@ -200,45 +221,47 @@ def _parsed(folder: Path, kind: str, form: str) -> tuple[str, dict[str, Any]]:
 
 
 def check_holds_nothing_else(folder: Path, kind: str, form: str) -> list[Path]:
-    """Return the files of a folder, all of them ones that its manifest lists; raise `InputError` if there are others.
+    """Return the files of a folder. Raise `InputError` if its manifest does not list one of them.
 
-    What is to be removed is what amped wrote there: a folder of another program, or one that somebody keeps notes in,
-    stays. Checksums are not looked at, as damage is a reason to replace a folder.
+    Only folders that amped wrote are removed: a folder of another program, or one to which somebody added files, stays.
+    Checksums are not verified, since damage is a reason to replace a folder.
     """
     _, manifest = _parsed(folder, kind, form)
     files = manifest.get("files")
     listed = {MANIFEST, *(files if isinstance(files, dict) else ())}
-    with os.scandir(folder) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
+    with os.scandir(folder) as scan:
+        entries = sorted(scan, key=lambda entry: entry.name)
     for entry in entries:
         if entry.name not in listed or entry.is_dir(follow_symlinks=False):
-            raise InputError(f"holds {entry.name}, which the {kind} does not list: not replaced", path=folder)
+            raise InputError(
+                f"holds {entry.name}, which the {kind} does not list: not replaced; move it away first", path=folder
+            )
     return [Path(entry.path) for entry in entries]
 
 
 def remove(files: list[Path], folder: Path) -> None:
-    """Remove these files and then their folder, which must hold nothing else."""
+    """Remove `files` and then `folder`, which must be empty by then."""
     for file in files:
         file.unlink(missing_ok=True)
     folder.rmdir()
 
 
 def check_entry(file: Path, entry: Entry, kind: str) -> None:
-    """Raise `InputError` if a file is missing or of the wrong size, or its entry lacks checksums."""
+    """Raise `InputError` if a file is missing or has the wrong size, or its entry lacks checksums."""
     size, sums = entry["bytes"], entry["crc32"]
     if not (isinstance(size, int) and isinstance(sums, list) and len(sums) == -(size // -BLOCK)):
         raise InputError(f"damaged manifest: {len(sums)} checksums for {size} bytes", path=file)
     try:
         with open_regular(file) as content:
-            found = os.fstat(content.fileno()).st_size
+            actual = os.fstat(content.fileno()).st_size
     except (OSError, ValueError) as error:
         raise InputError(getattr(error, "strerror", None) or str(error), path=file) from None
-    if found != size:
-        raise InputError(f"damaged file of the {kind}: {found} bytes, expected {size}", path=file)
+    if actual != size:
+        raise InputError(f"damaged file of the {kind}: {actual} bytes, expected {size}", path=file)
 
 
 def verify(path: Path, entry: Entry, kind: str, begin: int = 0, end: int | None = None) -> None:
-    """Verify the checksums of the blocks that hold bytes `begin` to `end` (by default the file's end) of a file."""
+    """Verify the checksums of all blocks of a file that overlap bytes `begin` to `end` (default: to the end)."""
     first, last = begin // BLOCK, -((entry["bytes"] if end is None else end) // -BLOCK)
     with open_regular(path) as file:
         file.seek(first * BLOCK)
@@ -248,22 +271,22 @@ def verify(path: Path, entry: Entry, kind: str, begin: int = 0, end: int | None 
 
 
 def read_bytes(handle: int, data: NDArray[np.uint8], begin: int) -> None:
-    """Fill an array with the bytes of an open file from `begin` on; raise `ValueError` if it is too short."""
+    """Fill `data` with bytes of an open file from offset `begin` on; raise `ValueError` if it is too short."""
     at = 0
     while at < data.size:
         count = os.preadv(handle, [data[at:].data], begin + at)
         if not count:
-            raise ValueError("cut short while it was in use")
+            raise ValueError("truncated while it was in use")
         at += count
 
 
 def read_blocks(handle: int, data: NDArray[np.uint8], begin: int, entry: Entry) -> None:
-    """Do the same, each block's bytes checked as they are now in memory; raise `ValueError` for its checksum too."""
+    """Like `read_bytes`, but verify the checksum of each block in memory; raise `ValueError` if one fails."""
     end, size = begin + data.size, entry["bytes"]
     for block in range(begin // BLOCK, -(end // -BLOCK)):
         start, stop = block * BLOCK, min((block + 1) * BLOCK, size)
         whole = data[max(0, start - begin) : stop - begin]
-        if start < begin or stop > end:  # only a part of the block is wanted
+        if start < begin or stop > end:  # only part of the block is requested
             whole = np.empty(stop - start, np.uint8)
         read_bytes(handle, whole, start)
         if zlib.crc32(whole.data) != entry["crc32"][block]:
@@ -274,20 +297,20 @@ def read_blocks(handle: int, data: NDArray[np.uint8], begin: int, entry: Entry) 
 
 
 def sync_files(paths: Sequence[Path]) -> None:
-    """Have the system write files to the disk that were written before."""
+    """Sync files to disk that are already written and closed."""
     for path in paths:
         with open(path, "rb") as file:
             sync(file)
 
 
-def sync(file: Any) -> None:
-    """Flush an open file to disk."""
+def sync(file: IO[Any]) -> None:
+    """Flush an open file and sync it to disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` survive a power cut."""
+    """Sync a folder's entries to disk, so that its file names survive a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""What a signal can end, and leaves nothing: calls of libraries that take long, and temporary folders."""
+"""Slow library calls that a signal can interrupt, and temporary folders that disappear with their process."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-BETWEEN = 0.05  # seconds from one interruption to the next: the first may come before the call has begun
-PATIENCE = 0.5  # seconds for a call to end when it is interrupted
-LEFT = "amped-left"  # the name of threads whose calls have not
+INTERVAL = 0.05  # seconds between interruptions; the first may precede the call
+GRACE = 0.5  # seconds for an interrupted call to end
+STUCK = "amped-stuck"  # name of threads whose calls did not end
 LOCK = "lock"
 
 
 class Caller:
-    """Makes calls in another thread, one after the other, while this one can handle signals.
+    """Runs calls in another thread, one at a time, so that this thread can handle signals.
+
+    Parameters
+    ----------
+    interrupt : callable
+        Interrupts the current call.
 
     Attributes
     ----------
-    left : bool
-        Whether a call was interrupted and has not ended, as it waits for a file, say.
+    stuck : bool
+        Whether an interrupted call has not ended, for example because it waits for a file.
     """
 
     def __init__(self, interrupt: Callable[[], object]) -> None:
@@ -34,11 +39,11 @@ class Caller:
         self._thread = Thread()
 
     @property
-    def left(self) -> bool:
+    def stuck(self) -> bool:
         return self._thread.is_alive()
 
     def call(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns; if a signal raises an error meanwhile, interrupt it."""
+        """Return the result of `work`. If a signal handler raises an error meanwhile, interrupt the call."""
         results, faults, ended = list[T](), list[BaseException](), Event()
 
         def run() -> None:
@@ -61,22 +66,22 @@ class Caller:
         return results[0]
 
     def _end(self, ended: Event) -> None:
-        for _ in range(round(PATIENCE / BETWEEN)):
+        for _ in range(round(GRACE / INTERVAL)):
             self._interrupt()
-            if ended.wait(BETWEEN):
+            if ended.wait(INTERVAL):
                 return
-        self._thread.name = LEFT
+        self._thread.name = STUCK
 
 
 def must_exit() -> bool:
-    """Return whether threads are left that would keep the process from ending, or crash as it ends."""
-    return any(thread.name == LEFT or not (thread.daemon or thread is main_thread()) for thread in enumerate())
+    """Return whether stuck threads would keep the process from ending, or crash it at exit."""
+    return any(thread.name == STUCK or not (thread.daemon or thread is main_thread()) for thread in enumerate())
 
 
 class Scratch:
-    """A temporary folder that is removed by `close`, or with this object; the next one removes those of killed runs.
+    """A temporary folder, removed by `close` or with this object. A new one removes those of killed runs.
 
-    A folder's lock is held by the process that made it, and let go however that ends.
+    The process that created a folder holds a lock on a file in it, which the system releases when the process ends.
     """
 
     def __init__(self, prefix: str, folder: str | os.PathLike[str] | None = None) -> None:
@@ -87,7 +92,7 @@ class Scratch:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         for other in Path(self.name).parent.glob(f"{prefix}*"):
             if other.name != os.path.basename(self.name):
-                _remove_if_left(other)
+                _remove_if_stale(other)
 
     def close(self) -> None:
         """Remove the folder."""
@@ -97,9 +102,9 @@ class Scratch:
         self._lock = -1
 
 
-def _remove_if_left(folder: Path) -> None:
-    """Remove a folder of this user if the process that made it has ended."""
-    with suppress(OSError):  # another user's, a link, or removed just now
+def _remove_if_stale(folder: Path) -> None:
+    """Remove a folder of this user if the process that created it has ended."""
+    with suppress(OSError):  # not accessible, or just removed
         if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
             return
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)

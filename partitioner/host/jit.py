@@ -1,8 +1,8 @@
 """Compile host kernels with Numba: nopython mode, without the GIL, cached on disk.
 
-Numba is loaded when the first of them is called: that takes as long as all else that a run without kernels does.
+Numba is imported at the first call of a kernel, as importing it takes as long as a whole run without kernels.
 
-Compiled functions may take many parameters: each array is one, as nopython mode knows no objects of ours.
+Compiled functions may have many parameters, as nopython mode cannot take our objects: each array is a parameter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from .stages import STAGES
 
-_making = Lock()
+_dispatcher_lock = Lock()
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,34 +24,34 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile `function` for calls from compiled code only: without Python wrappers, a tenth of the compile time."""
+    """Compile `function` for calls from compiled code only, which takes a tenth of the compile time of `jit`."""
     return Compiled(function, no_cpython_wrapper=True)
 
 
 def reduction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile as `jit` does a function that may add up in any order, and whose result counts only without NaN."""
+    """Compile like `jit`, allowing sums in any order and assuming that no NaN occurs."""
     return Compiled(function, no_cpython_wrapper=False, reorders=True)
 
 
 class Compiled:
-    """A function that is compiled when it is first called, from Python or from compiled code."""
+    """A function compiled at its first call, from Python or from compiled code."""
 
     def __init__(self, function: Callable[..., Any], *, no_cpython_wrapper: bool, reorders: bool = False) -> None:
         assert isinstance(function, FunctionType)
-        assert function.__closure__ is None  # captured values are not in the cache file's name
-        self._function, self._inner, self._reorders, self._made = function, no_cpython_wrapper, reorders, None
+        assert function.__closure__ is None  # the name of the cache file does not depend on captured values
+        self._function, self._inner, self._reorders, self._dispatcher = function, no_cpython_wrapper, reorders, None
         update_wrapper(self, function)
 
     @property
     def dispatcher(self) -> Any:
-        """What Numba compiles and calls."""
-        if self._made is None:
-            with _making, STAGES.of("import"):
-                from .numba_code import dispatcher, let_call
+        """The Numba dispatcher of the function."""
+        if self._dispatcher is None:
+            with _dispatcher_lock, STAGES.of("import"):
+                from .numba_code import dispatcher, make_callable
 
-                let_call(Compiled)
-                self._made = self._made or dispatcher(self._function, self._inner, self._reorders)
-        return self._made
+                make_callable(Compiled)
+                self._dispatcher = self._dispatcher or dispatcher(self._function, self._inner, self._reorders)
+        return self._dispatcher
 
     def __call__(self, *arguments: Any) -> Any:
         return self.dispatcher(*arguments)
@@ -63,5 +63,5 @@ def _nothing() -> None:
 
 
 def load_compiler() -> None:
-    """Load Numba and its runtime, so that memory measured afterwards is the data's own."""
+    """Import Numba and initialise its runtime, so that later memory measurements count data only."""
     _nothing()

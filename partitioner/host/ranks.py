@@ -1,4 +1,4 @@
-"""The group of ranks that partition a tensor, and their collective operations.
+"""The group of MPI ranks that partition a tensor, and their collective operations.
 
 MPI is imported only under a launcher: a single process needs no MPI library.
 """
@@ -26,34 +26,34 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None
 
 LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
 LAUNCHED_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-ENDING_SECONDS = 5.0  # time for all ranks to report the same error
-STOPPING_SECONDS = 1.0  # the same for ranks that a signal has ended, which launchers give little time
-LONGEST_SLEEP = 0.005  # seconds between two looks at whether the other ranks have come
-MESSAGE = 1 << 30  # bytes of a message at most; MPI counts are 32-bit in many libraries
+ENDING_SECONDS = 5.0  # timeout for all ranks to report the same error
+STOPPING_SECONDS = 1.0  # the same after a signal, as launchers soon kill the ranks
+LONGEST_SLEEP = 0.005  # seconds between polls of a barrier
+MESSAGE = 1 << 30  # maximum bytes per message; many MPI libraries have 32-bit counts
 
 
 class Ranks(Protocol):
-    """The group operations that partitioning needs; this process's rank, and the number of processes."""
+    """Group operations needed for partitioning, with this process's rank and the number of ranks."""
 
     rank: int
     size: int
-    host: str  # the name of this one if ranks run on several, else empty
+    host: str  # host name if ranks run on several hosts, otherwise empty
 
     def allgather(self, item: T) -> list[T]:
-        """Return every rank's `item`, by rank."""
+        """Return every rank's `item`, in rank order. Collective."""
 
     def swap(self, array: NDArray[Any], to: int, into: NDArray[Any], source: int) -> None:
         """Send a 1-d array of any size to rank `to` and receive another from rank `source`. Collective."""
 
     def all_end(self, seconds: float) -> bool:
-        """Return whether all ranks made this call within `seconds`, and so can exit without `abort`."""
+        """Return whether all ranks make this call within `seconds`, so that no `abort` is needed."""
 
     def abort(self, code: int) -> None:
         """End the processes of all ranks with this exit code."""
 
 
 class SingleRank:
-    """One process."""
+    """A single process without MPI."""
 
     rank = 0
     size = 1
@@ -85,7 +85,7 @@ class MpiRanks:
 
         self._mpi = MPI
         self._comm = comm
-        self._ending = comm.Dup()  # others may still wait in a collective call on `comm`
+        self._ending = comm.Dup()  # `comm` may still be in use by a collective call of other ranks
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         hosts = comm.allgather(os.uname().nodename)
@@ -93,12 +93,12 @@ class MpiRanks:
 
     def allgather(self, item: T) -> list[T]:
         """See `Ranks`."""
-        self.meet()
+        self.wait_for_all()
         result: list[T] = self._comm.allgather(item)
         return result
 
-    def meet(self) -> None:
-        """Wait for the other ranks in a way that signals can end, unless these are only noted. Collective."""
+    def wait_for_all(self) -> None:
+        """Wait for the other ranks. Signals can interrupt the wait unless they are only recorded. Collective."""
         if raising():
             request, seconds = self._comm.Ibarrier(), 0.0
             while not request.Test():
@@ -121,9 +121,9 @@ class MpiRanks:
             request.Wait()
             return True
         deadline = time.monotonic() + seconds
-        while not (here := bool(request.Test())) and time.monotonic() < deadline:
+        while not (arrived := bool(request.Test())) and time.monotonic() < deadline:
             time.sleep(0.01)
-        return here
+        return arrived
 
     def abort(self, code: int) -> None:
         """See `Ranks`."""
@@ -132,7 +132,7 @@ class MpiRanks:
 
 
 def messages(array: NDArray[Any]) -> list[NDArray[Any]]:
-    """Cut a 1-d array into pieces of at most `MESSAGE` bytes."""
+    """Split a 1-d array into pieces of at most `MESSAGE` bytes."""
     step = MESSAGE // array.itemsize
     return [array[k : k + step] for k in range(0, array.size, step)]
 
@@ -146,7 +146,7 @@ def launched() -> bool:
 
 
 def load_mpi() -> Any:
-    """Return ``mpi4py.MPI``; raise `InputError` if it finds no MPI library, or one that does not match the launcher."""
+    """Return ``mpi4py.MPI``; raise `InputError` if the MPI library is missing or does not match the launcher."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -165,16 +165,16 @@ def load_mpi() -> Any:
 
 @cache
 def world() -> Ranks:
-    """Return the group of all processes of this launch; see `load_mpi` for errors."""
+    """Return the group of all processes of this launch. See `load_mpi` for errors."""
     return MpiRanks(load_mpi().COMM_WORLD) if launched() else SingleRank()
 
 
 def refuse(ranks: Ranks, program: str, error: InputError | OSError) -> int:
-    """Print the error once and end all ranks, even if only this one found it (a full disk, say).
+    """Print an error once and end all ranks, even if only this rank has the error (its disk is full, say).
 
-    Returns the exit code. An `OSError` without a file name is a defect and is raised again.
+    Return the exit code. An `OSError` without a file name is a bug and is raised again.
     """
-    if isinstance(error, OSError):  # an inaccessible path, a name that is too long
+    if isinstance(error, OSError):  # inaccessible path, or name too long
         if error.filename is None:
             raise error
         error = InputError(error.strerror or str(error), path=error.filename)
@@ -188,7 +188,7 @@ def refuse(ranks: Ranks, program: str, error: InputError | OSError) -> int:
 
 
 def end_stopped(ranks: Ranks, program: str, error: KeyboardInterrupt, saved: str) -> int:
-    """Say once that a signal has ended the run, and what was `saved`, and end all ranks; return the exit code."""
+    """Print once that a signal ended the run, and `saved`, what was saved. End all ranks; return the exit code."""
     number = number_of(error)
     if ranks.rank == 0:
         print(f"{program}: {described(number)}; {saved}", file=sys.stderr, flush=True)
@@ -202,7 +202,7 @@ def end_stopped(ranks: Ranks, program: str, error: KeyboardInterrupt, saved: str
 
 
 def abort_all(ranks: Ranks, program: str, where: Callable[[], str] = str) -> Hook:
-    """Return an excepthook that aborts all ranks when this one fails, as the others would wait for it for ever.
+    """Return an excepthook that aborts all ranks when this one fails; otherwise they would wait for it forever.
 
     `where` may return lines that describe what this rank was doing.
     """
@@ -222,67 +222,79 @@ def abort_all(ranks: Ranks, program: str, where: Callable[[], str] = str) -> Hoo
 
 
 def together(ranks: Ranks, action: Callable[[], T]) -> T:
-    """Run `action` on every rank; if it raises `InputError` on any, raise the same one on all. Collective.
+    """Run `action` on every rank. If it raises `InputError` on any rank, raise that error on all. Collective.
 
-    If it raises any other error on a rank, the others raise an `InputError` that names it. Otherwise the other ranks
-    would wait for ever for the one that failed.
+    If it raises any other error on a rank, the other ranks raise an `InputError` that names it. Without this, the other
+    ranks would wait forever for the failed one.
     """
     fault: InputError | None = None
-    own: Exception | None = None
+    failure: Exception | None = None
     try:
         result = action()
     except InputError as error:
         fault = error
     except Exception as error:
-        own, fault = error, InputError(f"{type(error).__name__} on rank {ranks.rank}: {error}")
+        failure, fault = error, InputError(f"{type(error).__name__} on rank {ranks.rank}: {error}")
     faults = ranks.allgather(fault)
-    if own is not None:
-        raise own
-    for found in faults:
-        if found is not None:
-            raise found
+    if failure is not None:
+        raise failure
+    for each in faults:
+        if each is not None:
+            raise each
     return result
 
 
-def agree(ranks: Ranks, call: str, take: Callable[[], Mapping[str, str | None]]) -> None:
-    """Raise on every rank unless all make the same `call` with the same arguments. Collective.
+def agree(ranks: Ranks, call: str, arguments: Callable[[], Mapping[str, str | None]]) -> None:
+    """Raise on every rank unless all ranks make the same `call` with the same arguments. Collective.
 
-    `take` checks this rank's arguments, and returns them by name as text; None, for one that is as rank 0 has it. If it
-    raises `InputError` or `TypeError` on any rank, every rank raises that; any other error, as of an object that a
-    caller made, the others raise as an `InputError`.
+    Parameters
+    ----------
+    ranks : Ranks
+        The ranks.
+    call : str
+        Name of the called function.
+    arguments : callable
+        Checks this rank's arguments and returns them as text by name; None for an argument that is not compared with
+        rank 0's.
+
+    Raises
+    ------
+    InputError, TypeError
+        If the calls differ, or if `arguments` raises such an error on any rank. If it raises any other error on a rank,
+        the other ranks raise an `InputError` that names it.
     """
     fault: InputError | TypeError | None = None
-    own: Exception | None = None
-    facts: Mapping[str, str | None] = {}
+    failure: Exception | None = None
+    values: Mapping[str, str | None] = {}
     try:
-        facts = take()
+        values = arguments()
     except (InputError, TypeError) as error:
         fault = error
-    except Exception as error:  # the others would wait for this rank
-        own, fault = error, InputError(f"{call}: {type(error).__name__} on rank {ranks.rank}: {error}")
-    told = ranks.allgather((call, facts, fault))
-    if own is not None:
-        raise own
-    for _, _, found in told:
-        if found is not None:
-            raise found
-    call, facts, _ = told[0]
-    for rank, (other, theirs, _) in enumerate(told):
+    except Exception as error:  # otherwise the other ranks would wait for this one
+        failure, fault = error, InputError(f"{call}: {type(error).__name__} on rank {ranks.rank}: {error}")
+    calls = ranks.allgather((call, values, fault))
+    if failure is not None:
+        raise failure
+    for _, _, each in calls:
+        if each is not None:
+            raise each
+    call, values, _ = calls[0]
+    for rank, (other, theirs, _) in enumerate(calls):
         if other != call:
-            raise InputError(f"rank 0 calls {call}, rank {rank} {other}: all ranks must make the same call")
-        for name, mine in facts.items():
+            raise InputError(f"rank 0 calls {call}, rank {rank} {other}: call the same function on all ranks")
+        for name, mine in values.items():
             if theirs[name] not in (None, mine):
                 difference = f"{name} is {mine} on rank 0 and {theirs[name]} on rank {rank}"
-                raise InputError(f"{call}: {difference}; all ranks must be given the same")
+                raise InputError(f"{call}: {difference}; pass the same value on all ranks")
 
 
 def on_root(ranks: Ranks, action: Callable[[], T]) -> T | None:
-    """Run `action` on rank 0 only, with errors as in `together`; the other ranks get None. Collective.
+    """Run `action` on rank 0 only, with errors as in `together`. The other ranks return None. Collective.
 
-    Where ranks run on several hosts, an error of a path says on which one.
+    If ranks run on several hosts, an error about a path names the host.
     """
 
-    def there() -> T:
+    def with_host() -> T:
         try:
             return action()
         except InputError as error:
@@ -291,4 +303,4 @@ def on_root(ranks: Ranks, action: Callable[[], T]) -> T | None:
             cause = f"{error.cause} (on {ranks.host}, rank 0's host)"
             raise type(error)(cause, path=error.path, line=error.line) from None
 
-    return together(ranks, lambda: there() if ranks.rank == 0 else None)
+    return together(ranks, lambda: with_host() if ranks.rank == 0 else None)

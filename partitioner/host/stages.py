@@ -1,7 +1,7 @@
-"""Seconds of this process by stage of what is done once: reading, sorting, copying, packing, choosing, compiling, ...
+"""Wall time of this process by stage of one-time work: reading, sorting, copying, packing, choosing, compiling, ...
 
-Whoever does such work says so: ``with STAGES.of("sort"): ...``. Who reports takes the seconds with `Stages.collect`.
-Work that is only queued on a GPU counts where it is waited for.
+Code that does such work wraps it: ``with STAGES.of("sort"): ...``; `Stages.collect` returns the seconds. Work that is
+queued on a GPU counts in the stage that waits for it.
 """
 
 from __future__ import annotations
@@ -17,64 +17,64 @@ T = TypeVar("T")
 
 
 class Stages(threading.local):
-    """Stages may nest: a second counts for the innermost one, so that their sum is the time that went by.
+    """Timers by stage. Stages may nest: time counts for the innermost one, so the sum is the elapsed time.
 
-    Each thread has its own, as work that threads do side by side would count several times.
+    Each thread has its own timers, as parallel work would be counted several times.
     """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
-        self._inner = [0.0]  # by depth, seconds of the stages that were within so far
-        self._tell: Callable[[str | None], None] | None = None
-        self._within: list[str] = []  # the stages that are entered, the innermost last
+        self._inner = [0.0]  # by depth: seconds of nested stages so far
+        self._callback: Callable[[str | None], None] | None = None
+        self._active: list[str] = []  # active stages, the innermost last
 
     @contextmanager
     def of(self, stage: str) -> Iterator[None]:
-        """Count the time within for `stage`, but for that of stages within."""
-        began = time.perf_counter()
+        """Add the time of the block to `stage`, except for the time of nested stages."""
+        started = time.perf_counter()
         self._inner.append(0.0)
         self._enter(stage)
         try:
             yield
         finally:
             self._leave()
-            whole = time.perf_counter() - began
-            self._seconds[stage] = self._seconds.get(stage, 0.0) + whole - self._inner.pop()
-            self._inner[-1] += whole
+            elapsed = time.perf_counter() - started
+            self._seconds[stage] = self._seconds.get(stage, 0.0) + elapsed - self._inner.pop()
+            self._inner[-1] += elapsed
 
     def _enter(self, stage: str) -> None:
-        self._within.append(stage)
-        if self._tell is not None:
-            self._tell(stage)
+        self._active.append(stage)
+        if self._callback is not None:
+            self._callback(stage)
 
     def _leave(self) -> None:
-        self._within.pop()
-        if self._tell is not None:
-            self._tell(self._within[-1] if self._within else None)
+        self._active.pop()
+        if self._callback is not None:
+            self._callback(self._active[-1] if self._active else None)
 
     @contextmanager
-    def told(self, tell: Callable[[str | None], None]) -> Iterator[None]:
-        """Call `tell` with the innermost stage whenever another one begins within, or with None if there is none."""
-        before, self._tell = self._tell, tell
+    def observed(self, callback: Callable[[str | None], None]) -> Iterator[None]:
+        """Within the block, call `callback` with the innermost stage whenever it changes, or None if there is none."""
+        previous, self._callback = self._callback, callback
         try:
             yield
         finally:
-            self._tell = before
+            self._callback = previous
 
     def over(self, stage: str, items: Iterable[T]) -> Iterator[T]:
-        """Yield `items`; count the time in which they come."""
+        """Yield `items`; add the time to produce them to `stage`."""
         rest = iter(items)
         while True:
             with self.of(stage):
-                found = list(islice(rest, 1))
-            if not found:
+                chunk = list(islice(rest, 1))
+            if not chunk:
                 return
-            yield found.pop()  # not kept while the next one is made
+            yield chunk.pop()  # no reference while the next item is produced
 
     def collect(self) -> dict[str, float]:
-        """Return the seconds by stage, in the order in which stages were first left, and start anew."""
-        found, self._seconds = self._seconds, {}
-        return found
+        """Return the seconds by stage, in the order in which stages first ended, and reset the timers."""
+        seconds, self._seconds = self._seconds, {}
+        return seconds
 
 
 STAGES = Stages()

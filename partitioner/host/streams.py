@@ -1,4 +1,4 @@
-"""The standard streams of a command line: whatever becomes of them, a run ends as it would, with its files."""
+"""Standard streams of a command line. If one is closed or fails, the run still ends normally with its files written."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ INPUT, OUTPUT, ERROR = range(3)  # file descriptors
 
 
 class LastingText(io.TextIOWrapper):
-    """A stream of messages: once it takes no more, as on a full disk or to a reader that left, the rest is dropped."""
+    """A text stream for messages that drops output after an error, such as a full disk or a closed pipe."""
 
     def write(self, text: str) -> int:
-        """Write some text, or drop it."""
+        """Write text, or drop it."""
         try:
             return super().write(text)
         except OSError:
@@ -21,7 +21,7 @@ class LastingText(io.TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered, or drop it."""
+        """Write buffered text, or drop it."""
         try:
             super().flush()
         except OSError:
@@ -29,9 +29,9 @@ class LastingText(io.TextIOWrapper):
 
 
 def discard(number: int) -> None:
-    """Discard what is written to a file descriptor from now on, and what Python has still to write there."""
+    """Redirect a file descriptor to the null device. Text that Python has buffered for it is dropped as well."""
     null = os.open(os.devnull, os.O_RDWR)
-    if null == number:  # it was closed, and the lowest that is free
+    if null == number:  # it was closed and is the lowest free descriptor
         os.set_inheritable(number, True)
         return
     os.dup2(null, number)
@@ -39,17 +39,18 @@ def discard(number: int) -> None:
 
 
 def secure() -> None:
-    """Open the standard streams that are closed, which discard what is written; let errors on standard error pass.
+    """Open closed standard streams on the null device, and make standard error ignore write errors.
 
-    The next file to be opened would else be standard error, and have what libraries print there among its content.
+    Otherwise the next opened file would get the descriptor of standard error, and messages of libraries would go into
+    it.
     """
-    for number in (INPUT, OUTPUT, ERROR):  # in this order, as a file gets the lowest number that is free
+    for number in (INPUT, OUTPUT, ERROR):  # ascending, as a file gets the lowest free descriptor
         try:
             os.fstat(number)
         except OSError:
             discard(number)
     if sys.stdout is None:
-        sys.stdout = open(OUTPUT, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
+        sys.stdout = open(OUTPUT, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - open until the process ends
     stream = open(ERROR, "wb", closefd=False)  # noqa: SIM115
     encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
     sys.stderr = LastingText(stream, encoding, "backslashreplace", line_buffering=True)

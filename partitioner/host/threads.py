@@ -1,4 +1,4 @@
-"""Run work in threads on the cores that this process may use."""
+"""Run work in threads on the cores available to this process."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ R = TypeVar("R")
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use: the least of its affinity and its cgroup's limit."""
-    return min(len(_own_cores()), _group_cores())
+    """Return the number of cores available to this process: the minimum of its affinity and its cgroup's limit."""
+    return min(len(_affinity_cores()), _cgroup_cores())
 
 
 def fair_threads(ranks: Ranks) -> int:
-    """Return how many threads this rank may run: its cores over the number of ranks on the node with the same ones.
+    """Return this rank's number of threads: its cores divided by the ranks of the node that share them.
 
     ``OMP_NUM_THREADS`` can lower it. Collective.
     """
-    mine = os.uname().nodename, _own_cores()
+    mine = os.uname().nodename, _affinity_cores()
     share = max(1, usable_cores() // ranks.allgather(mine).count(mine))
-    wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return min(share, int(wish)) if wish.isdigit() and int(wish) else share
+    limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return min(share, int(limit)) if limit.isdigit() and int(limit) else share
 
 
 def lone_threads(ranks: Ranks) -> int:
-    """Return how many threads a rank may run while the others wait for it, each on a core of its own. Collective."""
+    """Return the number of threads of a rank while the others wait for it, each occupying a core. Collective."""
     fair = fair_threads(ranks)
     return fair if os.environ.get("OMP_NUM_THREADS") else max(fair, usable_cores() - ranks.size + 1)
 
 
-def _own_cores() -> frozenset[int]:
+def _affinity_cores() -> frozenset[int]:
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
-def _group_cores() -> int:
-    """Return the whole cores that the cgroup grants, or a large number if it sets no limit."""
+def _cgroup_cores() -> int:
+    """Return the number of whole cores that the cgroup allows, or a large number without a limit."""
     try:
         with open("/sys/fs/cgroup/cpu.max") as file:
             quota, period = file.read().split()
@@ -63,70 +63,70 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int) -> li
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
-    """Yield what `side_by_side` returns, one after the other: at most `threads` results wait to be taken."""
+    """Yield the results of `side_by_side` one by one; at most `threads` results are computed in advance."""
     if threads == 1:
         yield from map(work, items)
         return
-    coming = deque[Future[R]]()
+    futures = deque[Future[R]]()
     with ThreadPoolExecutor(threads) as pool:
         for item in items:
-            coming.append(pool.submit(work, item))
-            if len(coming) == threads:
-                yield coming.popleft().result()
-        while coming:
-            yield coming.popleft().result()
+            futures.append(pool.submit(work, item))
+            if len(futures) == threads:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
 
 
 def submit(pool: ThreadPoolExecutor, work: Callable[..., R], *args: Any) -> Future[R]:
-    """Begin some work in a pool. Once its result is there, the pool no longer holds the arguments.
+    """Start work in a pool. The pool releases the arguments before the result is available.
 
-    By itself it may hold them a moment longer: memory that they take would not be free when it is needed next.
+    `ThreadPoolExecutor.submit` may hold them a moment longer, so that their memory would not yet be free.
     """
-    return pool.submit(_let_go, work, [args])
+    return pool.submit(_release_and_run, work, [args])
 
 
-def _let_go(work: Callable[..., R], held: list[tuple[Any, ...]]) -> R:
-    return work(*held.pop())
+def _release_and_run(work: Callable[..., R], arguments: list[tuple[Any, ...]]) -> R:
+    return work(*arguments.pop())
 
 
 class Turns:
-    """Tickets by which threads do one part of their work in order."""
+    """Numbered tickets with which threads do one part of their work in order."""
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._drawn = self._now = 0
-        self._given_up = False
+        self._issued = self._current = 0
+        self._failed = False
 
     def draw(self) -> int:
-        """Return the next number; call it from one thread at a time. Whoever draws a number must take its turn."""
-        self._drawn += 1
-        return self._drawn - 1
+        """Return the next number. Call it from one thread at a time; every number drawn must take its turn."""
+        self._issued += 1
+        return self._issued - 1
 
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
-        """Wait until all lower numbers have had their turn."""
+        """Wait until all lower numbers have finished their turns."""
         with self._changed:
-            self._changed.wait_for(lambda: self._now == number or self._given_up)
-        if self._given_up:
-            raise _GivenUpError
+            self._changed.wait_for(lambda: self._current == number or self._failed)
+        if self._failed:
+            raise _AbandonedError
         yield
         with self._changed:
-            self._now += 1
+            self._current += 1
             self._changed.notify_all()
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """If one thread fails, end the others, which would wait for its turn for ever."""
+        """If one thread fails within the block, end the others, which would otherwise wait forever for its turn."""
         try:
             yield
-        except _GivenUpError:
+        except _AbandonedError:
             pass
         except BaseException:
             with self._changed:
-                self._given_up = True
+                self._failed = True
                 self._changed.notify_all()
             raise
 
 
-class _GivenUpError(Exception):
+class _AbandonedError(Exception):
     pass

@@ -1,4 +1,4 @@
-"""Readers: a file or store as a `SparseTensor`, or a file's nonzeros in chunks."""
+"""Read a file or store as a tensor, or a file's nonzeros in chunks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ..store.format import Store
     from ..tensors.dense import DenseTensor
 
-# Readers are imported where they are used, to save start-up time.
+# Readers are imported on demand, to save start-up time.
 
 
 def read(
@@ -68,46 +68,46 @@ def read(
     Parameters
     ----------
     path : str or PathLike
-        A folder is a store; a name that ends in ``.npz`` is a NumPy archive; one that ends in ``.npy``, ``.h5``,
-        ``.hdf5``, ``.nc`` (netCDF-4), ``.zarr`` or ``.zarr.zip`` is a dense tensor, which may be named
-        (``FILE.h5:NAME``); ``.csv``, ``.tsv``, ``.json`` and ``.parquet`` are tables, which need `keys`;
-        anything else is text, one nonzero per line, plain or gzip-compressed.
+        A folder is a store. The file name selects the format: ``.npz`` is a NumPy archive of a sparse tensor; ``.npy``,
+        ``.h5``, ``.hdf5``, ``.nc`` (netCDF-4), ``.zarr`` and ``.zarr.zip`` are dense tensors, optionally with the name
+        of an array (``FILE.h5:NAME``); ``.csv``, ``.tsv``, ``.json`` and ``.parquet`` are tables, which require `keys`;
+        any other file is text with one nonzero per line, plain or compressed by gzip.
     no_values : bool
-        Lines are indices alone, as in a log of events; each counts as a value of 1, and equal ones add up.
+        Lines contain only indices, as in an event log. Each line counts as 1, and repeated indices add up.
     compact : bool
-        Number the used indices of each mode anew, in ascending order; ``labels`` keep what they were in the file.
+        Renumber the used indices of each mode in ascending order; ``labels`` keep the original indices.
     dense : bool
-        Return a sparse tensor with its zeros, as a dense one.
+        Convert a sparse tensor to a dense one.
     shape : sequence of int, optional
-        Mode lengths, at least those that the indices need.
+        Mode lengths; each must be larger than the mode's highest index.
     keys : sequence of str
-        Of a table: a column, or an expression of DuckDB's SQL, for each mode. Its values become labels.
+        For tables: one column, or expression in DuckDB's SQL, per mode. Its values become labels.
     value : str, optional
-        Of a table: what is summed over rows of equal keys, or an aggregate; by default rows are counted.
+        For tables: expression that is summed over rows with equal keys, or an aggregate; by default rows are counted.
     where : str, optional
-        Of a table: the condition of the rows that are read.
+        For tables: SQL condition that selects rows.
     missing : {"drop", "keep"}
-        Of a table: whether rows that lack a key are left out, or get a missing label.
+        For tables: whether rows without a key are dropped, or get a missing label.
     index_base : {0, 1}, optional
-        The lowest index in the file: by default 1, if no header of a text says otherwise, and 0 in archives.
+        Lowest index in the file. The default is 1 in text, unless a header declares it, and 0 in archives.
     progress : callable, optional
-        Called now and then while a file is read, with the bytes read so far and the file's size (None if unknown,
-        as for a pipe); with rows for a table.
+        Called from time to time while a file is read, with the bytes read so far and the file's size (None if unknown,
+        as for a pipe); for tables with numbers of rows.
 
     Returns
     -------
     SparseTensor or DenseTensor
-        A dense one stays in its file until it is used.
+        The elements of a dense tensor stay in its file until they are used.
 
     Raises
     ------
     InputError
-        If it cannot be read: the message names the file, the line if any, and the cause.
+        If the tensor cannot be read. The message names the file, the line if any, and the cause.
 
     Warns
     -----
     InputWarning
-        If the last column of a text, taken for values, looks like one more column of indices.
+        If the last column of a text file, which is read as values, may be another column of indices.
     """
     lengths = None if shape is None else tuple(shape)
     form = ReadOptions(no_values, compact, dense, lengths, keys, value, where, missing, index_base)  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ def read_sparse(
         check_labelled(path, tensor.labels, tensor.shape, form.shape)
         tensor.lengthen(form.shape)
     warn_of_header(path, part.outcome.first, part.outcome.nonzeros)
-    if tensor.given[1]:
+    if tensor.raw[1]:
         warn_of_keys(path, part.outcome, tensor.duplicates, tensor.value_range)
     elif part.outcome.doubtful:
         tensor.when_merged(partial(warn_of_keys, path, part.outcome))
@@ -142,7 +142,7 @@ def read_sparse(
 
 
 def read_frame(frame: Any, form: ReadOptions) -> SparseTensor:
-    """Read a table in memory, as `form` says; raise `InputError` if it is none."""
+    """Read a table in memory with the options `form`; raise `InputError` if `frame` is not a table."""
     from .tables.frames import is_frame, series_name
     from .tables.table import TablePart
 
@@ -159,62 +159,64 @@ def read_frame(frame: Any, form: ReadOptions) -> SparseTensor:
 
 
 def is_table(path: str | PathLike[str], form: ReadOptions = PLAIN) -> bool:
-    """Return whether a file is read as a table: by its name, or as keys are given and its name says nothing else."""
+    """Return whether a file is read as a table: by its name, or if keys are set and its name fits no format."""
     from .formats import reader_of
 
     return reader_of(path, form).kind == "table"
 
 
 def is_dense(path: str | PathLike[str]) -> bool:
-    """Return whether a file holds a dense tensor, by its name."""
+    """Return whether a file contains a dense tensor, according to its name."""
     from .formats import reader_of
 
     return reader_of(path).kind == "dense"
 
 
 def is_divisible(path: str | PathLike[str], form: ReadOptions = PLAIN) -> bool:
-    """Return whether each rank reads a part of a file; a pipe has none."""
+    """Return whether each rank can read a part of a file; a pipe is not divisible."""
     from .formats import reader_of
 
     return Path(path).is_file() and reader_of(path, form).is_divisible(path)
 
 
 def negative_line(path: str | PathLike[str] | None) -> int | None:
-    """Return the number, from 1, of the first line of a file that has a negative value, if the format has lines."""
+    """Return the line number, from 1, of the first negative value in a file, if its format has lines."""
     from .formats import reader_of
 
     return None if path is None or not Path(path).is_file() else reader_of(path).negative_line(path)
 
 
 def is_semisparse(path: str | PathLike[str]) -> bool:
-    """Return whether a file holds a semi-sparse tensor (sCOO), as ``ttm`` writes it."""
+    """Return whether a file contains a semi-sparse tensor (sCOO), as written by ``ttm``."""
     from .arrays.semisparse import is_semisparse as holds
 
     return fspath(path).lower().endswith(".npz") and Path(path).is_file() and holds(path)
 
 
 def open_dense(path: str | PathLike[str], form: ReadOptions = PLAIN) -> DenseTensor:
-    """Open a file of a dense tensor; raise `InputError` if it would have to be read otherwise."""
+    """Open the file of a dense tensor; raise `InputError` if `form` has options that do not apply."""
     from .formats import reader_of, refuse_keys
 
     _check_path(path)
     refuse_keys(path, form)
     others = ("no_values", form.no_values), ("compact", form.compact), ("shape", form.shape)
-    for name, given in (*others, ("index_base", form.index_base is not None)):
-        if given:
+    for name, is_set in (*others, ("index_base", form.index_base is not None)):
+        if is_set:
             flag = name.replace("_", "-")
-            raise InputError(f"a dense tensor has every element: --{flag} ({name}=True) is for sparse ones", path=path)
+            raise InputError(
+                f"a dense tensor has every element: --{flag} ({name}=True) applies to sparse tensors", path=path
+            )
     return reader_of(path).dense(path)
 
 
 def with_zeros(tensor: SparseTensor, path: str | PathLike[str] | None = None) -> DenseTensor:
-    """Return a sparse tensor as a dense one, if memory has room for it."""
+    """Return a sparse tensor as a dense one; raise `InputError` if memory is insufficient."""
     import psutil
 
     from ..tensors.dense import DenseTensor
 
     if tensor.labels is not None:
-        cause = "a dense tensor has no labels: tables and --compact (compact=True) do not go with --dense"
+        cause = "a dense tensor has no labels: tables and --compact (compact=True) cannot be combined with --dense"
         raise InputError(cause, path=path)
     try:
         return DenseTensor.of_sparse(tensor, psutil.virtual_memory().available)
@@ -223,20 +225,22 @@ def with_zeros(tensor: SparseTensor, path: str | PathLike[str] | None = None) ->
 
 
 def open_store(path: str | PathLike[str], form: ReadOptions = PLAIN, verify: bool = True) -> Store:
-    """Open a store; raise `InputError` if it would have to be read otherwise than it was made."""
+    """Open a store; raise `InputError` if `form` has options that differ from those it was created with."""
     from ..store.format import Store
     from .formats import refuse_keys
 
     refuse_keys(path, form)
     store = Store(path, verify)
     if form.shape is not None and form.shape != store.shape:
-        raise InputError(f"a store of shape {store.shape}: --shape (shape=...) is for files", path=path)
+        raise InputError(f"a store of shape {store.shape}: --shape (shape=...) applies to files", path=path)
     if form.index_base is not None:
-        raise InputError("a store counts from 0: --index-base (index_base=...) is for files", path=path)
+        raise InputError("a store counts from 0: --index-base (index_base=...) applies to files", path=path)
     if form.no_values:
-        raise InputError("a store has values: --no-values (no_values=True) is for the file it is made of", path=path)
+        raise InputError(
+            "a store has values: --no-values (no_values=True) applies to the file it was created from", path=path
+        )
     if form.compact and not store.labelled:
-        raise InputError("a store made without --compact: make it anew from its file, with --compact", path=path)
+        raise InputError("a store created without --compact: partition its file again with --compact", path=path)
     return store
 
 
@@ -254,18 +258,19 @@ def open_part(
 
     Each rank opens one part and shares its outcome::
 
-        part = open_part(path, rank, ranks)  # raises if the file is missing or its header is wrong
-        for columns, values, more in chunks(part, 10**6):  # (order, n) int32 and (n,) float64
+        part = open_part(path, rank, ranks)  # raises if the file is missing or its header is wrong for columns, values,
+        more in chunks(part, 10**6):  # (order, n) int32 and (n,) float64
             ...
-        whole = settle(path, comm.allgather(part.outcome))
+        outcome = settle(path, comm.allgather(part.outcome))
 
     `settle` raises the error of the file's first wrong line on all ranks, or returns the whole file's order, declared
-    mode lengths and number of nonzeros. Reading a part never raises: it ends at a fault. A single process calls
+    mode lengths and number of nonzeros. Reading a part never raises: it ends at an error. A single process calls
     ``settle(path, [part.outcome])``.
 
-    Parts of plain text are equal byte ranges; a line belongs to the part in which it begins. Gzip, a pipe and a NumPy
-    archive are read by part 0 alone, and the other parts are empty. Parts 0, 1, ... in turn give the nonzeros in file
-    order, unsorted, with duplicates and zeros. Each thread holds a few MB of buffers; the caller owns the arrays.
+    Parts of plain text are equal byte ranges; a line belongs to the part in which it begins. Gzip files, pipes and
+    NumPy archives are read completely as part 0, and the other parts are empty. Parts 0, 1, ... in turn give the
+    nonzeros in file order, unsorted, with duplicates and zeros. Each thread uses a few MB of buffers; the caller owns
+    the arrays.
 
     Parameters
     ----------
@@ -274,18 +279,18 @@ def open_part(
     part, of : int
         Number of this part, from 0, and number of parts.
     threads : int, optional
-        Threads that read; by default one per usable core, at most 16.
+        Number of reading threads; by default one per usable core, at most 16.
     progress : callable, optional
         As for `read`, for this part.
     form : ReadOptions
-        How to read it.
+        Options.
     **table
         See `TablePart`.
 
     Returns
     -------
-    Part
-        To be read by `chunks`.
+    FilePart
+        The part, to be read by `chunks`.
 
     Raises
     ------
@@ -300,7 +305,7 @@ def open_part(
 
 
 def file_name(path: str | bytes | PathLike[str] | PathLike[bytes]) -> str:
-    """Return the name of a file, which need not be there; refuse a name that no file can have or may be looked up."""
+    """Return a path as a string; raise `InputError` if it is not a valid path or cannot be accessed."""
     name = fsdecode(path)
     if not name:
         raise InputError("the file name is empty")
@@ -308,7 +313,7 @@ def file_name(path: str | bytes | PathLike[str] | PathLike[bytes]) -> str:
         raise InputError("the file name contains a null byte")
     try:
         stat(name)
-    except (FileNotFoundError, NotADirectoryError):  # an array in a file, as FILE.h5:NAME, or an error of the reader
+    except (FileNotFoundError, NotADirectoryError):  # FILE.h5:NAME, or the reader raises the error
         pass
     except OSError as error:
         raise InputError(error.strerror or str(error), path=name) from None
@@ -316,7 +321,7 @@ def file_name(path: str | bytes | PathLike[str] | PathLike[bytes]) -> str:
 
 
 def _check_path(path: str | PathLike[str]) -> None:
-    """Raise `InputError` if there is no such file, or it is of a kind that is not read."""
+    """Raise `InputError` if a file does not exist or has an unsupported type."""
     from .formats import named_reader
     from .kinds import check_kind
 

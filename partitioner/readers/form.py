@@ -1,4 +1,4 @@
-"""How a tensor is to be read, and a warning where a file does not say what its last column is."""
+"""Options for reading a tensor, and a warning if the last column of a text file may be a key."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ MISSING = "drop", "keep"
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a tensor is to be read: one object from the command line, or a Python call, to the readers.
+    """Options for reading a tensor, from the command line or a Python call.
 
     Parameters
     ----------
     no_values : bool
-        Lines are indices alone, as in a log of events. Each counts as a value of 1, and equal ones add up.
+        Lines contain only indices, as in an event log. Each line counts as 1, and repeated indices add up.
     compact : bool
-        Number the used indices of each mode anew, in ascending order. Labels keep what they were in the file.
+        Renumber the used indices of each mode in ascending order. Labels keep the original indices.
     dense : bool
-        Hold a sparse tensor with its zeros, as a dense one.
+        Convert a sparse tensor to a dense one.
     shape : tuple of int, optional
-        Mode lengths, at least those that the indices need.
+        Mode lengths; each must be larger than the mode's highest index.
     key : tuple of str
-        Of a table: SQL expressions over its columns, one a mode.
+        For tables: one column or SQL expression per mode.
     value : str, optional
-        Of a table: an expression that is summed, or an aggregate of SQL; by default rows are counted.
+        For tables: SQL expression that is summed, or an aggregate; by default rows are counted.
     where : str, optional
-        Of a table: the condition of the rows that are read.
+        For tables: SQL condition that selects rows.
     missing : {"drop", "keep"}
-        Of a table: what becomes of rows that lack a key.
+        For tables: whether rows without a key are dropped.
     index_base : {0, 1}, optional
-        Of text or an archive: the lowest index. By default 1 in text without a header that says so, 0 in archives.
+        For text and archives: the lowest index. The default is 1 in text without a header, and 0 in archives.
     more : tuple of str
         Further files of the same table.
     """
 
-    no_values: bool = flag(False, "lines are indices alone: each counts 1, equal ones add up")
-    compact: bool = flag(False, "number the used indices of each mode anew; labels keep the old ones")
-    dense: bool = flag(False, "hold a sparse tensor with its zeros")
+    no_values: bool = flag(False, "lines contain only indices: each counts 1, repeated ones add up")
+    compact: bool = flag(False, "renumber the used indices of each mode; labels keep the old ones")
+    dense: bool = flag(False, "convert a sparse tensor to a dense one")
     shape: tuple[int, ...] | None = flag(
-        None, "mode lengths (as indices need)", type=whole_numbers, metavar="I1,I2,..."
+        None, "mode lengths (default: as the indices require)", type=whole_numbers, metavar="I1,I2,..."
     )
-    key: tuple[str, ...] = flag(None, "of a table: a mode's column or SQL expression", action="append", metavar="EXPR")
-    value: str | None = flag(None, "of a table: what is summed, or an aggregate (count(*))", metavar="EXPR")
-    where: str | None = flag(None, "of a table: the rows that are read (all)", metavar="EXPR")
-    missing: str = flag("drop", "of a table: rows without a key (drop)", choices=MISSING)
+    key: tuple[str, ...] = flag(None, "table: column or SQL expression of a mode", action="append", metavar="EXPR")
+    value: str | None = flag(None, "table: expression to sum, or an aggregate (default: count(*))", metavar="EXPR")
+    where: str | None = flag(None, "table: condition that selects rows (default: all)", metavar="EXPR")
+    missing: str = flag("drop", "table: rows without a key (default: drop)", choices=MISSING)
     index_base: int | None = flag(
-        None, "indices count from (1; in .npz 0)", type=whole_number, choices=(0, 1), metavar="0|1"
+        None, "lowest index (default: 1; in .npz 0)", type=whole_number, choices=(0, 1), metavar="0|1"
     )
     more: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("key", "more"):
-            given = getattr(self, name) or ()
-            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
-        for name, given in (*(("keys", each) for each in self.key), ("value", self.value), ("where", self.where)):
-            if given is not None and not isinstance(given, str):
-                raise InputError(f"{name}: {given!r} is no column or expression, which are strings")
+            value = getattr(self, name) or ()
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        for name, value in (*(("keys", each) for each in self.key), ("value", self.value), ("where", self.where)):
+            if value is not None and not isinstance(value, str):
+                raise InputError(f"{name}: {value!r} is not a string: expected a column or an SQL expression")
         if any(not each.strip() for each in self.key):
             raise InputError("keys: an empty expression (--key '')")
         if self.index_base not in (None, 0, 1):
@@ -75,13 +75,13 @@ class ReadOptions:
 
     @property
     def tabular(self) -> bool:
-        """Whether anything is said that is for tables alone."""
+        """Whether any option that applies only to tables is set."""
         return bool(self.key) or self.value is not None or self.where is not None or self.missing != "drop"
 
     @classmethod
-    def of(cls, given: argparse.Namespace) -> ReadOptions:
-        """Return what the command line says."""
-        return cls(**{field.name: getattr(given, field.name) for field in fields(cls) if field.metadata})
+    def of(cls, args: argparse.Namespace) -> ReadOptions:
+        """Return the options of a command line."""
+        return cls(**{field.name: getattr(args, field.name) for field in fields(cls) if field.metadata})
 
 
 PLAIN = ReadOptions()
@@ -90,21 +90,22 @@ PLAIN = ReadOptions()
 def warn_of_keys(
     path: str | PathLike[str], outcome: Outcome, duplicates: int, values: Callable[[], ValueRange]
 ) -> None:
-    """Warn where the last column of a text, taken for values, looks like one more column of indices.
+    """Warn if the last column of a text file, which is read as values, looks like another column of indices.
 
-    A header declares the order, so there is no doubt. Without one, whole numbers from 1 up are no proof: counts are
-    such numbers too. But a table of counts has each coordinate once, where a log of events taken for one repeats its
-    coordinates; and three columns are more often three keys than a matrix. Both are known after merging, for nothing.
+    A header declares the order and so removes the doubt. Without a header, whole numbers from 1 up prove nothing, since
+    counts are such numbers, too. But a table of counts has unique indices, while an event log read as one repeats them;
+    and three columns are more often three keys than a matrix. Both criteria are known after merging at no cost.
 
     Parameters
     ----------
     path : path
+        The file.
     outcome : Outcome
-        Of the whole file.
+        Outcome of reading the whole file.
     duplicates : int
-        Nonzeros that were merged into an equal coordinate.
+        Number of nonzeros merged with an earlier one.
     values : callable
-        Called for bounds on the merged values if they matter.
+        Returns bounds on the merged values; called only if needed.
     """
     if not (outcome.doubtful and (duplicates or outcome.order == 2)):
         return
@@ -114,9 +115,9 @@ def warn_of_keys(
     lines = "1 line repeats" if duplicates == 1 else f"{duplicates:,} lines repeat"
     repeated = f", and {lines} the columns before it" if duplicates else ""
     warnings.warn(
-        f"{fspath(path)}: column {outcome.order + 1} is taken for values, but may be a key: it holds whole numbers "
-        f"from 1 up{repeated}; if lines hold no values, use --no-values (no_values=True); if they do, a header of the "
-        "order and the mode lengths says so",
+        f"{fspath(path)}: column {outcome.order + 1} is read as values, but may be a key: it holds whole numbers from "
+        f"1 up{repeated}; if lines contain no values, use --no-values (no_values=True); if they do, add a header with "
+        "the order and the mode lengths",
         InputWarning,
         stacklevel=3,
     )

@@ -1,4 +1,4 @@
-"""The file formats that are read, and which of them a path is in."""
+"""The supported file formats, and the choice of a reader for a path."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .tables.database import FUNCTIONS
 if TYPE_CHECKING:
     from ..tensors.dense import DenseTensor
 
-# What reads a file is imported where it is used, to save start-up time.
+# Modules that read files are imported on demand, to save start-up time.
 
 
 class ChunkedReader(Reader):
-    """HDF5, netCDF-4 and Zarr, perhaps with the name of an array: ``FILE.h5:NAME``."""
+    """HDF5, netCDF-4 and Zarr, optionally with the name of an array: ``FILE.h5:NAME``."""
 
     name = "HDF5, netCDF-4 or Zarr"
     extensions = ENDINGS
@@ -30,9 +30,9 @@ class ChunkedReader(Reader):
         return split(path) is not None
 
     def file(self, path: str | PathLike[str]) -> str:
-        found = split(path)
-        assert found is not None
-        return found[0]
+        parts = split(path)
+        assert parts is not None
+        return parts[0]
 
     def dense(self, path: str | PathLike[str]) -> DenseTensor:
         from .arrays.chunked import read_chunked
@@ -41,7 +41,7 @@ class ChunkedReader(Reader):
 
 
 class NpyReader(Reader):
-    """An array in NumPy's format."""
+    """An array in NumPy's ``.npy`` format."""
 
     name = "a NumPy array"
     extensions = (".npy",)
@@ -60,14 +60,14 @@ class TableReader(Reader):
     extensions = tuple(FUNCTIONS)
     kind = "table"
 
-    def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **how: Any) -> FilePart:
+    def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **options: Any) -> FilePart:
         from .tables.table import TablePart
 
-        return TablePart(path, form, part, **how)
+        return TablePart(path, form, part, **options)
 
 
 class ArchiveReader(Reader):
-    """A NumPy archive of a sparse or semi-sparse tensor, read by rank 0: it has one checksum per array."""
+    """A NumPy archive of a sparse or semi-sparse tensor. Rank 0 reads it, as it has one checksum per array."""
 
     name = "a NumPy archive"
     extensions = (".npz",)
@@ -75,16 +75,16 @@ class ArchiveReader(Reader):
     def recognizes(self, path: str | PathLike[str]) -> bool:
         return fspath(path).lower().endswith(self.extensions)
 
-    def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **how: Any) -> FilePart:
+    def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **options: Any) -> FilePart:
         from .arrays.npz import ArchivePart
         from .arrays.semisparse import SemiSparsePart, is_semisparse
 
         kind = SemiSparsePart if Path(path).is_file() and is_semisparse(path) else ArchivePart
-        return kind(path, part, no_values=form.no_values, base=form.index_base, **how)
+        return kind(path, part, no_values=form.no_values, base=form.index_base, **options)
 
 
 class TextReader(Reader):
-    """Lines ``i j ... value``, perhaps compressed by gzip: a file of any name that no other reader recognizes."""
+    """Lines ``i j ... value``, optionally compressed by gzip. Reads every file that no other reader recognizes."""
 
     name = "text"
 
@@ -100,33 +100,33 @@ class TextReader(Reader):
 
         return first_negative(path)
 
-    def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **how: Any) -> FilePart:
+    def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **options: Any) -> FilePart:
         from .text.tns import TextPart
 
-        return TextPart(path, part, of, no_values=form.no_values, base=form.index_base, **how)
+        return TextPart(path, part, of, no_values=form.no_values, base=form.index_base, **options)
 
 
 TABLE, TEXT = TableReader(), TextReader()
 READERS: tuple[Reader, ...] = (ChunkedReader(), NpyReader(), TABLE, ArchiveReader())
-"""By the names of files; the first that recognizes a path reads it."""
+"""Readers by file name; the first that recognizes a path is used."""
 
 
 def named_reader(path: str | PathLike[str]) -> Reader | None:
-    """Return the reader that recognizes a path; None if its name is that of no format, as that of a text may be."""
+    """Return the reader that recognizes a path; None if its name indicates no format, which may be text."""
     return next((reader for reader in READERS if reader.recognizes(path)), None)
 
 
 def reader_of(path: str | PathLike[str], form: ReadOptions = PLAIN) -> Reader:
-    """Return what reads a file; raise `InputError` if keys are given for a tensor, which is no table."""
-    found = named_reader(path)
-    if found is None:
+    """Return the reader of a file; raise `InputError` if table options are set for a tensor."""
+    reader = named_reader(path)
+    if reader is None:
         return TABLE if form.tabular and not Path(path).is_dir() else TEXT
-    if form.tabular and found.kind == "sparse":
+    if form.tabular and reader.kind == "sparse":
         refuse_keys(path, form)
-    return found
+    return reader
 
 
 def refuse_keys(path: str | PathLike[str], form: ReadOptions) -> None:
-    """Raise `InputError` if keys are given for what is a tensor already."""
+    """Raise `InputError` if table options are set for a tensor."""
     if form.tabular:
         raise InputError("a tensor, not a table: --key, --value, --where and --missing are for tables", path=path)

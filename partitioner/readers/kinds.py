@@ -1,4 +1,4 @@
-"""Files that amped does not read, and what to do with them instead."""
+"""File types that amped does not read, and what to use instead."""
 
 from __future__ import annotations
 
@@ -8,47 +8,50 @@ from stat import S_ISREG
 
 from ..errors import InputError
 
-START = 512  # bytes by which a text is known
+START = 512  # bytes that are checked for text
 
 _TABLE = "save it as .csv or .parquet; in Python, amped.from_frame(pandas.{}(path), keys=[...])"
-_ARRAY = "in Python, pass the array: {}; or save it as .npy (numpy.save)"
+_ARRAY = "in Python, pass the array: {}; or save it as .npy with numpy.save"
 _UNPACK = "unpack it first"
 REMEDIES = {
     ".mat": (
-        "a file of MATLAB",
+        "a MATLAB file",
         _ARRAY.format("scipy.io.loadmat(path)['NAME'] (h5py.File(path)['NAME'][...] from v7.3)"),
     ),
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb", ".ods"), ("a spreadsheet", _TABLE.format("read_excel"))),
-    **dict.fromkeys((".sas7bdat", ".xpt"), ("a table of SAS", _TABLE.format("read_sas"))),
-    ".dta": ("a table of Stata", _TABLE.format("read_stata")),
-    ".sav": ("a table of SPSS", _TABLE.format("read_spss")),
+    **dict.fromkeys((".sas7bdat", ".xpt"), ("a SAS table", _TABLE.format("read_sas"))),
+    ".dta": ("a Stata table", _TABLE.format("read_stata")),
+    ".sav": ("an SPSS table", _TABLE.format("read_spss")),
     ".orc": ("an ORC table", _TABLE.format("read_orc")),
     **dict.fromkeys(
         (".pkl", ".pickle"), ("a pickle", "in Python, pass what pickle.load returns, if you trust the file")
     ),
-    **dict.fromkeys((".rds", ".rda", ".rdata"), ("a file of R", "save it in R: write.csv, or arrow::write_parquet")),
+    **dict.fromkeys((".rds", ".rda", ".rdata"), ("an R file", "save it in R: write.csv, or arrow::write_parquet")),
     ".cdf": ("a NetCDF file", _ARRAY.format("xarray.open_dataset(path)['NAME']")),
-    **dict.fromkeys((".pt", ".pth"), ("a file of PyTorch", _ARRAY.format("torch.load(path)"))),
+    **dict.fromkeys((".pt", ".pth"), ("a PyTorch file", _ARRAY.format("torch.load(path)"))),
     **dict.fromkeys(
-        (".db", ".sqlite", ".sqlite3", ".duckdb"), ("a database", "save a query of it as .csv or .parquet")
+        (".db", ".sqlite", ".sqlite3", ".duckdb"), ("a database", "save a query result as .csv or .parquet")
     ),
-    **dict.fromkeys((".avro", ".msgpack"), ("a table of another format", "save it as .csv or .parquet")),
-    **dict.fromkeys((".zip", ".7z", ".rar", ".tar", ".tgz", ".bz2", ".xz", ".lz4", ".zst"), ("packed", _UNPACK)),
+    **dict.fromkeys((".avro", ".msgpack"), ("a table in another format", "save it as .csv or .parquet")),
+    **dict.fromkeys(
+        (".zip", ".7z", ".rar", ".tar", ".tgz", ".bz2", ".xz", ".lz4", ".zst"),
+        ("a compressed file or an archive", _UNPACK),
+    ),
 }
-"""By the ending of a name: what the file is, and the remedy."""
+"""File type and remedy by file name extension."""
 
 
 def check_kind(path: str | PathLike[str], file: str | PathLike[str], known: bool) -> None:
-    """Raise `InputError` if a file is missing, or of a kind that is not read; a text may have any name.
+    """Raise `InputError` if a file is missing or has an unsupported type. Text files may have any name.
 
     Parameters
     ----------
     path : path
-        As it was given.
+        The path as specified by the user.
     file : path
-        Without the name of an array within it.
+        The path without the name of an array in the file.
     known : bool
-        Whether its name is that of a kind that is read.
+        Whether a reader supports the file's extension.
     """
     try:
         status = os.stat(file)
@@ -69,7 +72,7 @@ def check_kind(path: str | PathLike[str], file: str | PathLike[str], known: bool
 
 
 def _is_text(start: bytes) -> bool:
-    """Tell whether a file that begins so is text: a character may be cut off at the end."""
+    """Return whether the first bytes of a file are text; the last character may be incomplete."""
     try:
         start.decode()
     except UnicodeDecodeError as error:

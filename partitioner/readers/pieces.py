@@ -1,4 +1,4 @@
-"""Nonzeros in chunks of bounded size, from parts of a file that ranks read at the same time."""
+"""Nonzeros in chunks of bounded size, from parts of a file that ranks read in parallel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .first_line import FirstLine, join, judge
 
 Progress = Callable[[int, int | None], None]
 
-MOST_THREADS = 16  # reading the file is serial and feeds about this many parsing threads
+MAX_THREADS = 16  # one thread reads the file and can feed about this many parsing threads
 
 
 class BrokenError(Exception):
@@ -30,59 +30,63 @@ class BrokenError(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the reading of a part ended; small, as ranks exchange it.
+    """Result of reading a part; small, since ranks exchange it.
 
-    The numbers of nonzeros and lines are those up to its fault if there is one. The header's lines count for part 0.
+    The numbers of nonzeros and lines count up to the first error, if any. Header lines count for part 0.
     """
 
-    order: int  # 0 if only the reader of part 0 can know it (a pipe)
-    lengths: tuple[int, ...] | None  # declared
+    order: int  # 0 if only part 0 knows it (a pipe)
+    lengths: tuple[int, ...] | None  # as declared
     nonzeros: int
     lines: int = 0
-    fault: InputError | None = None  # the first; its line is counted from the start of the part
+    fault: InputError | None = None  # the first error; its line counts from the start of the part
     declared: tuple[int, int] | None = None  # number of nonzeros, and the line that declares it
     base: int = 0  # the lowest index in the file
-    doubtful: bool = False  # text without a header, whose values, of which some are looked at, could be indices
-    labels: Labels | None = None  # of a table
-    first: FirstLine | None = None  # of text without a header: its first line, if that may be one
+    doubtful: bool = False  # text without a header whose values could be indices, judging by a sample
+    labels: Labels | None = None
+    first: FirstLine | None = None  # of text without a header: the first line, if it may be a header
 
 
 class FilePart(Protocol):
-    """The nonzeros of a part of a file, read once. See `open_part`; `order` and `lengths` are as in `Outcome`."""
+    """The nonzeros of a part of a file, which can be read once. See `open_part` and `Outcome`."""
 
     order: int
     lengths: tuple[int, ...] | None
-    dtype: np.dtype[Any]  # of the values: float32 if an archive holds these, else float64
-    expected: int  # about how many nonzeros there are; 0 if unknown
+    dtype: np.dtype[Any]  # of the values: float32 if an archive contains that, else float64
+    expected: int  # approximate number of nonzeros; 0 if unknown
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome, after reading has ended."""
+        """The outcome, available after reading."""
 
     def fill(self, pile: Pile) -> bool:
-        """Add nonzeros to a pile until it is full or all are read; return whether there are more.
+        """Add nonzeros to a pile until it is full or all are read; return whether more remain.
 
-        Indices are counted from 0. Reading ends at a fault, without raising.
+        Indices count from 0. At an error reading ends without an exception.
         """
 
 
 class ArrayPart:
-    """A part whose nonzeros are arrays, for readers that get them as a whole. See `FilePart`.
+    """A part whose nonzeros are complete arrays. See `FilePart`.
 
     Parameters
     ----------
     columns : (order, n) array of int
         Indices, counted from 0.
     values : (n,) array of float
+        Values.
     lengths : sequence of int, optional
-        The mode lengths that the file declares.
+        Mode lengths declared by the file.
     """
 
     def __init__(self, columns: NDArray[Any], values: NDArray[Any], lengths: Sequence[int] | None = None) -> None:
         check_order(len(columns))
         single = values.dtype == np.float32
-        self._left: Nonzeros | None = (columns.astype(np.int32), values.astype(np.float32 if single else np.float64))
-        self.order, self.dtype, self.expected = len(columns), self._left[1].dtype, values.size
+        self._remaining: Nonzeros | None = (
+            columns.astype(np.int32),
+            values.astype(np.float32 if single else np.float64),
+        )
+        self.order, self.dtype, self.expected = len(columns), self._remaining[1].dtype, values.size
         self.lengths = None if lengths is None else tuple(lengths)
         self._outcome = Outcome(self.order, self.lengths, values.size)
 
@@ -93,25 +97,25 @@ class ArrayPart:
 
     def fill(self, pile: Pile) -> bool:
         """See `FilePart`."""
-        if self._left is not None:
-            self._left = pile.add(*self._left)
-        return self._left is not None
+        if self._remaining is not None:
+            self._remaining = pile.add(*self._remaining)
+        return self._remaining is not None
 
 
 def chunks(part: FilePart, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
-    """Yield a part's nonzeros, some at a time.
+    """Yield the nonzeros of a part in chunks.
 
     Parameters
     ----------
-    part : Part
+    part : FilePart
         See `open_part`.
     limit : int
-        Nonzeros at a time, at most.
+        Maximum number of nonzeros per chunk.
 
     Yields
     ------
     (order, n) int32 array, (n,) float array, bool
-        Indices counted from 0, values, and whether there are more.
+        Indices counted from 0, values, and whether more follow.
     """
     more = True
     while more:
@@ -127,20 +131,20 @@ def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
     Parameters
     ----------
     path : path
-        The file, which errors name.
+        The file, for error messages.
     outcomes : sequence of Outcome
-        Of all parts, in order.
+        Outcomes of all parts, in order.
 
     Returns
     -------
     Outcome
-        Of the whole file: its order, declared mode lengths and number of nonzeros.
+        Outcome of the whole file: order, declared mode lengths, number of nonzeros.
 
     Raises
     ------
     InputError
-        The file's first fault, if there is one, with its line counted from the start of the file. Or if its first line
-        is a header that would be read as a nonzero.
+        The first error in the file, with its line counted from the start of the file; or if the first line is a header
+        that would be read as a nonzero.
     """
     first, lines = outcomes[0], 0
     for outcome in outcomes:
@@ -159,15 +163,15 @@ def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def check_labelled(
-    path: str | PathLike[str], labels: Labels | None, lengths: Sequence[int], wanted: Sequence[int]
+    path: str | PathLike[str], labels: Labels | None, lengths: Sequence[int], requested: Sequence[int]
 ) -> None:
-    """Raise `InputError` if modes that have labels are to have other lengths."""
-    if labels is not None and tuple(wanted) != tuple(lengths):
-        raise InputError("has a label for each index: --shape (shape=) does not go with labels", path=path)
+    """Raise `InputError` if `requested` mode lengths differ from those of a labelled tensor."""
+    if labels is not None and tuple(requested) != tuple(lengths):
+        raise InputError("has a label for each index: --shape (shape=) cannot be combined with labels", path=path)
 
 
 def collect(path: str | PathLike[str], part: FilePart) -> Nonzeros:
-    """Read a file in one part; return (order, nnz) indices and (nnz,) values."""
+    """Read a whole file; return (order, nnz) indices and (nnz,) values."""
     pile = Pile(part.order, part.dtype, sys.maxsize, part.expected)
     part.fill(pile)
     settle(path, [part.outcome])
@@ -176,7 +180,7 @@ def collect(path: str | PathLike[str], part: FilePart) -> Nonzeros:
 
 @contextmanager
 def naming(path: str | PathLike[str]) -> Iterator[None]:
-    """Turn errors of a file into an `InputError` that names it."""
+    """Convert errors about a file to an `InputError` with its name."""
     try:
         yield
     except FileNotFoundError:
@@ -188,10 +192,10 @@ def naming(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def cause_of(error: Exception) -> str:
-    """Return what another library says is wrong, in one line."""
+    """Return the message of another library's error on one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def usable_threads() -> int:
-    """Return the default number of parsing threads: one per usable core, at most `MOST_THREADS`."""
-    return min(usable_cores(), MOST_THREADS)
+    """Return the default number of parsing threads: one per usable core, at most `MAX_THREADS`."""
+    return min(usable_cores(), MAX_THREADS)

@@ -1,1 +1,1 @@
-"""Shards: the nonzeros of each mode sorted, cut by output index, and dealt to ranks."""
+"""Shards: the nonzeros sorted by each mode, cut by output index and distributed to ranks."""

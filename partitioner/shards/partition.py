@@ -1,9 +1,9 @@
 """Partition of the nonzeros over ranks: one sorted copy per mode, cut by output index.
 
-The scheme is that of AMPED (Wijeratne, Kannan and Prasanna, ICPP 2025, section 3.1): nonzeros are grouped by
-output index, so that parts write disjoint rows. It differs in two points. Parts have equal numbers of nonzeros, not
-of rows. And a row too long for balance is split over several parts, whose partial sums are reduced afterwards; so any
-tensor is balanced, even a mode with a single row.
+The scheme is that of AMPED (Wijeratne, Kannan and Prasanna, ICPP 2025, section 3.1): nonzeros are grouped by output
+index, so parts write disjoint rows. There are two differences. Parts have equal numbers of nonzeros, not of rows. A row
+too long for balance is split over several parts whose partial sums are reduced afterwards, so any tensor is balanced,
+even a mode with a single row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..tensors.columns import StoredColumn
 from ..tensors.sparse import SparseTensor
 from ..tensors.used_indices import is_long
 
-BALANCE = 0.005  # a cut moves to the nearest row boundary when that shifts less than this share of a part
+BALANCE = 0.005  # a cut moves to a row boundary if that shifts less than this fraction of a part
 
 
 class ModeCopy(Protocol):
@@ -37,21 +37,21 @@ class ModeCopy(Protocol):
 
 
 def mode_order(order: int, mode: int) -> list[int]:
-    """Return the modes as a mode copy holds them: the output mode, then the input modes ascending."""
+    """Return the order of columns in a mode copy: the output mode, then the input modes ascending."""
     return [mode, *(m for m in range(order) if m != mode)]
 
 
 class SortedTensor:
-    """The mode copy of a tensor in memory; for mode 0 it shares the tensor's arrays."""
+    """The mode copy of a tensor in memory. For mode 0 it shares the tensor's arrays."""
 
     def __init__(
         self, tensor: SparseTensor, mode: int, dtype: np.dtype[Any] | None = None, sort: Sort = sort_nonzeros
     ) -> None:
-        """Sort the tensor by `mode`; values are cast to `dtype`, by default the tensor's."""
+        """Sort the tensor by `mode`; cast values to `dtype`, by default that of the tensor."""
         self._modes = mode_order(tensor.order, mode)
         self._columns, self._values = tensor.columns, tensor.values
         if mode:
-            # The tensor is in lexicographic order: a stable sort by the output index alone is enough.
+            # The tensor is in lexicographic order, so a stable sort by the output index suffices.
             sorted_ = sort(tensor.columns, tensor.values, [mode], tensor.shape, dtype=dtype)
             self._columns, self._values = sorted_.columns, sorted_.values
         elif dtype is not None:
@@ -72,9 +72,14 @@ class SortedTensor:
 class Cut:
     """The nonzeros and output rows of one mode that each of `parts` ranks gets.
 
-    Part ``p`` computes the sorted nonzeros ``nonzeros[p]`` up to ``nonzeros[p + 1]``. It owns the output rows
-    ``rows[p]`` up to ``rows[p + 1]``; every row of the mode has one owner. ``heads[p]`` is the row of its first
-    nonzeros if an earlier part owns that row, else -1.
+    Attributes
+    ----------
+    nonzeros : (parts + 1,) int64 array
+        Part ``p`` computes the sorted nonzeros ``nonzeros[p]`` up to ``nonzeros[p + 1]``.
+    rows : (parts + 1,) int64 array
+        Part ``p`` owns the output rows ``rows[p]`` up to ``rows[p + 1]``; every row of the mode has one owner.
+    heads : (parts,) int64 array
+        Row of the part's first nonzeros if an earlier part owns that row, otherwise -1.
     """
 
     nonzeros: NDArray[np.int64]
@@ -88,13 +93,13 @@ class Cut:
 
     @property
     def imbalance(self) -> float:
-        """(largest - mean) / mean of the parts' numbers of nonzeros."""
+        """(largest - mean) / mean of the number of nonzeros per part."""
         counts = np.diff(self.nonzeros)
         return float(counts.max() / counts.mean() - 1)
 
 
 class SortedRows:
-    """Finds rows and their nonzeros in ascending output indices."""
+    """Looks up rows and their nonzeros in ascending output indices."""
 
     def __init__(self, rows: NDArray[np.int32] | StoredColumn) -> None:
         self._rows, self.nnz = rows, rows.size
@@ -104,20 +109,20 @@ class SortedRows:
         return int(self._rows[at])
 
     def span(self, at: int) -> tuple[int, int]:
-        """Return where the nonzeros of the row of nonzero `at` begin and end."""
+        """Return the begin and end of the nonzeros in the row of nonzero `at`."""
         row = self._rows[at]
         return bisect_left(self._rows, row), bisect_right(self._rows, row)
 
 
 class CountedRows:
-    """As `SortedRows`, from the number of nonzeros of each row that has any: needs no sorted nonzeros.
+    """Like `SortedRows`, but from the number of nonzeros per nonempty row, without sorted nonzeros.
 
     Parameters
     ----------
     counts : (rows,) int64 array
         Numbers of nonzeros.
     rows : (rows,) array, optional
-        Which rows these are, ascending; by default 0, 1, ...
+        Row numbers, ascending; by default 0, 1, ...
     """
 
     def __init__(self, counts: NDArray[np.int64], rows: NDArray[np.integer[Any]] | None = None) -> None:
@@ -139,9 +144,9 @@ class CountedRows:
 
 
 class DistributedRows:
-    """As `SortedRows`, for nonzeros of which each rank holds some, in any order. Its methods are collective.
+    """Like `SortedRows`, for nonzeros distributed over ranks in any order. Methods are collective.
 
-    A row is found by halving the mode, so memory and messages do not depend on the mode's length.
+    Rows are found by bisection, so memory and message sizes do not depend on the mode's length.
     """
 
     def __init__(self, rows: NDArray[np.int32], length: int, ranks: Ranks) -> None:
@@ -163,10 +168,10 @@ class DistributedRows:
 
 
 def counted_rows(rows: NDArray[np.int32], length: int) -> CountedRows:
-    """Count the nonzeros of each row of a mode of `length` rows; memory is bounded by the number of nonzeros."""
+    """Count the nonzeros per row of a mode of `length` rows; memory is bounded by the number of nonzeros."""
     if is_long(length, rows.size):
-        found, counts = np.unique(rows, return_counts=True)
-        return CountedRows(counts, found)
+        used, counts = np.unique(rows, return_counts=True)
+        return CountedRows(counts, used)
     return CountedRows(np.bincount(rows, minlength=length))
 
 
@@ -176,7 +181,7 @@ Rows = SortedRows | CountedRows | DistributedRows
 def equal_offsets(rows: NDArray[np.int32] | StoredColumn | Rows, parts: int) -> NDArray[np.int64]:
     """Cut sorted nonzeros into parts of equal size, at row boundaries where balance allows.
 
-    Returns offsets (parts + 1,), ascending from 0 to nnz; some parts are empty when there are fewer nonzeros.
+    Returns offsets (parts + 1,), ascending from 0 to nnz. Parts may be empty if there are few nonzeros.
     """
     rows = rows if isinstance(rows, Rows) else SortedRows(rows)
     return _near_rows(rows, np.array([rows.nnz * p // parts for p in range(parts + 1)], np.int64))
@@ -194,9 +199,9 @@ def _near_rows(rows: Rows, targets: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def even_offsets(offsets: NDArray[np.int64], seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return offsets of parts that take equal times, assuming equal time per nonzero within a present part.
+    """Return offsets of parts that take equal time, assuming equal time per nonzero within a current part.
 
-    `seconds` (parts,) is the time of each part at the present `offsets` (parts + 1,).
+    `seconds` (parts,) is the time of each part at the current `offsets` (parts + 1,).
     """
     clock = np.concatenate([np.zeros(1), np.cumsum(seconds)])
     even: NDArray[np.int64] = np.rint(np.interp(np.linspace(0, clock[-1], clock.size), clock, offsets)).astype(np.int64)
@@ -206,9 +211,9 @@ def even_offsets(offsets: NDArray[np.int64], seconds: NDArray[np.float64]) -> ND
 def cut_mode(
     rows: NDArray[np.int32] | StoredColumn | Rows, length: int, parts: int, targets: NDArray[np.int64] | None = None
 ) -> Cut:
-    """Cut the nonzeros of a mode of `length` rows into `parts`.
+    """Cut the nonzeros of a mode of `length` rows into `parts`, keeping rows whole where balance allows.
 
-    Parts are equal, or end at the `targets`, (parts + 1,) offsets. Rows are kept whole where balance allows.
+    Parts have equal size, or end near the `targets`, (parts + 1,) offsets.
     """
     rows = rows if isinstance(rows, Rows) else SortedRows(rows)
     offsets = equal_offsets(rows, parts) if targets is None else _near_rows(rows, targets)

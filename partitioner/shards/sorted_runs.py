@@ -1,8 +1,8 @@
 """External merge sort over all ranks: sorted runs of nonzeros, in memory or spilled to files.
 
-A run is a sorted stretch of the input. Runs are numbered in input order, rank 0's first, so a stable merge gives the
-same result for any number of runs and ranks. To merge, all ranks cut all runs at the same keys into slices of bounded
-size. Each rank takes an equal, contiguous share of the slices and sorts them one after the other.
+A run is a sorted piece of the input. Runs are numbered in input order, by rank, so a stable merge gives the same result
+for any number of runs and ranks. To merge, all ranks cut all runs at the same keys into slices of bounded size. Each
+rank gets an equal, contiguous share of the slices and sorts them one by one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ..host.ranks import Ranks
 from ..sorting.sort import Sort, Sorted, sort_nonzeros
 from ..sorting.tables import DiskTable, Indices, MemoryTable, Nonzeros, Table, Values, mapped
 
-SAMPLES = 4096  # keys sampled from a run
-SHARES = 16  # slices per rank at least, to balance the ranks' shares
+SAMPLES = 4096  # keys sampled per run
+MIN_SLICES = 16  # per rank, to balance the ranks' shares
 
 
 class MergedSlice(NamedTuple):
-    """A part of the merged order: `begin` to `end` of every run of all ranks.
+    """A slice of the merged order: entries `begin` to `end` of every run of all ranks.
 
-    `as_is`: the runs' parts, concatenated, are in order already, for example as all keys are equal. `more`: the next
-    slice continues the same key.
+    `as_is`: the concatenated parts of the runs are already sorted, for example because all keys are equal. `more`: the
+    next slice continues the same key.
     """
 
     begin: NDArray[np.int64]
@@ -43,7 +43,7 @@ class MergedSlice(NamedTuple):
 
 
 class SortedRun(NamedTuple):
-    """Sorted nonzeros: their table and place in it, their number, and every `step`-th sort key."""
+    """Sorted nonzeros: table, position in it, number, and every `step`-th sort key."""
 
     table: Table
     begin: int
@@ -54,23 +54,23 @@ class SortedRun(NamedTuple):
 
 @dataclass
 class Runs:
-    """Sorted runs, and their merge. All methods but `add` are collective."""
+    """Sorted runs and their merge. All methods except `add` are collective."""
 
-    modes: Sequence[int]  # to sort by, the most significant first
-    order: int  # of the tensor
+    modes: Sequence[int]  # sort key, the most significant first
+    order: int
     dtype: np.dtype[Any]  # of the values
-    limit: int  # the most nonzeros that a rank merges at once
+    limit: int  # maximum number of nonzeros that a rank merges at once
     ranks: Ranks
     threads: int
-    files: DiskTable | None = None  # to spill runs to
+    files: DiskTable | None = None  # for spilled runs
     sort: Sort = sort_nonzeros
-    duplicates: int = 0  # nonzeros that this rank has merged so far
-    zeros: int = 0  # and coordinates that it has dropped
+    duplicates: int = 0  # nonzeros that this rank has merged
+    zeros: int = 0  # zero sums that this rank has dropped
     _runs: list[SortedRun] = field(default_factory=list)
 
     @property
     def count(self) -> int:
-        """How many runs this rank has."""
+        """The number of runs of this rank."""
         return len(self._runs)
 
     def add(self, columns: Indices, values: Values, *, spill: bool = False, in_order: bool = False) -> None:
@@ -86,7 +86,7 @@ class Runs:
         self._runs.append(SortedRun(table, begin, values.size, step, columns[list(self.modes), ::step]))
 
     def remove(self) -> None:
-        """Forget the runs, and delete their files."""
+        """Discard the runs and delete their files."""
         self._runs.clear()
         if self.files is not None:
             self.files.remove()
@@ -96,11 +96,11 @@ class Runs:
         return self.sort(columns, values, self.modes, lengths, merge=merge, overwrite=True, threads=self.threads)
 
     def shares(self) -> list[list[MergedSlice]]:
-        """Cut the merged order into slices; return each rank's, with about equal numbers of nonzeros."""
+        """Cut the merged order into slices. Return the slices of each rank, with about equal numbers of nonzeros."""
         keys, total = self._splitters()
         begin, end = self.spans(keys)
         sizes = list(chain.from_iterable(self.ranks.allgather([run.size for run in self._runs])))
-        # Intervals: below the first key, equal to it, between it and the second, equal to the second, and so on.
+        # Intervals: below the first key, equal to it, between the first and second, equal to the second, ...
         bounds = np.empty((len(sizes), 2 * begin.shape[1] + 2), np.int64)
         bounds[:, 0], bounds[:, 1:-1:2], bounds[:, 2:-1:2], bounds[:, -1] = 0, begin, end, sizes
         atoms = np.diff(bounds).sum(axis=0)
@@ -109,15 +109,15 @@ class Runs:
         shares: list[list[MergedSlice]] = [[] for _ in range(self.ranks.size)]
         for rank, share in enumerate(shares):
             mine = np.flatnonzero(owners == rank)
-            for first, last in _joined(mine, atoms, self.limit):
+            for first, last in _grouped(mine, atoms, self.limit):
                 part = MergedSlice(bounds[:, first], bounds[:, last + 1], as_is=first == last and first % 2 == 1)
                 share.extend(_cut(part, self.limit) if part.as_is else [part])
         return shares
 
     def shares_at(self, offsets: NDArray[np.int64], keys: Indices, as_is: bool = False) -> list[list[MergedSlice]]:
-        """Cut the merged order at the given offsets, ascending from 0 to the number of nonzeros: one slice per rank.
+        """Cut the merged order at `offsets`, ascending from 0 to the number of nonzeros: one slice per rank.
 
-        `keys` (modes, ranks - 1): each inner offset lies among, or right before, the nonzeros of its key.
+        `keys` (modes, ranks - 1): each inner offset lies within, or directly before, the nonzeros with its key.
         """
         begin, end = self.spans(keys)
         sizes = list(chain.from_iterable(self.ranks.allgather([run.size for run in self._runs])))
@@ -128,7 +128,7 @@ class Runs:
         return [[MergedSlice(bounds[:, r], bounds[:, r + 1], as_is)] for r in range(self.ranks.size)]
 
     def _splitters(self) -> tuple[Indices, int]:
-        """Return keys that cut all nonzeros into small parts, (modes, n), and the total number of nonzeros."""
+        """Return keys that divide all nonzeros into small parts, (modes, n), and the total number of nonzeros."""
         mine = [(run.size, run.step, run.samples) for run in self._runs]
         everyone = list(chain.from_iterable(self.ranks.allgather(mine)))
         total = sum(size for size, _, _ in everyone)
@@ -137,39 +137,39 @@ class Runs:
         samples = np.concatenate([samples for _, _, samples in everyone], axis=1)
         weights = np.concatenate([np.full(samples.shape[1], step) for _, step, samples in everyone])
         order = np.lexsort(samples[::-1])
-        parts = max(SHARES * self.ranks.size, 4 * -(-total // self.limit))
+        parts = max(MIN_SLICES * self.ranks.size, 4 * -(-total // self.limit))
         at = np.searchsorted(np.cumsum(weights[order]), total * np.arange(1, parts) // parts)
         keys: Indices = np.unique(samples[:, order[np.minimum(at, order.size - 1)]], axis=1)
         return keys, total
 
     def spans(self, keys: Indices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where the nonzeros of each key (modes, n) begin and end in every run of all ranks, (runs, n) each."""
+        """Return where nonzeros with each key (modes, n) begin and end in every run of all ranks, (runs, n) each."""
         mine = [[self._span(run, key) for key in keys.T] for run in self._runs]
         everyone = list(chain.from_iterable(self.ranks.allgather(mine)))
-        found = np.array(everyone, np.int64).reshape(len(everyone), keys.shape[1], 2)
-        return found[:, :, 0], found[:, :, 1]
+        bounds = np.array(everyone, np.int64).reshape(len(everyone), keys.shape[1], 2)
+        return bounds[:, :, 0], bounds[:, :, 1]
 
     def _span(self, run: SortedRun, key: Indices) -> tuple[int, int]:
-        # Search the samples first: each bound lies between two of them.
-        bounds = [(max(0, s - 1) * run.step, min(s * run.step, run.size)) for s in _span(run.samples, key)]
-        found = []
-        for low, high in dict.fromkeys(bounds):
+        # The samples narrow the search: each bound lies between two of them.
+        ranges = [(max(0, s - 1) * run.step, min(s * run.step, run.size)) for s in _span(run.samples, key)]
+        spans = []
+        for low, high in dict.fromkeys(ranges):
             parts = [run.table.read_column(m, run.begin + low, run.begin + high) for m in self.modes]
-            found.append([low + end for end in _span(parts, key)])
-        return found[0][0], found[-1][1]
+            spans.append([low + end for end in _span(parts, key)])
+        return spans[0][0], spans[-1][1]
 
-    def _room(self, nonzeros: int) -> Nonzeros:
+    def _new_arrays(self, nonzeros: int) -> Nonzeros:
         columns = mapped(self.order * nonzeros, np.dtype(np.int32))
         return columns.reshape(self.order, nonzeros), mapped(nonzeros, self.dtype)
 
     def pieces(self, shares: Sequence[Sequence[MergedSlice]], merge: bool = False) -> Iterator[Nonzeros]:
-        """Merge this rank's slices, one after the other; all ranks proceed in step.
+        """Merge this rank's slices one by one; all ranks proceed in step.
 
-        With `merge`, sum nonzeros of equal indices and drop zero sums.
+        With `merge`, sum nonzeros with equal indices and drop zero sums.
         """
         total = 0.0
         for slices in zip_longest(*shares):
-            columns, values = self._dealt(slices)
+            columns, values = self._exchanged(slices)
             mine = slices[self.ranks.rank]
             if mine is None or not mine.size:
                 continue
@@ -187,27 +187,27 @@ class Runs:
             yield columns, values
             del columns, values  # free them before the next slice
 
-    def _dealt(self, slices: Sequence[MergedSlice | None]) -> Nonzeros:
-        """Exchange one slice per rank; return this rank's nonzeros, in the order of the runs."""
+    def _exchanged(self, slices: Sequence[MergedSlice | None]) -> Nonzeros:
+        """Exchange one slice per rank. Return this rank's nonzeros in the order of the runs."""
         ranks, mine = self.ranks, slices[self.ranks.rank]
         firsts = np.concatenate([[0], np.cumsum(ranks.allgather(len(self._runs)))])
         sizes = np.zeros(firsts[-1], np.int64) if mine is None else mine.end - mine.begin
         starts = np.concatenate([[0], np.cumsum(sizes)])[firsts]
-        columns, values = self._room(int(starts[-1]))
+        columns, values = self._new_arrays(int(starts[-1]))
         local = slice(firsts[ranks.rank], firsts[ranks.rank + 1])
         for shift in range(ranks.size):
             to, source = (ranks.rank + shift) % ranks.size, (ranks.rank - shift) % ranks.size
-            taken = slice(starts[source], starts[source + 1])
-            where = slices[to]
-            spans = [] if where is None else list(zip(where.begin[local], where.end[local], strict=True))
+            target = slice(starts[source], starts[source + 1])
+            part = slices[to]
+            spans = [] if part is None else list(zip(part.begin[local], part.end[local], strict=True))
             if not shift:
-                self._read(spans, columns[:, taken], values[taken])
+                self._read(spans, columns[:, target], values[target])
                 continue
-            given = self._room(int(sum(end - begin for begin, end in spans)))
-            self._read(spans, *given)
+            outgoing = self._new_arrays(int(sum(end - begin for begin, end in spans)))
+            self._read(spans, *outgoing)
             for k in range(self.order):
-                ranks.swap(given[0][k], to, columns[k, taken], source)
-            ranks.swap(given[1], to, values[taken], source)
+                ranks.swap(outgoing[0][k], to, columns[k, target], source)
+            ranks.swap(outgoing[1], to, values[target], source)
         return columns, values
 
     def _read(self, spans: Sequence[tuple[int, int]], columns: Indices, values: Values) -> None:
@@ -219,7 +219,7 @@ class Runs:
 
 
 def _span(columns: Sequence[Indices] | Indices, key: Indices) -> tuple[int, int]:
-    """Return the first and the end position of a key in sorted columns."""
+    """Return the begin and end of a key in sorted columns."""
     low, high = 0, columns[0].size
     for column, index in zip(columns, key, strict=True):
         part = column[low:high]
@@ -227,23 +227,23 @@ def _span(columns: Sequence[Indices] | Indices, key: Indices) -> tuple[int, int]
     return low, high
 
 
-def _joined(atoms: NDArray[np.int64], sizes: NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
-    """Group consecutive atoms up to `limit` nonzeros; yield the first and the last atom of each group."""
+def _grouped(atoms: NDArray[np.int64], sizes: NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
+    """Group consecutive atoms of up to `limit` nonzeros; yield the first and last atom of each group."""
     first = last = -1
-    held = 0
+    total = 0
     for atom in atoms.tolist():
-        if first >= 0 and held + sizes[atom] > limit:
+        if first >= 0 and total + sizes[atom] > limit:
             yield first, last
             first = -1
         if first < 0:
-            first, held = atom, 0
-        last, held = atom, held + int(sizes[atom])
+            first, total = atom, 0
+        last, total = atom, total + int(sizes[atom])
     if first >= 0:
         yield first, last
 
 
 def _cut(part: MergedSlice, limit: int) -> Iterator[MergedSlice]:
-    """Cut a slice of equal keys into slices of at most `limit` nonzeros, in the order of the runs."""
+    """Cut a slice of equal keys into slices of at most `limit` nonzeros, in run order."""
     ends = np.cumsum(part.end - part.begin)
     total = int(ends[-1])
     for start in range(0, total, limit):
@@ -254,7 +254,7 @@ def _cut(part: MergedSlice, limit: int) -> Iterator[MergedSlice]:
 
 @jit
 def add_up(total, values):  # type: ignore[no-untyped-def]
-    """Add values to a sum, in order."""
+    """Add values to a sum one by one."""
     for value in values:
         total += np.float64(value)
     return total

@@ -1,4 +1,4 @@
-"""Where nonzeros are sorted: on the CPU, or on one GPU per rank. CuPy is imported only when a GPU is asked for."""
+"""Devices that sort nonzeros: the CPU, or one GPU per rank. CuPy is imported only if a GPU is requested."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ DEVICES = get_args(DeviceName)
 
 
 class Sorter(Protocol):
-    """Sorts nonzeros; CPU and GPU give the same bits."""
+    """Sorts nonzeros. CPU and GPU results are bitwise identical."""
 
     @property
     def sort(self) -> Sort:
-        """The sort; its interface is that of `sort_nonzeros`."""
+        """The sort function, with the interface of `sort_nonzeros`."""
 
     def most(self, order: int, dtype: np.dtype[Any]) -> int:
-        """Return the most nonzeros to sort together, for tensors of this order and value type."""
+        """Return the maximum number of nonzeros per sort for tensors of this order and value type."""
 
 
 class HostSorter:
-    """The CPU's `Sorter`: takes as many nonzeros as fit host memory."""
+    """Sorts on the CPU, limited only by host memory."""
 
     sort: Sort = staticmethod(sort_nonzeros)
 
@@ -46,16 +46,16 @@ class HostSorter:
 
 
 def wake(device: DeviceName, local_rank: int) -> None:
-    """Begin to bring up the GPU of a rank, its number on its node, in a thread: that takes a quarter of a second.
+    """Start to initialise this rank's GPU in a thread, which takes a quarter of a second. Errors are left to `pick`.
 
-    The driver does it without Python, which loads libraries meanwhile. What fails is told by `pick`.
+    The driver does this without the GIL, so Python imports libraries in the meantime.
     """
     if device != "cpu" and find_spec("cupy") is not None:
         Thread(target=_wake, args=(local_rank,), daemon=True).start()
 
 
 def _wake(local_rank: int) -> None:
-    with suppress(OSError):  # there is no driver
+    with suppress(OSError):  # no driver
         driver = ctypes.CDLL("libcuda.so.1")
         count, number, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
         if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
@@ -77,17 +77,17 @@ def probe() -> str:
 
 
 def pick(device: DeviceName, ranks: Ranks) -> str:
-    """Return "cpu" or "cuda", the same on all ranks: "auto" is "cuda" if every rank finds a GPU. Collective.
+    """Return "cpu" or "cuda", the same on all ranks; "auto" means "cuda" if every rank has a GPU. Collective.
 
-    Raises `InputError` on every rank if "cuda" is asked for and a rank has no usable GPU or no CuPy.
+    Raises `InputError` on every rank if "cuda" is requested and a rank has no usable GPU or no CuPy.
     """
     if device not in DEVICES:
         raise InputError(f"device {device!r}: expected {', '.join(DEVICES)}")
-    missing = probe() if device != "cpu" else "not asked for"
-    lacking = {rank: why for rank, why in enumerate(ranks.allgather(missing)) if why}
+    missing = probe() if device != "cpu" else "not requested"
+    lacking = {rank: reason for rank, reason in enumerate(ranks.allgather(missing)) if reason}
     if device == "cuda" and lacking:
-        rank, why = next(iter(lacking.items()))
-        raise InputError(f"--device cuda: {why}" + (f" (rank {rank})" if ranks.size > 1 else ""))
+        rank, reason = next(iter(lacking.items()))
+        raise InputError(f"--device cuda: {reason}" + (f" (rank {rank})" if ranks.size > 1 else ""))
     if lacking:
         return "cpu"
     _check_cache()
@@ -95,16 +95,16 @@ def pick(device: DeviceName, ranks: Ranks) -> str:
 
 
 def _check_cache() -> None:
-    """Have CuPy keep compiled kernels in memory if others could write into the folder that it has for them."""
+    """Keep CuPy's compiled kernels in memory if other users could write to its cache folder."""
     folder = os.environ.get(SETTING, os.path.expanduser("~/.cupy/kernel_cache"))
     if not is_private(Path(folder), SETTING, ours=False):
         os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
 
 
 def make_sorter(device: DeviceName, ranks: Ranks) -> Sorter:
-    """Return the sorter of a device, one of `DEVICES`; a node's ranks take its GPUs in turn. Collective.
+    """Return the sorter for `device`, one of `DEVICES`. A node's ranks use its GPUs in turn. Collective.
 
-    Raises `InputError` as `pick` does; also, on every rank, if the GPU of one has no memory left.
+    Raises `InputError` like `pick`, and on every rank if a rank's GPU has no free memory.
     """
     if pick(device, ranks) == "cpu":
         return HostSorter()
@@ -114,7 +114,7 @@ def make_sorter(device: DeviceName, ranks: Ranks) -> Sorter:
     local_rank = ranks.allgather(node)[: ranks.rank].count(node)
     threads = fair_threads(ranks)
     sorter = together(ranks, lambda: CudaSorter(local_rank, threads))
-    # By now every rank has its context and buffers, and none sorts before the next collective call.
+    # Now every rank has its context and buffers, and none sorts before the next collective call.
     mine = node, sorter.identity
     sorter.share_memory(ranks.allgather(mine).count(mine))
     return sorter

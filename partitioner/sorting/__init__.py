@@ -1,1 +1,1 @@
-"""Tables of nonzeros, and radix sorts of them by their indices."""
+"""Tables of nonzeros, and radix sorts of nonzeros by their indices."""

@@ -1,8 +1,8 @@
-"""Compiled loops of the nonzero sort: count and move nonzeros into buckets, then sort each bucket within the caches.
+"""Compiled loops of the nonzero sort: distribute nonzeros to buckets, then sort each bucket within the caches.
 
-Every loop handles one column at a time: it writes to few memory locations at once, and is compiled once for all
-orders. To keep compile time low, arrays are copied by loops (a slice assignment takes seconds to compile) and the
-caller allocates the scratch memory.
+Each loop handles one column at a time. It writes to few memory locations at once and is compiled once for all orders.
+To limit compile time, arrays are copied by loops (a slice assignment takes seconds to compile) and the caller allocates
+the scratch memory.
 """
 
 # Numba infers the types of the compiled functions.
@@ -14,14 +14,14 @@ import numpy as np
 
 from ..host.jit import inner, jit
 
-DIGIT = 8  # bits of a pass within a bucket
+DIGIT = 8  # bits per pass within a bucket
 KEY = 64  # bits of a sort key
 _ONE = np.uint64(1)
 
 
 @inner
 def _bins(columns, modes, right, left, begin, end, bins):
-    """Write the bin of each nonzero: the leading bits of its indices of the modes to sort by."""
+    """Write the bin of each nonzero: the leading bits of its indices of the modes that are the sort key."""
     for p in range(end - begin):
         bins[p] = 0
     for k in range(modes.size):
@@ -32,7 +32,7 @@ def _bins(columns, modes, right, left, begin, end, bins):
 
 @jit
 def count_bins(columns, modes, right, left, begin, end, bins, counts):
-    """Count the nonzeros of each bin, `bins.size` at a time."""
+    """Count the nonzeros in each bin, processing `bins.size` nonzeros at a time."""
     for start in range(begin, end, bins.size):
         stop = min(end, start + bins.size)
         _bins(columns, modes, right, left, start, stop, bins)
@@ -42,7 +42,7 @@ def count_bins(columns, modes, right, left, begin, end, bins, counts):
 
 @jit
 def move(columns, values, modes, right, left, begin, end, bins, to, bucket_of, places, moved_columns, moved_values):
-    """Move nonzeros into their buckets, stably, `bins.size` at a time."""
+    """Move nonzeros to their buckets, stably, `bins.size` at a time."""
     for start in range(begin, end, bins.size):
         stop = min(end, start + bins.size)
         _bins(columns, modes, right, left, start, stop, bins)
@@ -60,7 +60,7 @@ def move(columns, values, modes, right, left, begin, end, bins, to, bucket_of, p
 
 @inner
 def _width(column):
-    """Return the lowest index of a part of a column, and the bits that index - lowest needs."""
+    """Return the lowest index in part of a column, and the number of bits of the largest difference to it."""
     low = high = np.int64(column[0])
     for index in column:
         low, high = min(low, np.int64(index)), max(high, np.int64(index))
@@ -95,7 +95,7 @@ def _key(columns, modes, last, order, keys):
 
 @inner
 def _pass(keys, order, shift, bits, ends, sorted_keys, sorted_order):
-    """Counting sort, stable, by `bits` bits of the keys from `shift` on; `ends` is scratch, one number per digit."""
+    """Sort stably by `bits` bits of the keys, starting at bit `shift`. `ends` is scratch, one number per digit."""
     mask = np.uint64((1 << bits) - 1)
     for d in range(1 << bits):
         ends[d] = 0
@@ -113,46 +113,47 @@ def _pass(keys, order, shift, bits, ends, sorted_keys, sorted_order):
 
 
 @inner
-def _arrange(array, order, room):
-    """Permute an array in place, with scratch memory `room`."""
+def _arrange(array, order, scratch):
+    """Permute an array in place, using `scratch` memory."""
     for p in range(array.size):
-        room[p] = array[order[p]]
+        scratch[p] = array[order[p]]
     for p in range(array.size):
-        array[p] = room[p]
+        array[p] = scratch[p]
 
 
 @jit
-def sort_buckets(columns, words, modes, bounds, first, last, room, orders, ends):
-    """Sort the nonzeros of buckets `first` to `last` by several modes, in place.
+def sort_buckets(columns, words, modes, bounds, first, last, key_scratch, orders, ends):
+    """Sort the nonzeros of buckets `first` up to `last` by several modes, in place.
 
-    `words` are the bits of the values, (nnz, 1 or 2) uint32: one compiled form serves all precisions. Scratch memory,
-    sized for the largest bucket: `room` (2, nonzeros) uint64, `orders` (2, nonzeros) uint32, `ends` (digits,) uint32.
+    `words` are the bits of the values, (nnz, 1 or 2) uint32, so that one compiled variant serves all precisions.
+    Scratch memory, sized for the largest bucket: `key_scratch` (2, nonzeros) uint64, `orders` (2, nonzeros) uint32,
+    `ends` (digits,) uint32.
     """
     for b in range(first, last):
         begin, end = bounds[b], bounds[b + 1]
         size = end - begin
-        mine, now, then = columns[:, begin:end], orders[0, :size], orders[1, :size]
-        keys, sorted_keys = room[0, :size], room[1, :size]
+        bucket, current, next_order = columns[:, begin:end], orders[0, :size], orders[1, :size]
+        keys, sorted_keys = key_scratch[0, :size], key_scratch[1, :size]
         for p in range(size):
-            now[p] = p
-        left = modes.size - 1
-        while left >= 0 and size > 1:
-            left, width = _key(mine, modes, left, now, keys)
+            current[p] = p
+        remaining = modes.size - 1
+        while remaining >= 0 and size > 1:
+            remaining, width = _key(bucket, modes, remaining, current, keys)
             passes = -(-width // DIGIT)
             for q in range(passes):
                 low, high = width * q // passes, width * (q + 1) // passes
-                _pass(keys, now, np.uint64(low), high - low, ends, sorted_keys, then)
+                _pass(keys, current, np.uint64(low), high - low, ends, sorted_keys, next_order)
                 keys, sorted_keys = sorted_keys, keys
-                now, then = then, now
+                current, next_order = next_order, current
         for m in range(columns.shape[0]):
-            _arrange(mine[m], now, then)
+            _arrange(bucket[m], current, next_order)
         for word in range(words.shape[1]):
-            _arrange(words[begin:end, word], now, then)
+            _arrange(words[begin:end, word], current, next_order)
 
 
 @jit
-def merge_buckets(columns, values, bounds, first, last, kept, distinct):
-    """In sorted buckets, sum nonzeros of equal indices, drop zero sums, and move the rest up."""
+def merge_buckets(columns, values, bounds, first, last, remaining, distinct):
+    """In sorted buckets, sum nonzeros with equal indices, drop zero sums, and close the gaps."""
     for b in range(first, last):
         p, end = bounds[b], bounds[b + 1]
         at = p
@@ -169,7 +170,7 @@ def merge_buckets(columns, values, bounds, first, last, kept, distinct):
                 values[at] = total
                 at += 1
             p = q
-        kept[b] = at - bounds[b]
+        remaining[b] = at - bounds[b]
 
 
 @inner
@@ -182,7 +183,7 @@ def _equal(columns, p, q):
 
 @jit
 def copy_buckets(columns, values, bounds, first, last, offsets, to_columns, to_values):
-    """Copy the nonzeros that `merge_buckets` kept of each bucket to their `offsets` in the result."""
+    """Copy the nonzeros that remain in each bucket after `merge_buckets` to their `offsets` in the result."""
     for b in range(first, last):
         begin, at, size = bounds[b], offsets[b], offsets[b + 1] - offsets[b]
         for m in range(columns.shape[0]):

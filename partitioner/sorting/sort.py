@@ -1,7 +1,7 @@
 """Radix sorts of nonzeros by their indices.
 
-`sort_nonzeros` moves the nonzeros: first into buckets that fit a core's cache, then within each bucket.
-`stable_argsort` returns a permutation and leaves them in place.
+`sort_nonzeros` moves the nonzeros: first to buckets that fit a core's cache, then within each bucket. `stable_argsort`
+returns a permutation and moves nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .tables import Indices, Nonzeros, Values, mapped
 DIGIT_BITS = 16
 INT64 = np.dtype(np.int64)
 
-BIN_BITS = 16  # leading index bits that make a nonzero's bin
-BLOCK = 4096  # nonzeros whose targets are computed before they are moved
-BUCKET = 1 << 15  # nonzeros, unless one bin has more: a column of a bucket and its keys stay in a core's cache
-TASKS = 8  # per thread, for balance
+BIN_BITS = 16  # leading index bits that form a nonzero's bin
+BLOCK = 4096  # nonzeros whose destinations are computed at a time
+BUCKET = 1 << 15  # nonzeros, unless one bin has more; a column and its keys fit a core's cache
+TASKS = 8  # per thread, for load balance
 KEY_BYTES = 24  # per nonzero of a bucket being sorted: two uint64 keys and two uint32 positions
 
 Leading = tuple[NDArray[np.int64], ...]
@@ -32,17 +32,17 @@ Leading = tuple[NDArray[np.int64], ...]
 
 
 @jit
-def _counting_pass(keys, shift, ends, before, after):  # type: ignore[no-untyped-def]
-    """Sort by one digit; `ends`, (digits + 1,), comes in as zeros."""
+def _counting_pass(keys, shift, ends, order, sorted_order):  # type: ignore[no-untyped-def]
+    """Sort by one digit. `ends`, (digits + 1,), must be zeros at the start."""
     mask = ends.size - 2
     for key in keys:
         ends[((key >> shift) & mask) + 1] += 1
     for b in range(mask + 1):
         ends[b + 1] += ends[b]
     for q in range(keys.size):
-        p = np.int64(before[q]) if before.size else q
+        p = np.int64(order[q]) if order.size else q
         digit = (keys[p] >> shift) & mask
-        after[ends[digit]] = p
+        sorted_order[ends[digit]] = p
         ends[digit] += 1
 
 
@@ -59,13 +59,13 @@ def _strictly_increasing(columns):  # type: ignore[no-untyped-def]
 
 
 def stable_argsort(columns: Sequence[Indices], lengths: Sequence[int], dtype: np.dtype[Any] = INT64) -> NDArray[Any]:
-    """Sort nonzeros by several indices, the first of them the most significant.
+    """Sort nonzeros by several indices, the most significant first.
 
     Column ``k`` holds indices from 0 to below ``lengths[k]``. Returns the permutation: position ``p`` of the sorted
-    order holds nonzero ``result[p]``. The integer type `dtype` must hold the number of nonzeros.
+    order holds nonzero ``result[p]``. The integer type `dtype` must be able to hold the number of nonzeros.
 
-    Least-significant-digit radix sort, one counting pass per digit of at most 16 bits. From the second pass on it
-    holds two permutations.
+    This is a least-significant-digit radix sort with one counting pass per digit of at most 16 bits. From the second
+    pass on it holds two permutations in memory.
     """
     nonzeros = columns[0].size
     order = spare = np.empty(0, dtype)  # empty: the identity
@@ -86,17 +86,17 @@ def strictly_increasing(columns: Indices) -> bool:
 
 
 class Sorted(NamedTuple):
-    """Nonzeros in order."""
+    """Sorted nonzeros."""
 
     columns: Indices
     values: Values
-    room: int  # scratch memory of the sort in bytes, beside its input and result
-    duplicates: int = 0  # nonzeros merged into an equal coordinate
-    zeros: int = 0  # coordinates that summed to zero
+    scratch: int  # bytes of memory that the sort used in addition to its input and result
+    duplicates: int = 0  # nonzeros merged with an earlier one of equal indices
+    zeros: int = 0  # sums of zero, which are dropped
 
 
-class How(TypedDict, total=False):
-    """How to sort: see `sort_nonzeros`."""
+class SortOptions(TypedDict, total=False):
+    """Optional arguments of `sort_nonzeros`."""
 
     dtype: np.dtype[Any] | None
     merge: bool
@@ -108,12 +108,17 @@ class Sort(Protocol):
     """The interface of `sort_nonzeros`, on any device."""
 
     def __call__(
-        self, columns: Indices, values: Values, modes: Sequence[int], lengths: Sequence[int], **how: Unpack[How]
+        self,
+        columns: Indices,
+        values: Values,
+        modes: Sequence[int],
+        lengths: Sequence[int],
+        **options: Unpack[SortOptions],
     ) -> Sorted:
         """See `sort_nonzeros`."""
 
 
-def sort_nonzeros(  # eight parameters: nonzeros, their order, and `How`, whose names callers give
+def sort_nonzeros(  # eight parameters; the last four are `SortOptions`
     columns: Indices,
     values: Values,
     modes: Sequence[int],
@@ -126,96 +131,110 @@ def sort_nonzeros(  # eight parameters: nonzeros, their order, and `How`, whose 
 ) -> Sorted:
     """Sort nonzeros stably by their indices of `modes`, the most significant first.
 
-    Column ``m`` holds indices from 0 to below ``lengths[m]``.
-
-    - `dtype`: type of the sorted values; by default that of `values`.
-    - `merge`: sum nonzeros of equal indices, in double precision, and drop zero sums; `modes` must be all modes.
-    - `overwrite`: store the result in the memory of `columns` and `values`.
-    - `threads`: by default one per usable core.
+    Parameters
+    ----------
+    columns : (order, nnz) int32 array
+        Indices; column ``m`` holds indices from 0 to below ``lengths[m]``.
+    values : (nnz,) array
+        Values.
+    modes : sequence of int
+        Modes to sort by.
+    lengths : sequence of int
+        Mode lengths.
+    dtype : dtype, optional
+        Type of the sorted values; by default that of `values`.
+    merge : bool
+        Sum nonzeros with equal indices in double precision, and drop zero sums; `modes` must be all modes.
+    overwrite : bool
+        Store the result in the memory of `columns` and `values`.
+    threads : int, optional
+        By default one per usable core.
     """
     threads, nonzeros = threads or usable_cores(), values.size
     moved = mapped(columns.size, columns.dtype).reshape(columns.shape), mapped(nonzeros, dtype or values.dtype)
     bounds = _into_buckets((columns, values), _leading(modes, lengths), threads, moved)
     tasks, keys = _tasks(bounds, threads), key_bytes(nonzeros, int(np.diff(bounds).max()), threads)
     words = moved[1].view(np.uint32).reshape(nonzeros, moved[1].itemsize // 4)
-    by = np.array(modes, np.int64)
-    kept, distinct = np.zeros((2, bounds.size - 1), np.int64)
+    key_modes = np.array(modes, np.int64)
+    remaining, distinct = np.zeros((2, bounds.size - 1), np.int64)
 
     def sort(task: Task) -> None:
         two = 2, int(np.diff(bounds[task[0] : task[1] + 1]).max())
-        room = np.empty(two, np.uint64), np.empty(two, np.uint32), np.empty(1 << DIGIT, np.uint32)
-        sort_buckets(moved[0], words, by, bounds, *task, *room)
+        scratch = np.empty(two, np.uint64), np.empty(two, np.uint32), np.empty(1 << DIGIT, np.uint32)
+        sort_buckets(moved[0], words, key_modes, bounds, *task, *scratch)
         if merge:
-            merge_buckets(*moved, bounds, *task, kept, distinct)
+            merge_buckets(*moved, bounds, *task, remaining, distinct)
 
     side_by_side(sort, tasks, threads)
     if not (merge or overwrite):
         return Sorted(*moved, keys)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)]) if merge else bounds
-    result = result_room(columns, values, int(offsets[-1]), moved[1].dtype, overwrite)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(remaining)]) if merge else bounds
+    result = result_arrays(columns, values, int(offsets[-1]), moved[1].dtype, overwrite)
     side_by_side(lambda task: copy_buckets(*moved, bounds, *task, offsets, *result), tasks, threads)
-    room = moved[0].nbytes + moved[1].nbytes + keys
+    scratch = moved[0].nbytes + moved[1].nbytes + keys
     if not merge:
-        return Sorted(*result, room)
-    return Sorted(*result, room, nonzeros - int(distinct.sum()), int(distinct.sum() - kept.sum()))
+        return Sorted(*result, scratch)
+    return Sorted(*result, scratch, nonzeros - int(distinct.sum()), int(distinct.sum() - remaining.sum()))
 
 
 def key_bytes(nonzeros: int, largest: int = BUCKET, threads: int | None = None) -> int:
     """Return the bytes of keys and positions in `sort_nonzeros`: one bucket per thread.
 
-    The `largest` bucket has `BUCKET` nonzeros, or as many as share the leading `BIN_BITS` bits of their indices.
+    The `largest` bucket has `BUCKET` nonzeros, or all nonzeros that share the leading `BIN_BITS` bits of their indices.
     """
     return KEY_BYTES * min(nonzeros, (threads or usable_cores()) * largest)
 
 
 def sort_bytes(nonzeros: int, each: int, threads: int | None = None) -> int:
-    """Return the scratch bytes of `sort_nonzeros` with merge or overwrite: a copy, `each` bytes a nonzero, and keys."""
+    """Return the scratch bytes of `sort_nonzeros` with merge or overwrite: keys, and `each` bytes per nonzero."""
     return nonzeros * each + key_bytes(nonzeros, threads=threads)
 
 
 Task = tuple[int, int]
-"""A range of buckets: the first, and the one after the last."""
+"""A range of buckets: the first, and one past the last."""
 
 
 def _leading(modes: Sequence[int], lengths: Sequence[int]) -> Leading:
-    """Return the index bits that form a nonzero's bin."""
-    taken, room = [], BIN_BITS
+    """Return which index bits form a nonzero's bin."""
+    parts, free_bits = [], BIN_BITS
     for mode in modes:
         bits = (lengths[mode] - 1).bit_length()
-        take = min(bits, room)
-        if take:
-            room -= take
-            taken.append((mode, bits - take, room))
-    table = np.array(taken, np.int64).reshape(-1, 3).T
+        width = min(bits, free_bits)
+        if width:
+            free_bits -= width
+            parts.append((mode, bits - width, free_bits))
+    table = np.array(parts, np.int64).reshape(-1, 3).T
     return tuple(np.ascontiguousarray(row) for row in table)
 
 
-def _into_buckets(given: Nonzeros, leading: Leading, threads: int, moved: Nonzeros) -> NDArray[np.int64]:
-    """Move the nonzeros into buckets, each thread an equal part; return where each bucket begins."""
-    runs = list(pairwise(given[1].size * t // threads for t in range(threads + 1)))
+def _into_buckets(nonzeros: Nonzeros, leading: Leading, threads: int, moved: Nonzeros) -> NDArray[np.int64]:
+    """Move the nonzeros to buckets, an equal part per thread; return the bounds of the buckets."""
+    runs = list(pairwise(nonzeros[1].size * t // threads for t in range(threads + 1)))
     counts = np.zeros((threads, 1 << BIN_BITS), np.int64)
-    rooms = [(np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint64)) for _ in runs]
-    side_by_side(lambda t: count_bins(given[0], *leading, *runs[t], rooms[t][0], counts[t]), range(threads), threads)
+    scratch = [(np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint64)) for _ in runs]
+    side_by_side(
+        lambda t: count_bins(nonzeros[0], *leading, *runs[t], scratch[t][0], counts[t]), range(threads), threads
+    )
     bounds, bucket_of, places = _buckets(counts)
 
-    def send(t: int) -> None:
-        move(*given, *leading, *runs[t], *rooms[t], bucket_of, places[t], *moved)
+    def move_run(t: int) -> None:
+        move(*nonzeros, *leading, *runs[t], *scratch[t], bucket_of, places[t], *moved)
 
-    side_by_side(send, range(threads), threads)
+    side_by_side(move_run, range(threads), threads)
     return bounds
 
 
 def _buckets(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint64]]:
     """Join neighbouring bins into buckets of about `BUCKET` nonzeros.
 
-    `counts` (runs, bins): number of nonzeros of each run (a thread's part of the input) in each bin. Returns where each
-    bucket begins, and the end (buckets + 1,); each bin's bucket; and where each run's nonzeros begin in each bucket
-    (runs, buckets): the first run's come first, then the second's.
+    `counts` (runs, bins) is the number of nonzeros of each run (a thread's part of the input) in each bin. Returns the
+    bounds of the buckets (buckets + 1,); each bin's bucket; and where each run's nonzeros begin in each bucket (runs,
+    buckets): the runs follow one another within a bucket.
     """
     ends, first = counts.sum(axis=0).cumsum(), [0]
     while (bin := first[-1]) < ends.size:
-        begun = ends[bin - 1] if bin else 0
-        first.append(max(bin + 1, int(np.searchsorted(ends, begun + BUCKET, "right"))))
+        start = ends[bin - 1] if bin else 0
+        first.append(max(bin + 1, int(np.searchsorted(ends, start + BUCKET, "right"))))
     bounds = np.concatenate([[0], ends[np.array(first[1:]) - 1]])
     bucket_of = np.repeat(np.arange(len(first) - 1, dtype=np.uint32), np.diff(first))
     before = np.add.reduceat(counts, first[:-1], axis=1)[:-1]
@@ -223,15 +242,15 @@ def _buckets(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.u
 
 
 def _tasks(bounds: NDArray[np.int64], threads: int) -> list[Task]:
-    """Cut the buckets into tasks of about equal numbers of nonzeros, `TASKS` per thread."""
+    """Split the buckets into tasks with about equal numbers of nonzeros, `TASKS` per thread."""
     parts = TASKS * threads
     targets = bounds[-1] * np.arange(1, parts) // parts
     cuts = np.unique([0, *np.searchsorted(bounds[:-1], targets), bounds.size - 1])
     return list(pairwise(cuts.tolist()))
 
 
-def result_room(columns: Indices, values: Values, nonzeros: int, dtype: np.dtype[Any], overwrite: bool) -> Nonzeros:
-    """Return arrays for sorted nonzeros: new, or with `overwrite` in the memory of the given ones."""
+def result_arrays(columns: Indices, values: Values, nonzeros: int, dtype: np.dtype[Any], overwrite: bool) -> Nonzeros:
+    """Return arrays for sorted nonzeros: new ones, or with `overwrite` the memory of `columns` and `values`."""
     order = len(columns)
     if not overwrite:
         return np.empty((order, nonzeros), np.int32), np.empty(nonzeros, dtype)

@@ -1,4 +1,4 @@
-"""Tables of nonzeros, in memory or in files, read and written in pieces."""
+"""Tables of nonzeros in memory or in files, read and written piece by piece."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST = 1 << 14  # nonzeros that a pile grows by at least
+MIN_GROWTH = 1 << 14  # nonzeros by which a pile grows at least
 
 Indices = NDArray[np.int32]
 Values = NDArray[np.floating]
@@ -24,10 +24,10 @@ class Table(Protocol):
     """Nonzeros in memory or in files."""
 
     def read(self, begin: int, columns: Indices, values: Values) -> None:
-        """Fill the arrays with nonzeros `begin`, `begin + 1`, ..."""
+        """Fill the arrays with consecutive nonzeros, starting at number `begin`."""
 
     def read_column(self, mode: int, begin: int, end: int) -> Indices:
-        """Return the indices of one mode, nonzeros `begin` to `end`."""
+        """Return the indices of one mode for nonzeros `begin` to `end`."""
 
 
 class MemoryTable:
@@ -48,21 +48,21 @@ class MemoryTable:
 
 
 class DiskTable:
-    """Nonzeros in files, one per mode and one for values of type `dtype`. See `Table`.
+    """Nonzeros in files: one per mode and one for values of type `dtype`. See `Table`.
 
-    The files are made at the first write; `skip` bytes of each are its header.
+    The first write creates the files. Each begins with a header of `skip` bytes.
     """
 
     def __init__(self, paths: Sequence[Path], dtype: np.dtype[Any], skip: int = 0) -> None:
         self._paths, self._dtype, self._skip = paths, dtype, skip
 
     def write(self, at: int, columns: Indices, values: Values) -> None:
-        """Write nonzeros, the first as number `at`."""
+        """Write nonzeros, starting at number `at`."""
         for k, array in enumerate((*columns, values.astype(self._dtype, copy=False))):
             self.write_column(k, at, array)
 
     def write_column(self, k: int, at: int, array: NDArray[Any]) -> None:
-        """Write to file `k` its part of the nonzeros from number `at` on."""
+        """Write an index column or the values (file `k`) of nonzeros, starting at number `at`."""
         self._paths[k].touch()
         with open(self._paths[k], "r+b") as file:
             file.seek(self._skip + at * array.itemsize)
@@ -81,14 +81,14 @@ class DiskTable:
         return column
 
     def read_values(self, begin: int, values: Values) -> None:
-        """Fill an array with the values from number `begin` on."""
+        """Fill an array with values, starting at number `begin`."""
         self._fill(self._paths[-1], begin, values)
 
     def _fill(self, path: Path, begin: int, array: NDArray[Any]) -> None:
         with open(path, "rb") as file:
             file.seek(self._skip + begin * array.itemsize)
             if file.readinto(array.data) != array.nbytes:
-                raise OSError(None, "cut short while it was read", str(path))
+                raise OSError(None, "truncated while it was read", str(path))
 
     def remove(self) -> None:
         """Delete the files."""
@@ -97,10 +97,15 @@ class DiskTable:
 
 
 class Pile:
-    """Collects nonzeros that arrive in pieces, at most `limit`, into contiguous arrays; `size` is their number so far.
+    """Collects nonzeros that arrive in pieces into contiguous arrays, up to `limit` of them.
 
-    `expected`: about how many will come, if known. Memory for these is mapped at once and becomes resident as they
-    come; if more come, all are copied at the end.
+    If about `expected` nonzeros are announced, their memory is mapped at once and becomes resident as they arrive. If
+    more arrive, all are copied at the end.
+
+    Attributes
+    ----------
+    size : int
+        Number of nonzeros so far.
     """
 
     def __init__(self, order: int, dtype: np.dtype[Any], limit: int, expected: int = 0) -> None:
@@ -109,25 +114,25 @@ class Pile:
         self._free = self.size = 0
 
     def reserve(self, count: int) -> list[Nonzeros]:
-        """Return arrays, in order, for the next `count` nonzeros, or for fewer at the limit."""
-        places = []
+        """Return consecutive arrays for the next `count` nonzeros, or for fewer at the limit."""
+        targets = []
         count = min(count, self._limit - self.size)
         while count:
             if not self._free:
                 self._grow()
             columns, values = self._slabs[-1]
-            begin, taken = values.size - self._free, min(count, self._free)
-            places.append((columns[:, begin : begin + taken], values[begin : begin + taken]))
-            self._free, self.size, count = self._free - taken, self.size + taken, count - taken
-        return places
+            begin, used = values.size - self._free, min(count, self._free)
+            targets.append((columns[:, begin : begin + used], values[begin : begin + used]))
+            self._free, self.size, count = self._free - used, self.size + used, count - used
+        return targets
 
     def _grow(self) -> None:
-        self._free = min(max(LEAST, self.size, self._expected - self.size), self._limit - self.size)
+        self._free = min(max(MIN_GROWTH, self.size, self._expected - self.size), self._limit - self.size)
         columns = mapped(self._order * self._free, np.dtype(np.int32)).reshape(self._order, self._free)
         self._slabs.append((columns, mapped(self._free, self._dtype)))
 
     def add(self, columns: Indices, values: Values) -> Nonzeros | None:
-        """Copy nonzeros; return those beyond the limit, or None."""
+        """Copy nonzeros into the pile; return those beyond the limit, or None."""
         taken = copy_to(self.reserve(values.size), columns, values)
         return None if taken == values.size else (columns[:, taken:], values[taken:])
 
@@ -138,42 +143,42 @@ class Pile:
             taken = _close_gaps(columns, self.size), values[: self.size]
         else:
             whole = Pile(self._order, self._dtype, self.size, self.size)
-            while self._slabs:  # each is freed once it is copied
+            while self._slabs:  # frees each slab once it is copied
                 columns, values = self._slabs.popleft()
                 used = values.size - (0 if self._slabs else self._free)
                 whole.add(columns[:, :used], values[:used])
-            taken = whole.take() if self.size else _nothing(self._order, self._dtype)
+            taken = whole.take() if self.size else _empty(self._order, self._dtype)
         self._free = self.size = 0
         return taken
 
 
-def copy_to(places: Sequence[Nonzeros], columns: Indices, values: Values) -> int:
-    """Copy nonzeros to reserved places, in order; return how many fitted."""
+def copy_to(targets: Sequence[Nonzeros], columns: Indices, values: Values) -> int:
+    """Copy nonzeros to reserved arrays, in order; return the number copied."""
     at = 0
-    for to_columns, to_values in places:
+    for to_columns, to_values in targets:
         stop = at + to_values.size
         to_columns[:], to_values[:] = columns[:, at:stop], values[at:stop]
         at = stop
     return at
 
 
-def _nothing(order: int, dtype: np.dtype[Any]) -> Nonzeros:
+def _empty(order: int, dtype: np.dtype[Any]) -> Nonzeros:
     return np.empty((order, 0), np.int32), np.empty(0, dtype)
 
 
 def _close_gaps(columns: Indices, size: int) -> Indices:
-    """Move the first `size` elements of each row so that the rows are contiguous; return these."""
-    order, room = columns.shape
+    """Move the first `size` elements of each row together, so that the rows are contiguous; return them."""
+    order, width = columns.shape
     flat = columns.reshape(-1)
-    memory = flat.data  # NumPy would make a copy, as the ranges overlap
-    for m in range(1, order if size < room else 0):
-        memory[m * size : (m + 1) * size] = memory[m * room : m * room + size]
+    memory = flat.data  # memory views move overlapping ranges, NumPy would copy
+    for m in range(1, order if size < width else 0):
+        memory[m * size : (m + 1) * size] = memory[m * width : m * width + size]
     return flat[: order * size].reshape(order, size)
 
 
 def mapped(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array in its own memory mapping: freed memory goes back to the system, which malloc might keep."""
-    room = mmap.mmap(-1, max(1, size * dtype.itemsize), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):  # not on every system
-        room.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(room, dtype, size)
+    """Return an array in its own memory mapping, so that freed memory returns to the system at once."""
+    mapping = mmap.mmap(-1, max(1, size * dtype.itemsize), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):  # not available on every system
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapping, dtype, size)

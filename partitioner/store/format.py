@@ -1,7 +1,7 @@
 """The store: a tensor partitioned once, on disk, for any number of later runs and ranks.
 
-A store is a folder: ``manifest.json``, and for each mode one ``.npy`` file per index column and one for the values,
-sorted as in `ModeCopy`; and one of labels, if its indices have any. Files are verified block by block against the
+A store is a folder with ``manifest.json``; for each mode one ``.npy`` file per index column and one for the values,
+sorted as in `ModeCopy`; and files of labels, if its indices have labels. Files are verified block by block against the
 manifest's checksums, so a rank reads and verifies only its own nonzeros.
 """
 
@@ -27,28 +27,43 @@ from ..tensors.labels import BYTES, INT64, KINDS, MISSING, OFFSETS, Labels, of_p
 from ..tensors.sparse import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
 
 KIND = "store"
-FORMAT, VERSION, OLDEST = "amped-store", 4, 2  # since version 3 there may be labels, since 4 of any kind
+FORMAT, VERSION, OLDEST = "amped-store", 4, 2  # version 3 added labels, version 4 labels of any type
 BLOCK = 1 << 20  # values cast together
 SINGLE = np.dtype(np.float32)
 
 
 class Store:
-    """A store opened for reading: its `path`, and the facts of its tensor.
-
-    Of these, `norm` is the Frobenius norm; `duplicates` and `zeros` are the numbers of nonzeros merged and dropped when
-    the tensor was read.
+    """A store opened for reading.
 
     Parameters
     ----------
     path : path
         The folder.
     verify : bool
-        Whether what is read is checked against the store's checksums; otherwise only the manifest and file sizes are.
+        Whether data is verified against the store's checksums when it is read; otherwise only the manifest and file
+        sizes are checked.
+
+    Attributes
+    ----------
+    path : Path
+        The folder.
+    shape : tuple of int
+        Mode lengths.
+    nnz : int
+        Number of nonzeros.
+    norm : float
+        Frobenius norm.
+    value_range : ValueRange
+        Lowest and highest value, and their grain.
+    value_dtype : dtype
+        float32 or float64.
+    duplicates, zeros : int
+        Number of nonzeros merged, and of zero sums dropped, when the tensor was read.
 
     Raises
     ------
     InputError
-        If it is not a complete store of this version.
+        If `path` is not a complete store of a supported version.
     """
 
     def __init__(self, path: str | os.PathLike[str], verify: bool = True) -> None:
@@ -63,7 +78,7 @@ class Store:
             raise InputError(f"damaged manifest: {error!r}", path=self.path / MANIFEST) from None
 
     def _take(self, manifest: dict[str, Any]) -> None:
-        """Read the manifest's fields; raise if they are invalid, which a right checksum does not rule out."""
+        """Parse the fields of the manifest. Raise if they are invalid, in spite of a correct checksum."""
         if manifest["block_bytes"] != checksums.BLOCK:
             raise ValueError(f"blocks of {manifest['block_bytes']} bytes")
         self.shape = tuple(int(s) for s in manifest["shape"])
@@ -89,29 +104,29 @@ class Store:
 
     def _label_files(self, manifest: dict[str, Any]) -> dict[str, tuple[np.dtype[Any], int]]:
         """Return the type and length of each file of labels."""
-        told, found = manifest.get("labels"), dict[str, tuple[np.dtype[Any], int]]()
-        names = None if told is None else told["names"]
+        entry, files = manifest.get("labels"), dict[str, tuple[np.dtype[Any], int]]()
+        names = None if entry is None else entry["names"]
         self._names = None if names is None else [str(name) for name in names]
-        query = None if told is None else told.get("query")
+        query = None if entry is None else entry.get("query")
         self._query = None if query is None else query_of(query)
-        if told is None:  # before version 4, labels were the indices of a file
+        if entry is None:  # before version 4 labels were original indices
             modes = range(self.order if label_name(0) in self._files else 0)
             return {label_name(mode): (INT64, self.shape[mode]) for mode in modes}
-        if len(told["modes"]) != self.order or len(self._names or self.shape) != self.order:
-            raise ValueError(f"labels of {len(told['modes'])} modes")
-        for mode, kind in enumerate(told["modes"]):
+        if len(entry["modes"]) != self.order or len(self._names or self.shape) != self.order:
+            raise ValueError(f"labels of {len(entry['modes'])} modes")
+        for mode, kind in enumerate(entry["modes"]):
             dtype = np.dtype(str(kind["dtype"]))
             if dtype.kind not in KINDS or (OFFSETS in kind and dtype != BYTES):
                 raise ValueError(f"labels are {dtype}")
             sizes = {"": int(kind["size"]), **{what: int(kind[what]) for what in (OFFSETS, MISSING) if what in kind}}
             if sizes.get(OFFSETS, sizes[""] + 1) != self.shape[mode] + 1 or min(sizes.values()) < 0:
                 raise ValueError(f"labels of {sizes} for {self.shape[mode]} indices")
-            found |= {label_name(mode, what): (INT64 if what else dtype, size) for what, size in sizes.items()}
-        return found
+            files |= {label_name(mode, what): (INT64 if what else dtype, size) for what, size in sizes.items()}
+        return files
 
     @property
     def labelled(self) -> bool:
-        """Whether its indices have labels."""
+        """Whether the indices have labels."""
         return bool(self._labels)
 
     @property
@@ -120,22 +135,22 @@ class Store:
         return len(self.shape)
 
     def mode(self, mode: int) -> StoredMode:
-        """Return the sorted copy of `mode`, opened."""
+        """Open the sorted copy for `mode`."""
         return StoredMode(self, mode)
 
     def tensor(self) -> SparseTensor:
-        """Read the whole tensor into memory, verified."""
+        """Read and verify the whole tensor."""
         columns = np.empty((self.order, self.nnz), np.int32)
         copy = self.mode(0)
         for k in range(self.order):
-            columns[k] = copy.column(k).held(self.nnz)
-        tensor = SparseTensor.from_columns(columns, copy.values.held(self.nnz), self.shape, path=self.path)
-        tensor.was_repaired(self.duplicates, self.zeros)
+            columns[k] = copy.column(k).load(self.nnz)
+        tensor = SparseTensor.from_columns(columns, copy.values.load(self.nnz), self.shape, path=self.path)
+        tensor.set_merge_counts(self.duplicates, self.zeros)
         tensor.labels = self.labels()
         return tensor
 
     def labels(self) -> Labels | None:
-        """Read what the indices stand for, verified; None if they stand for themselves."""
+        """Read and verify the labels; None if the indices have none."""
         if not self.labelled:
             return None
         return Labels((self._labels_of(mode) for mode in range(self.order)), self._names, self._query)
@@ -143,7 +158,7 @@ class Store:
     def _labels_of(self, mode: int) -> NDArray[Any]:
         names = {what: label_name(mode, what) for what in ("", OFFSETS, MISSING)}
         parts = {
-            what: StoredColumn(self.file(name), 0, self._labels[name][1]).held(self._labels[name][1])
+            what: StoredColumn(self.file(name), 0, self._labels[name][1]).load(self._labels[name][1])
             for what, name in names.items()
             if name in self._labels
         }
@@ -154,7 +169,7 @@ class Store:
 
     def file(self, name: str) -> StoredFile:
         """Open one file of the store."""
-        # Type and length come from the manifest: the file's own header might be damaged.
+        # Type and length come from the manifest, as the file's header may be damaged.
         return StoredFile(self.path / name, self._dtype(name), self._header(name), self._files[name], self._verify)
 
     def _dtype(self, name: str) -> np.dtype[Any]:
@@ -163,7 +178,7 @@ class Store:
         return self.value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
 
     def _count(self, name: str) -> int:
-        """Return how many numbers a file holds."""
+        """Return the number of elements of a file."""
         return self._labels[name][1] if name in self._labels else self.nnz
 
     def _header(self, name: str) -> int:
@@ -189,20 +204,20 @@ class StoredMode:
         return self.column(len(self.names) - 1)
 
     def share(self, start: int, stop: int, rows: range, keep: int, dtype: np.dtype[Any] | None = None) -> list[Any]:
-        """Return the columns and values of nonzeros `start` to `stop`, verified; raise `InputError` if they fail.
+        """Return the columns and values of nonzeros `start` to `stop`; raise `InputError` if they fail verification.
 
-        Their output indices are in `rows`. The first `keep` are held in memory; if there are more, a column is a
-        `StoredColumn`; otherwise values are cast to `dtype`.
+        Their output indices must lie in `rows`. At most `keep` nonzeros are read into memory, with values cast to
+        `dtype`; if there are more, columns are returned as `StoredColumn`.
         """
         first = IndexBounds(rows.start, rows.stop, ascending=True)
         columns = [self.column(k).part(start, stop, None if k else first) for k in range(len(self.names))]
-        return [*(column.held(keep) for column in columns[:-1]), columns[-1].held(keep, dtype)]
+        return [*(column.load(keep) for column in columns[:-1]), columns[-1].load(keep, dtype)]
 
 
 def check_target(target: Path, force: bool) -> None:
-    """Refuse a `target` where no store can be written, before any work.
+    """Raise `InputError`, before any work, if no store can be written at `target`.
 
-    With `force` a store may be there, and nothing in it that is not the store's.
+    With `force` it may be an existing store that contains no other files.
     """
     if os.path.lexists(target):
         if not force:
@@ -210,19 +225,19 @@ def check_target(target: Path, force: bool) -> None:
         if not target.is_dir():
             raise InputError("exists and is not a store: not replaced", path=target)
         if target in (Path.cwd(), *Path.cwd().parents):
-            raise InputError("is the current folder, or holds it: not replaced", path=target)
+            raise InputError("is the current folder, or contains it: not replaced", path=target)
         try:
             files_to_replace(target)
         except InputError as error:
-            raise InputError(f"--force replaces a store alone: {error.cause}", path=target) from None
+            raise InputError(f"--force replaces only stores: {error.cause}", path=target) from None
     if not target.parent.is_dir():
-        raise InputError("its folder does not exist", path=target)
+        raise InputError("its parent folder does not exist; create it first", path=target)
     if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise InputError("its folder is not writable", path=target)
+        raise InputError("its parent folder is not writable", path=target)
 
 
 def files_to_replace(folder: Path) -> list[Path]:
-    """Return the files of a store of any version, damaged or not; raise `InputError` if there is anything else."""
+    """Return the files of a store of any version, damaged or not. Raise `InputError` if it contains other files."""
     return checksums.check_holds_nothing_else(folder, KIND, FORMAT)
 
 
@@ -230,7 +245,7 @@ def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) 
     """Partition `tensor` and write all files of its store."""
     files = dict[str, checksums.Entry]()
     narrow, threads = exact_dtype(tensor.values), usable_cores()
-    with ThreadPoolExecutor(1) as disk:  # which takes a mode's files while the next one is sorted
+    with ThreadPoolExecutor(1) as disk:  # syncs a mode's files while the next mode is sorted
         synced = list[Future[None]]()
         for mode in range(tensor.order):
             copy, names = SortedTensor(tensor, mode, narrow, sort), file_names(tensor.order, mode)
@@ -250,13 +265,13 @@ def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) 
 def write_manifest(
     folder: Path, files: dict[str, checksums.Entry], value_dtype: np.dtype[Any], **facts: object
 ) -> None:
-    """Write the manifest of a store whose files are synced to disk; `facts` are what `Store` has by the same names."""
+    """Write the manifest of a store whose files are synced to disk. `facts` are attributes of `Store`."""
     form = {"format": FORMAT, "version": VERSION, "block_bytes": checksums.BLOCK, "value_dtype": value_dtype.name}
     checksums.write_manifest(folder, {**form, **facts, "files": files})
 
 
 def write_labels(folder: Path, labels: Labels | None) -> tuple[dict[str, checksums.Entry], dict[str, Any] | None]:
-    """Write what indices stand for, if they have labels; return the files' entries, and what the manifest says."""
+    """Write the labels of all modes; return the files' entries, and their description for the manifest."""
     if labels is None:
         return {}, None
     entries, kinds = dict[str, checksums.Entry](), list[dict[str, Any]]()
@@ -270,7 +285,7 @@ def write_labels(folder: Path, labels: Labels | None) -> tuple[dict[str, checksu
 
 
 def label_name(mode: int, what: str = "") -> str:
-    """Return the name of a file of a mode's labels: the labels or the text of them, or where each begins."""
+    """Return the name of a file of a mode's labels; `what` is "" for the labels, or the part of them it holds."""
     return f"mode{mode}.labels{'-' * bool(what)}{what}.npy"
 
 
@@ -280,7 +295,7 @@ def file_names(order: int, mode: int) -> list[str]:
 
 
 def make_files(folder: Path, order: int, nnz: int, value_dtype: np.dtype[Any]) -> None:
-    """Make the files of a store at full length, to be filled later."""
+    """Create the files of a store with their headers and full lengths, to be filled later."""
     for mode in range(order):
         for name in file_names(order, mode):
             dtype = value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
@@ -291,20 +306,20 @@ def make_files(folder: Path, order: int, nnz: int, value_dtype: np.dtype[Any]) -
 
 
 def stored_nonzeros(folder: Path, order: int, mode: int, nnz: int, value_dtype: np.dtype[Any]) -> DiskTable:
-    """Open the files of a mode copy, columns in `mode_order`, for writing and reading."""
+    """Open the files of a mode copy, columns in `mode_order`, for reading and writing."""
     names = file_names(order, mode)
     return DiskTable([folder / name for name in names], value_dtype, len(checksums.header(value_dtype, (nnz,))))
 
 
 def exact_dtype(values: NDArray[np.floating]) -> np.dtype[Any]:
-    """Return the narrowest of float32 and float64 that holds every value exactly."""
+    """Return float32 if it represents every value exactly, else float64."""
 
     def is_exact(begin: int) -> bool:
         block = values[begin : begin + BLOCK]
         with np.errstate(over="ignore"):
             return np.array_equal(block.astype(np.float32), block)
 
-    begins = range(0, values.size, BLOCK)  # the first block tells most tensors that are not
+    begins = range(0, values.size, BLOCK)  # the first block rules out most inexact tensors
     threads = min(usable_cores(), max(1, len(begins)))
     exact = values.dtype == SINGLE or (is_exact(0) and all(side_by_side(is_exact, begins, threads)))
     return SINGLE if exact else np.dtype(np.float64)

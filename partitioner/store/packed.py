@@ -1,9 +1,9 @@
-"""Nonzeros whose indices fit one 64-bit number each: sorted once, and written as a store within little memory.
+"""Nonzeros whose indices fit one 64-bit key each: sorted once and written as a store in little memory.
 
-A number holds a nonzero's indices, those of mode 0 in its leading bits: so numbers ascend where nonzeros are in
-lexicographic order. A hundred million counts take 0.8 GB, and are sorted in place; values that are summed are sorted
-with halves of their numbers, as nonzeros of two modes. A mode's copy is then made range of rows by range of rows: each
-range passes over all numbers and picks its own, which are in order already.
+The index of mode 0 is in the leading bits of a key, so ascending keys are in lexicographic order. A hundred million
+counted events take 0.8 GB and are sorted in place. Summed values are sorted together with the two halves of their keys,
+like nonzeros of two modes. The copy for another mode is written range of rows by range of rows: each range scans all
+keys and picks its own, which are in the right order already.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ..tensors.sparse import ValueRange, check_merged, ends, grain, norm, square
 from . import format as store
 
 BITS = 63
-HALF = 31  # bits of the lower half of a number, and of the upper one at most
+HALF = 31  # bits of the lower half of a key, and maximum bits of the upper half
 LOWER = (1 << HALF) - 1
-RANGE = 1 << 22  # nonzeros of a range of rows at most, for each thread
-RANGES = 16  # of a mode at least, unless these have fewer than `PART // 16` nonzeros
-PART = 1 << 22  # numbers that a thread looks at together
+RANGE = 1 << 22  # maximum number of nonzeros per range of rows and thread
+RANGES = 16  # minimum number per mode, unless ranges have fewer than `PART // 16` nonzeros
+PART = 1 << 22  # keys that a thread scans at a time
 EXACT = 1 << 24  # counts up to here are exact in single precision
 
 Keys = NDArray[np.int64]
@@ -41,14 +41,14 @@ Piece = tuple[Keys, NDArray[np.floating]]
 
 
 class KeyLayout(NamedTuple):
-    """Where the index of each mode lies in a number: the lowest bit, and a mask."""
+    """Position of each mode's index in a key: the lowest bit, and a mask."""
 
     shifts: NDArray[np.int64]
     masks: NDArray[np.int64]
 
 
 def layout_of(shape: Sequence[int]) -> KeyLayout | None:
-    """Return where indices lie in a number, None if they do not fit."""
+    """Return the layout of keys for a shape, or None if the indices do not fit."""
     bits = np.array([(length - 1).bit_length() for length in shape], np.int64)
     if bits.sum() > BITS:
         return None
@@ -57,24 +57,24 @@ def layout_of(shape: Sequence[int]) -> KeyLayout | None:
 
 
 def bits_of(shape: Sequence[int]) -> int:
-    """Return how many bits a number of such indices has."""
+    """Return the number of bits of a key."""
     return sum((length - 1).bit_length() for length in shape)
 
 
 def packed_bytes(shape: Sequence[int], nonzeros: int, threads: int, valued: bool = False) -> int:
-    """Return the bytes that building a store takes at most; of counts, or of values that are `valued`."""
+    """Return the maximum memory in bytes to build a store, of counts or (if `valued`) of summed values."""
     ranges = threads * range_of(nonzeros) * (12 + 4 * (len(shape) + valued))
-    held = nonzeros * 16 + sort_bytes(nonzeros, 16, threads) if valued else nonzeros * 12
-    return held + ranges + (threads + 2) * 8 * max(shape)
+    tensor = nonzeros * 16 + sort_bytes(nonzeros, 16, threads) if valued else nonzeros * 12
+    return tensor + ranges + (threads + 2) * 8 * max(shape)
 
 
 def range_of(nonzeros: int) -> int:
-    """Return how many nonzeros a range of rows may have."""
+    """Return the maximum number of nonzeros in a range of rows."""
     return min(RANGE, max(nonzeros // RANGES, PART // RANGES))
 
 
 def sort_keys(keys: Keys, threads: int) -> None:
-    """Sort numbers in place."""
+    """Sort keys in place."""
     bounds = [keys.size * t // threads for t in range(threads + 1)]
     if threads > 1 and keys.size > PART:
         keys.partition(bounds[1:-1])
@@ -84,7 +84,7 @@ def sort_keys(keys: Keys, threads: int) -> None:
 
 
 def count_equal(keys: Keys) -> tuple[Keys, NDArray[np.floating]]:
-    """Return the distinct ones of sorted numbers, in their memory, and how often each occurs."""
+    """Return the distinct keys among sorted keys, stored in place, and the multiplicity of each."""
     distinct, most = _distinct(keys)
     counts = np.empty(distinct, np.float32 if most <= EXACT else np.float64)
     _count(keys, counts)
@@ -93,7 +93,7 @@ def count_equal(keys: Keys) -> tuple[Keys, NDArray[np.floating]]:
 
 @jit
 def _distinct(keys):  # type: ignore[no-untyped-def]
-    """Return the number of different sorted numbers, and how often the most frequent one occurs."""
+    """Return the number of distinct sorted keys, and the highest multiplicity."""
     distinct = most = begin = 0
     for p in range(keys.size):
         if not p or keys[p] != keys[p - 1]:
@@ -105,7 +105,7 @@ def _distinct(keys):  # type: ignore[no-untyped-def]
 
 @jit
 def _count(keys, counts):  # type: ignore[no-untyped-def]
-    """Move distinct numbers up, and write how often each occurs."""
+    """Compact distinct keys in place, and store the multiplicity of each."""
     at = -1
     times = 0
     for p in range(keys.size):
@@ -140,7 +140,7 @@ def _unpack(keys, shift, mask, column):  # type: ignore[no-untyped-def]
 
 @jit
 def _pick(keys, values, shift, mask, first, places, picked, picked_values):  # type: ignore[no-untyped-def]
-    """Put numbers whose row is one of `places.size` from `first` on where these begin; move the places on."""
+    """Copy the keys and values of rows `first` to `first + places.size` to their `places`, which are advanced."""
     rows = places.size
     for p in range(keys.size):
         row = ((keys[p] >> shift) & mask) - first
@@ -156,18 +156,21 @@ class PackedTensor:
 
     Parameters
     ----------
-    keys : (n,) int64 array
-        A number for each event, in any order; or their halves, the upper ones first, (2, n) int32. Overwritten.
+    keys : (n,) int64 array, or (2, n) int32 array
+        The key of each event, in any order; with `values` its upper and lower half. Overwritten.
     shape : tuple of int
+        Mode lengths.
     labels : Labels or None
+        Labels of the indices.
     threads : int
+        Number of threads.
     values : (n,) float64 array, optional
-        With halves: what is summed where these are equal; overwritten. Otherwise events are counted.
+        Values that are summed for equal keys; overwritten. By default events are counted.
 
     Raises
     ------
     InputError
-        If all sums are zero, or one is beyond the largest number.
+        If all sums are zero, or a sum overflows.
     """
 
     def __init__(
@@ -191,26 +194,26 @@ class PackedTensor:
         self._range_size = range_of(self.keys.size)
 
     def _sum(self, halves: NDArray[Any], values: NDArray[np.float64]) -> None:
-        """Sort numbers and values; add up those of equal numbers."""
+        """Sort keys and values; sum the values of equal keys."""
         lengths = 1 << max(0, bits_of(self.shape) - HALF), 1 << HALF
-        found = sort_nonzeros(halves, values, (0, 1), lengths, merge=True, overwrite=True, threads=self._threads)
-        check_merged(found.values.size, bool(np.all(np.isfinite(found.values))))
-        self.keys, self.values = np.empty(found.values.size, np.int64), found.values
+        merged = sort_nonzeros(halves, values, (0, 1), lengths, merge=True, overwrite=True, threads=self._threads)
+        check_merged(merged.values.size, bool(np.all(np.isfinite(merged.values))))
+        self.keys, self.values = np.empty(merged.values.size, np.int64), merged.values
         parts = list(pairwise(self.keys.size * t // self._threads for t in range(self._threads + 1)))
-        side_by_side(lambda part: _join(*found.columns, self.keys, *part), parts, self._threads)
-        self.duplicates, self.zeros, self.grain = found.duplicates, found.zeros, grain(self.values)
+        side_by_side(lambda part: _join(*merged.columns, self.keys, *part), parts, self._threads)
+        self.duplicates, self.zeros, self.grain = merged.duplicates, merged.zeros, grain(self.values)
 
     @property
     def store_bytes(self) -> int:
-        """About how many bytes its store has."""
+        """Approximate size of its store in bytes."""
         order = len(self.shape)
         return order * self.keys.size * (4 * order + self.values.itemsize)
 
     def write(self, folder: Path, budget: int | None = None) -> None:
-        """Write all files of its store; one beyond a `budget` of bytes does not stay in the system's memory."""
+        """Write all files of its store. If it exceeds `budget` bytes, drop it from the page cache as it is written."""
         entries, order = dict[str, checksums.Entry](), len(self.shape)
         dtype = store.exact_dtype(self.values)
-        with ThreadPoolExecutor(1) as disk:  # which takes a mode's files while the next one is made
+        with ThreadPoolExecutor(1) as disk:  # syncs a mode's files while the next mode is computed
             behind = disk if budget is not None and self.store_bytes > budget else None
             synced = list[Future[None]]()
             for mode in range(order):
@@ -231,7 +234,7 @@ class PackedTensor:
     def _write_mode(
         self, folder: Path, names: Sequence[str], mode: int, dtype: np.dtype[Any], behind: Executor | None
     ) -> tuple[dict[str, checksums.Entry], list[Future[None]]]:
-        """Write a mode copy; return its files' entries, and what the disk is still to do."""
+        """Write a mode copy; return the manifest entries of its files, and pending syncs to disk."""
         types = [*(np.dtype(np.int32) for _ in self.shape), dtype]
         modes = mode_order(len(self.shape), mode)
         with ExitStack() as files:
@@ -255,7 +258,7 @@ class PackedTensor:
             return written, [each for writer in writers for each in writer.pending]
 
     def _copy(self, mode: int) -> Iterator[list[Piece]]:
-        """Yield the nonzeros in the order of a mode copy, some pieces at a time."""
+        """Yield the nonzeros in the order of a mode copy, several pieces at a time."""
         step = self._range_size * self._threads
         if mode == 0:
             for begin in range(0, self.keys.size, step):
@@ -264,31 +267,31 @@ class PackedTensor:
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._rows(mode))])
         ranges = _ranges(offsets, self._range_size)
         for at in range(0, len(ranges), self._threads):
-            some = ranges[at : at + self._threads]
-            if any(offsets[last] - offsets[first] > self._range_size for first, last in some):
-                for rows in some:
+            group = ranges[at : at + self._threads]
+            if any(offsets[last] - offsets[first] > self._range_size for first, last in group):
+                for rows in group:
                     yield from ([piece] for piece in self._range(mode, *rows, offsets))
             else:
-                yield side_by_side(lambda rows: next(self._range(mode, *rows, offsets)), some, self._threads)
+                yield side_by_side(lambda rows: next(self._range(mode, *rows, offsets)), group, self._threads)
 
     def _rows(self, mode: int) -> NDArray[np.int64]:
         """Count the nonzeros of each row of a mode."""
         parts = list(pairwise(self.keys.size * t // self._threads for t in range(self._threads + 1)))
         counts = np.zeros((self._threads, self.shape[mode]), np.int64)
-        where = self._layout.shifts[mode], self._layout.masks[mode]
+        layout = self._layout.shifts[mode], self._layout.masks[mode]
         side_by_side(
-            lambda t: _count_rows(self.keys[slice(*parts[t])], *where, counts[t]), range(self._threads), self._threads
+            lambda t: _count_rows(self.keys[slice(*parts[t])], *layout, counts[t]), range(self._threads), self._threads
         )
-        found: NDArray[np.int64] = counts.sum(axis=0)
-        return found
+        total: NDArray[np.int64] = counts.sum(axis=0)
+        return total
 
     def _range(self, mode: int, first: int, last: int, offsets: NDArray[np.int64]) -> Iterator[Piece]:
-        """Yield the nonzeros of some rows; in several pieces if it is one long row."""
+        """Yield the nonzeros of a range of rows; in several pieces if it is one long row."""
         size = int(offsets[last] - offsets[first])
-        where = self._layout.shifts[mode], self._layout.masks[mode], first
+        layout = self._layout.shifts[mode], self._layout.masks[mode], first
         if size <= self._range_size:
             picked, values = np.empty(size, np.int64), np.empty(size, self.values.dtype)
-            _pick(self.keys, self.values, *where, offsets[first:last] - offsets[first], picked, values)
+            _pick(self.keys, self.values, *layout, offsets[first:last] - offsets[first], picked, values)
             yield picked, values
             return
         for begin in range(0, self.keys.size, PART):
@@ -298,18 +301,18 @@ class PackedTensor:
                 np.empty(keys.size, values.dtype),
                 np.zeros(1, np.int64),
             )
-            _pick(keys, values, *where, place, picked, chosen)
+            _pick(keys, values, *layout, place, picked, chosen)
             if place[0]:
                 yield picked[: place[0]], chosen[: place[0]]
 
 
 def _ranges(offsets: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
-    """Return ranges of rows of at most `size` nonzeros, or one row that has more; rows without any are in some."""
-    found, first = list[tuple[int, int]](), 0
+    """Return ranges of rows with at most `size` nonzeros each, or one row that has more."""
+    ranges, first = list[tuple[int, int]](), 0
     rows = offsets.size - 1
     while first < rows:
         last = int(np.searchsorted(offsets, offsets[first] + size, "right")) - 1
         last = min(max(last, first + 1), rows)
-        found.append((first, last))
+        ranges.append((first, last))
         first = last
-    return found
+    return ranges

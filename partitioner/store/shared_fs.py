@@ -1,4 +1,4 @@
-"""What ranks on several hosts see of a path: they may share no file system, or mount another one there."""
+"""Checks that all hosts see the same file system at a path: they may share none, or mount another one there."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ REMEDY = "put it on a file system that all hosts see"
 
 
 def check_same(ranks: Ranks, path: str | os.PathLike[str]) -> None:
-    """Raise `InputError` on every rank if they do not all see the same file or folder at `path`. Collective.
+    """Raise `InputError` on every rank if ranks see different files or folders at `path`. Collective.
 
-    Otherwise some would read a store while others refuse a missing file, or ranks would read parts of two files. A pipe
-    is rank 0's: the others do not look at theirs.
+    Otherwise some ranks would read a store while others refuse a missing file, or ranks would read parts of two
+    different files. Only rank 0 reads a pipe, so other ranks' paths are not compared with it.
     """
     if ranks.size == 1:
         return
@@ -31,7 +31,7 @@ def check_same(ranks: Ranks, path: str | os.PathLike[str]) -> None:
 
 
 def check_draft(ranks: Ranks, draft: Path, target: Path) -> None:
-    """Raise `InputError` on every rank if some do not see the `draft` that rank 0 has made of `target`. Collective."""
+    """Raise `InputError` on every rank if some do not see the `draft` of `target` that rank 0 created. Collective."""
 
     def check() -> None:
         if not draft.is_dir():
@@ -44,19 +44,21 @@ def check_draft(ranks: Ranks, draft: Path, target: Path) -> None:
 
 def _kind(path: str | os.PathLike[str]) -> str:
     try:
-        found = os.stat(path)
-        if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):  # a pipe's writer would lose what it wrote
-            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # NFS checks on opening what it remembers
+        status = os.stat(path)
+        if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):  # opening a pipe would lose its data
+            file = os.open(
+                path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            )  # on NFS, opening a file refreshes its cached attributes
             try:
-                found = os.fstat(file)
+                status = os.fstat(file)
             finally:
                 os.close(file)
     except OSError as error:
         return f"nothing ({error.strerror})"
     except ValueError:
         return "nothing"
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         return "a folder"
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return SPECIAL
-    return f"a file of {found.st_size:,} bytes"
+    return f"a file of {status.st_size:,} bytes"

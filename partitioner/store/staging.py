@@ -1,8 +1,8 @@
 """A draft: the folder in which a store is built, beside its target, renamed when it is complete.
 
-Before anything is read the target's name is claimed (see `claims`), so that of two runs with one target the second is
-refused at its start. The claim names the draft: the next run with the same target removes that of a killed run. Drafts
-have random names, as others could guess any other and put a link there.
+The target is locked before any input is read (see `locks`), so of two runs with one target the second is refused at its
+start. The lock file names the draft, so that the next run with this target can remove the draft of a killed run. Drafts
+have random names, since at a predictable name someone else could create a link.
 """
 
 from __future__ import annotations
@@ -25,34 +25,35 @@ PART, OLD = ".part", ".old"
 
 
 def draft_of(target: Path, ending: str = PART) -> Path:
-    """Return a new name for a draft of `target`, beside it."""
+    """Return a new random name for a draft of `target`, in the same folder."""
     return target.with_name(f".{target.name}.{os.urandom(8).hex()}{ending}")
 
 
 def is_draft_of(name: str, target_name: str) -> bool:
-    """Tell whether `draft_of` gives such names."""
+    """Return whether `draft_of` generates names like `name` for the target."""
     return re.fullmatch(rf"\.{re.escape(target_name)}\.[0-9a-f]{{16}}\.part", name) is not None
 
 
 @contextmanager
 def drafted(target: Path, force: bool = False) -> Iterator[Path]:
-    """Claim `target` and give a folder that is renamed to it at the end of the block, or removed on failure.
+    """Lock `target` and yield a draft folder that becomes `target` after the block, or is removed on failure.
 
-    What is at `target` is refused, also if it was made meanwhile; with `force` a store is replaced, and nothing else.
+    An existing target is refused, even if it is created during the block. With `force` an existing store is replaced,
+    but nothing else.
     """
     draft, claim = draft_of(target), Claim(target)
     try:
         store.check_target(target, force)
         try:
             claim.take(draft=draft.name)
-            _remove_remains(claim.left, target)
-            store.check_target(target, force)  # the run before may have ended, or have been killed, just now
+            _clean_up(claim.previous, target)
+            store.check_target(target, force)  # the previous run may have ended only just now
             draft.mkdir()
             mode = stat.S_IMODE(draft.stat().st_mode)
-            draft.chmod(0o700)  # until it is complete nobody else may put anything there, whatever the umask
+            draft.chmod(0o700)  # private until it is complete, whatever the umask
             yield draft
             draft.chmod(mode)
-            _put(draft, target, force)
+            _publish(draft, target, force)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
             claim.release()
@@ -60,14 +61,14 @@ def drafted(target: Path, force: bool = False) -> Iterator[Path]:
         raise OutputError(f"cannot write the store: {error.strerror or error}", path=target) from None
 
 
-def _put(draft: Path, target: Path, force: bool) -> None:
-    """Rename a draft to its target; remove the store that was there before."""
+def _publish(draft: Path, target: Path, force: bool) -> None:
+    """Rename a draft to its target; remove the store that it replaces."""
     aside = draft.with_suffix(OLD)
     replaced = force and os.path.lexists(target)
     if replaced:
         os.rename(target, aside)
     try:
-        # Looked at once more, by a name that nobody else knows: what it holds now is all it will hold.
+        # Check again under a name that nobody else knows, so that nothing can be added.
         files = store.files_to_replace(aside) if replaced else []
         _rename(draft, target)
     except BaseException as error:
@@ -82,11 +83,13 @@ def _put(draft: Path, target: Path, force: bool) -> None:
 
 
 def _rename(draft: Path, target: Path) -> None:
-    """Rename a folder; raise `InputError` if there is something by the new name, be it an empty folder."""
+    """Rename a folder; raise `InputError` if the new name exists, even as an empty folder."""
     try:
-        os.mkdir(target)  # fails if anything is there, which a rename alone would not
+        os.mkdir(target)  # fails if the name exists; a rename would replace an empty folder
     except FileExistsError:
-        raise InputError("was made by somebody else meanwhile: not replaced", path=target) from None
+        raise InputError(
+            "was created by another process meanwhile: not replaced; choose another name", path=target
+        ) from None
     try:
         os.rename(draft, target)
     except BaseException:
@@ -95,9 +98,9 @@ def _rename(draft: Path, target: Path) -> None:
         raise
 
 
-def _remove_remains(facts: dict[str, Any], target: Path) -> None:
-    """Remove the draft of a run that was killed; put back the store that it was about to replace."""
-    name = str(facts.get("draft", ""))
+def _clean_up(claim: dict[str, Any], target: Path) -> None:
+    """Remove the draft of a killed run. Restore the store that it was about to replace."""
+    name = str(claim.get("draft", ""))
     if not is_draft_of(name, target.name):
         return
     draft = target.with_name(name)

@@ -1,4 +1,4 @@
-"""The dense tensor: an array in memory, or one that stays in its file until it is used."""
+"""The dense tensor: an array in memory, or in a file until it is used."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from .npy_file import PART, PIECE, RUN, FileElements
 from .sparse import MAX_MODE_LENGTH, SparseTensor, check_order, refuse_masked
 from .statistics import ElementStatistics, facts_of, joined, looked_at
 
-BLOCK = 1 << 18  # elements that are looked at together, by each thread
+BLOCK = 1 << 18  # elements scanned at a time by each thread
 KINDS = "biuf"
-WIDEST = 8  # bytes of an element
+WIDEST = 8  # bytes per element
 
 
 Place = tuple[slice, ...]
 
 
 class Stored:
-    """Elements in a file: what is taken of them is an array, in memory.
+    """Elements in a file. Indexing returns arrays in memory.
 
     Parameters
     ----------
     elements : FileElements, HDF5 or Zarr array
-        Has a shape and a type, and gives ranges of all modes as arrays. Its first mode varies slowest.
-    modes : tuple of int
-        Which of its modes is the first one here, the second one, and so on.
-    ranges : tuple of slice
-        Of its modes, in its own order.
+        Has a shape and a dtype, and returns ranges of all modes as arrays. Its first mode varies slowest.
+    modes : tuple of int, optional
+        The file's mode for each mode of this object; by default the same order.
+    ranges : tuple of slice, optional
+        Ranges of the file's modes; by default complete.
     """
 
     def __init__(self, elements: Any, modes: tuple[int, ...] | None = None, ranges: Place | None = None) -> None:
@@ -51,90 +51,92 @@ class Stored:
         self.shape, self.dtype = tuple(lengths[m] for m in self._modes), np.dtype(elements.dtype)
 
     def transpose(self, modes: tuple[int, ...]) -> Stored:
-        """Return the same elements with modes in another order."""
+        """Return the same elements with the modes in another order."""
         return Stored(self._elements, tuple(self._modes[m] for m in modes), self._ranges)
 
     @property
     def plain(self) -> bool:
-        """Whether they lie in the file as they are: threads read parts side by side, into memory of their own."""
+        """Whether the file stores the elements contiguously, so that threads can read parts in parallel."""
         return isinstance(self._elements, FileElements)
 
     def slowest_first(self) -> tuple[int, ...]:
-        """Return the modes, the one that varies slowest first; those of length 1 come last."""
+        """Return the modes, the slowest-varying first; modes of length 1 come last."""
         return tuple(sorted(range(len(self.shape)), key=lambda m: (self.shape[m] == 1, self._modes[m])))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the elements themselves: where they are wanted, the file may be another one."""
+        """Pickle the elements, as the file may be another one where they are unpickled."""
         return np.asarray, (self[:],)
 
     def into(self, target: NDArray[Any], look: Callable[[NDArray[Any]], object] | None = None) -> None:
-        """Copy them to a C-contiguous array, perhaps of another type, and look at them as they are.
+        """Copy the elements to a C-contiguous array, converting their type, and pass pieces of the originals to `look`.
 
-        They are `plain`, the array has their shape, and `slowest_first` are the modes as they come.
+        The elements must be `plain`, the array must have their shape, and their modes must be in the order
+        `slowest_first`.
         """
-        flat, done, own = target.reshape(-1), 0, target.dtype == self.dtype
+        flat, done, same_type = target.reshape(-1), 0, target.dtype == self.dtype
         width = (self.dtype if look is None else looked_at(self.dtype)).itemsize
         count = (PART if target.size * width <= PART else PIECE) // width
         for place in pieces(self._elements.shape, self._ranges, count):
             lengths = [each.stop - each.start for each in place]
             part = flat[done : done + math.prod(lengths)]
-            found = part if own else np.empty(part.size, self.dtype)
-            self._elements.read(place, found.reshape(lengths))
+            piece = part if same_type else np.empty(part.size, self.dtype)
+            self._elements.read(place, piece.reshape(lengths))
             if look is not None:
-                look(found)
-            if not own:
-                with np.errstate(over="ignore"):  # whoever wants them knows how large they may be
-                    np.copyto(part, found, casting="same_kind")
+                look(piece)
+            if not same_type:
+                with np.errstate(over="ignore"):  # the caller checks the range
+                    np.copyto(part, piece, casting="same_kind")
             done += part.size
 
     def within(self, place: slice | Place) -> Stored:
-        """Return a part of the elements, in the file still."""
-        given = place if isinstance(place, tuple) else (place,)
+        """Return a part of the elements without reading it."""
+        slices = place if isinstance(place, tuple) else (place,)
         ranges = list(self._ranges)
-        for axis, each in enumerate(given):
-            own, (begin, end, _) = self._modes[axis], each.indices(self.shape[axis])
-            first = self._ranges[own].start
-            ranges[own] = slice(first + begin, first + max(begin, end))
+        for axis, each in enumerate(slices):
+            stored_mode, (begin, end, _) = self._modes[axis], each.indices(self.shape[axis])
+            first = self._ranges[stored_mode].start
+            ranges[stored_mode] = slice(first + begin, first + max(begin, end))
         return Stored(self._elements, self._modes, tuple(ranges))
 
     def __getitem__(self, place: slice | Place) -> NDArray[Any]:
         part = self.within(place)
         if not math.prod(part.shape):
             return np.empty(part.shape, self.dtype)
-        found: NDArray[Any] = np.asarray(part._elements[part._ranges]).transpose(part._modes)
-        return found
+        elements: NDArray[Any] = np.asarray(part._elements[part._ranges]).transpose(part._modes)
+        return elements
 
 
 class DenseTensor(AsDense):
-    """A dense tensor: all elements, zeros among them.
+    """A dense tensor, with all elements including zeros.
 
     Parameters
     ----------
     array : array-like
-        Of 2 to 8 dimensions; of floating-point numbers, integers or bools, which are kept as they are and converted
-        when they are used. It is not copied if its modes lie in memory in any order without gaps (C, Fortran), and must
-        not change afterwards. An array on a GPU (CuPy's, PyTorch's) stays there where one process computes on it.
+        2 to 8 dimensions; floating-point numbers, integers or bools, which keep their type and are converted when they
+        are used. The array is not copied if its modes lie in memory without gaps, in any order (C, Fortran), and must
+        not change afterwards. An array on a GPU (CuPy, PyTorch) stays there if one process computes on that GPU.
     path : path, optional
-        The file that it is in, which errors name.
+        The file that contains the array, for error messages.
 
     Attributes
     ----------
     shape : tuple of int
+        Mode lengths.
     dtype : numpy.dtype
-        Of the elements as they are kept.
+        Type of the stored elements.
     modes : tuple of int
-        The modes in memory order: the one that varies slowest comes first. Modes of length 1 come last.
+        The modes in memory order: the slowest-varying first, modes of length 1 last.
     memory : array or Stored
-        The elements with modes in memory order: C-contiguous; or in a file that another library reads, or on a GPU.
-    on_gpu : GpuElements, or None
-        The elements that are in the current GPU's memory.
-    path : path, or None
-        The file that they are in.
+        The elements with modes in memory order: a C-contiguous array, or elements in a file or on a GPU.
+    on_gpu : GpuElements or None
+        The elements, if they are in the current GPU's memory.
+    path : path or None
+        The file that contains the elements.
 
     Raises
     ------
     InputError
-        If the order is not in 2..8, a mode has length 0, or elements are no real numbers.
+        If the order is not in 2..8, a mode has length 0, or elements are not real numbers.
     """
 
     kind: ClassVar[str] = "dense"
@@ -159,7 +161,7 @@ class DenseTensor(AsDense):
                 self.memory = self._ordered(_on_host(array), np.ascontiguousarray)
 
     def _ordered(self, array: Any, without_gaps: Callable[[Any], Any]) -> Any:
-        """Return an array with its modes in memory order; note what it is."""
+        """Return an array with its modes in memory order; set `shape`, `dtype` and `modes`."""
         self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype)
         check_elements(self.shape, self.dtype)
         steps = [(array.shape[m] == 1, -abs(array.strides[m]), m) for m in range(array.ndim)]
@@ -167,30 +169,32 @@ class DenseTensor(AsDense):
         memory = array.transpose(self.modes)
         if memory.flags.c_contiguous:
             return memory
-        # Steps of zero, backwards, or over others.
+        # Strides of zero, negative, or overlapping.
         self.modes = tuple(sorted(range(array.ndim), key=lambda m: (array.shape[m] == 1, m)))
         return without_gaps(array.transpose(self.modes))
 
     @classmethod
-    def of_sparse(cls, tensor: SparseTensor, room: int | None = None) -> DenseTensor:
-        """Return a sparse tensor with its zeros.
+    def of_sparse(cls, tensor: SparseTensor, available: int | None = None) -> DenseTensor:
+        """Return a sparse tensor with its zeros and labels.
 
         Parameters
         ----------
         tensor : SparseTensor
-            Its labels are kept.
-        room : int, optional
-            Bytes that it may need; `InputError` says if they are too few.
+            The sparse tensor.
+        available : int, optional
+            Available bytes. Raises `InputError` if they are too few.
         """
-        need = math.prod(tensor.shape) * tensor.values.dtype.itemsize
-        if room is not None and need > room:
+        needed = math.prod(tensor.shape) * tensor.values.dtype.itemsize
+        if available is not None and needed > available:
             shape = " x ".join(map(str, tensor.shape))
-            raise InputError(f"as a dense tensor, {shape} needs {need:,} bytes of host memory, {room:,} are there")
+            raise InputError(
+                f"as a dense tensor, {shape} needs {needed:,} bytes of host memory, {available:,} are available"
+            )
         array = np.zeros(tensor.shape, tensor.values.dtype)
         array[tuple(tensor.columns)] = tensor.values
-        found = cls(array)
-        found.labels = tensor.labels
-        return found
+        dense = cls(array)
+        dense.labels = tensor.labels
+        return dense
 
     @property
     def order(self) -> int:
@@ -204,13 +208,13 @@ class DenseTensor(AsDense):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the elements, as they are kept."""
+        """The size of the stored elements in bytes."""
         return self.size * self.dtype.itemsize
 
     def array(self) -> NDArray[Any]:
-        """Return the elements with the modes in their own order."""
-        found: NDArray[Any] = np.asarray(self.memory[:]).transpose(np.argsort(self.modes))
-        return found
+        """Return the elements with modes in their original order."""
+        elements: NDArray[Any] = np.asarray(self.memory[:]).transpose(np.argsort(self.modes))
+        return elements
 
     def norm(self) -> float:
         """Return the Frobenius norm, computed in double precision; raise `InputError` if an element is not finite."""
@@ -219,10 +223,10 @@ class DenseTensor(AsDense):
         return facts.norm()
 
     def facts(self, place: Place = (), threads: int | None = None) -> ElementStatistics:
-        """Return what is known of the elements in ranges of the first modes in memory order, by default of all."""
+        """Return statistics of the elements in ranges of the first modes in memory order, by default of all."""
         if self.on_gpu is not None and not place:
-            found: ElementStatistics = self.on_gpu.facts()
-            return found
+            statistics: ElementStatistics = self.on_gpu.facts()
+            return statistics
         count, run = BLOCK, 1
         if isinstance(self.memory, Stored):
             count, run = PIECE // looked_at(self.dtype).itemsize, RUN * PART // PIECE
@@ -232,15 +236,15 @@ class DenseTensor(AsDense):
         return joined(side_by_side(self._facts, runs, threads))
 
     def _facts(self, places: Sequence[Place]) -> ElementStatistics:
-        found = []
+        statistics = []
         for place in places:
             block = self.memory[place]
-            found.append(facts_of(block, place, self.memory.shape))
+            statistics.append(facts_of(block, place, self.memory.shape))
             forget(block)
-        return joined(found)
+        return joined(statistics)
 
     def check_finite(self, facts: ElementStatistics) -> None:
-        """Raise `InputError` if `facts` name an element that is not finite; the message says where it is."""
+        """Raise `InputError` if `facts` report an element that is not finite; the message contains its position."""
         if facts.bad < 0:
             return
         place = np.unravel_index(facts.bad, self.memory.shape)
@@ -249,9 +253,9 @@ class DenseTensor(AsDense):
         raise InputError(f"element {list(index)} is {value}: every element must be finite", path=self.path)
 
     def digest(self, place: Place = ()) -> int:
-        """Return the sum, modulo 2**64, of a hash of each element; see `facts`.
+        """Return the sum of a hash of each element, modulo 2**64; for `place` see `facts`.
 
-        The digests of parts add up. Equal tensors have equal ones, in whatever order their modes are in memory.
+        The digests of parts add up. Equal tensors have equal digests, whatever the order of their modes in memory.
         """
         total: int = 0
         steps = [math.prod(self.shape[m + 1 :]) for m in self.modes]
@@ -265,29 +269,31 @@ class DenseTensor(AsDense):
             forget(block)
             stir(hashes, numbers.reshape(-1))
             total += int(hashes.sum(dtype=np.uint64))
-        found: int = total & MASK
-        return found
+        result: int = total & MASK
+        return result
 
     def __repr__(self) -> str:
         return f"DenseTensor(shape={self.shape}, dtype={self.dtype})"
 
 
 def sparse_of(tensor: DenseTensor) -> SparseTensor:
-    """Return the nonzeros of a dense tensor; raise `InputError` if memory has no room for them."""
+    """Return the nonzeros of a dense tensor; raise `InputError` if memory is insufficient."""
     parts = list(pieces(tensor.memory.shape, (), BLOCK))
     count = sum(int(np.count_nonzero(tensor.memory[place])) for place in parts)
-    need, room = 2 * count * (4 * tensor.order + 8), psutil.virtual_memory().available
-    if need > room:
-        cause = f"{count:,} nonzeros of a dense tensor need {need:,} bytes of host memory, {room:,} are there"
+    needed, available = 2 * count * (4 * tensor.order + 8), psutil.virtual_memory().available
+    if needed > available:
+        cause = (
+            f"{count:,} nonzeros of a dense tensor need {needed:,} bytes of host memory, {available:,} are available"
+        )
         raise InputError(cause, path=tensor.path)
     columns, values, done = np.empty((tensor.order, count), np.int32), np.empty(count, tensor.dtype), 0
     for place in parts:
         block = tensor.memory[place]
-        found = np.nonzero(block)
-        part = slice(done, done + found[0].size)
-        for mode, ranges, indices in zip(tensor.modes, place, found, strict=True):
+        positions = np.nonzero(block)
+        part = slice(done, done + positions[0].size)
+        for mode, ranges, indices in zip(tensor.modes, place, positions, strict=True):
             columns[mode, part] = indices + ranges.start
-        values[part] = block[found]
+        values[part] = block[positions]
         forget(block)
         done = part.stop
     sparse = SparseTensor.from_columns(columns, values, tensor.shape, path=tensor.path)
@@ -296,16 +302,16 @@ def sparse_of(tensor: DenseTensor) -> SparseTensor:
 
 
 def forget(block: NDArray[Any] | Stored) -> None:
-    """Let go of the pages of a block that is mapped from a file: once read, they count as this process's memory.
+    """Release the pages of a block that is mapped from a file, which count as this process's memory once read.
 
-    The system may keep them as long as it has room, and reads them again if they are used again. Pages that are copied
-    when they are written (NumPy's mode "c") stay: what was written would be lost.
+    The system may keep them in its cache, and otherwise reads them again. Copy-on-write pages (NumPy's mode "c") are
+    not released, since their changes would be lost.
     """
     _advise(block, "MADV_DONTNEED")
 
 
 def expect(block: NDArray[Any] | Stored) -> None:
-    """Let the system begin to read a block that is mapped from a file, in large pieces."""
+    """Let the system start to read a block that is mapped from a file, in large pieces."""
     _advise(block, "MADV_WILLNEED")
 
 
@@ -322,7 +328,7 @@ def _advise(block: NDArray[Any] | Stored, advice: str) -> None:
 
 
 def pieces(shape: Sequence[int], place: Place, elements: int) -> Iterator[Place]:
-    """Yield where pieces of at most so many elements lie, in memory order, within ranges of the first modes."""
+    """Yield positions of pieces of at most `elements` elements, in memory order, within ranges of the first modes."""
     ranges = [*place, *(slice(0, n) for n in shape[len(place) :])]
     lengths = [each.stop - each.start for each in ranges]
     if not math.prod(lengths):
@@ -337,7 +343,7 @@ def pieces(shape: Sequence[int], place: Place, elements: int) -> Iterator[Place]
 
 
 def blocks(tensor: DenseTensor, mode: int, elements: int) -> Iterator[Place]:
-    """Yield where blocks of about so many elements lie in `memory`, cut along the mode of that place alone."""
+    """Yield the positions of blocks of about `elements` elements of `memory`, cut only along its mode `mode`."""
     length = tensor.memory.shape[mode]
     step = max(1, elements * length // tensor.size)
     for begin in range(0, length, step):
@@ -345,7 +351,7 @@ def blocks(tensor: DenseTensor, mode: int, elements: int) -> Iterator[Place]:
 
 
 def check_elements(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-    """Refuse a shape or a type that no dense tensor has."""
+    """Raise `InputError` for a shape or element type that dense tensors do not support."""
     if dtype.kind not in KINDS or dtype.itemsize > WIDEST:
         raise InputError(f"elements are {dtype}, expected real numbers of at most {8 * WIDEST} bits")
     check_order(len(shape))
@@ -355,24 +361,24 @@ def check_elements(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
 
 
 def _on_host(array: Any) -> NDArray[Any]:
-    """Return an array of NumPy's."""
+    """Return an array in host memory as a NumPy array."""
     if isinstance(array, np.ndarray):
         return array if isinstance(array, np.memmap) else np.asarray(array)
-    if hasattr(array, "detach"):  # torch
+    if hasattr(array, "detach"):  # PyTorch
         array = array.detach().cpu()
     try:
-        found = np.asanyarray(array)
+        host_array = np.asanyarray(array)
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"no array can be made of a {type(array).__name__}: {error}") from None
-    refuse_masked(found, "the array")  # as netCDF4's variables are
-    return unpacked(array, np.asarray(found))
+        raise InputError(f"cannot convert a {type(array).__name__} to an array: {error}") from None
+    refuse_masked(host_array, "the array")  # netCDF4's variables are
+    return unpacked(array, np.asarray(host_array))
 
 
 @contextmanager
 def _of(path: str | PathLike[str] | None) -> Iterator[None]:
-    """Name the file, if there is one, in errors of what is in it."""
+    """Add the file name, if there is one, to errors."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""A digest of a tensor, independent of the storage, order and distribution of its nonzeros."""
+"""A digest of a tensor that does not depend on the storage, order or distribution of its nonzeros."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from ..host.jit import jit
 from .columns import StoredColumn
 
-BLOCK = 1 << 20  # nonzeros hashed together
+BLOCK = 1 << 20  # nonzeros hashed at a time
 MASK = (1 << 64) - 1
 
 
 def digest(columns: Sequence[NDArray[np.int32] | StoredColumn], values: NDArray[np.floating] | StoredColumn) -> int:
-    """Return the sum, modulo 2**64, of a hash of each nonzero.
+    """Return the sum of a hash of each nonzero, modulo 2**64.
 
-    The digests of a tensor's parts add up, modulo 2**64, to that of the whole. Equal values in float32 and float64
-    hash alike.
+    The digests of a tensor's parts add up to that of the whole, modulo 2**64. Equal values in float32 and float64 have
+    equal hashes.
     """
     total = 0
     for begin in range(0, len(values), BLOCK):
@@ -33,7 +33,7 @@ def digest(columns: Sequence[NDArray[np.int32] | StoredColumn], values: NDArray[
 
 @jit
 def stir(hashes: NDArray[Any], column: NDArray[Any]) -> None:
-    """Mix an index into each hash by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Mix an index into each hash with the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     for p in range(hashes.size):
         h = hashes[p] + np.uint64(column[p]) + np.uint64(0x9E3779B97F4A7C15)
         h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

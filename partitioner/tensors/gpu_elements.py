@@ -1,4 +1,4 @@
-"""Elements of a dense tensor that are in a GPU's memory already: they stay there."""
+"""Elements of a dense tensor that are already in GPU memory, where they stay."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from numpy.typing import NDArray
 
 from .statistics import ElementStatistics
 
-LOOKED_AT = 1 << 26  # elements among which one that is not finite is looked for at a time
-REDUCED = 1 << 16  # elements that a block of threads reduces: CuPy has one block for each result
+SCANNED = 1 << 26  # elements scanned at a time for non-finite ones
+REDUCED = 1 << 16  # elements reduced by a thread block, as CuPy uses one block per result
 
 
 class GpuElements:
-    """An array on the current GPU, without gaps; parts of it are copied to the host, as those of a file.
+    """A contiguous array on the current GPU, of which parts can be copied to the host as from a file.
 
     Parameters
     ----------
     array : cupy.ndarray
-        With modes in memory order.
+        The array, with modes in memory order.
     """
 
     def __init__(self, array: Any) -> None:
         self.array, self.shape, self.dtype = array, array.shape, np.dtype(array.dtype)
 
     def __getitem__(self, place: Any) -> NDArray[Any]:
-        found: NDArray[Any] = cupy.asnumpy(self.array[place])
-        return found
+        elements: NDArray[Any] = cupy.asnumpy(self.array[place])
+        return elements
 
     def facts(self) -> ElementStatistics:
-        """Return what is known of all elements."""
+        """Return statistics of all elements."""
         flat = self.array.reshape(-1)
-        low, high = _reduced(cupy.min, cupy.min, flat), _reduced(cupy.max, cupy.max, flat)  # NaN, if there is one
+        low, high = _reduced(cupy.min, cupy.min, flat), _reduced(cupy.max, cupy.max, flat)  # NaN if any element is NaN
         largest = max(abs(low), abs(high))
         if not math.isfinite(low + high):
-            for begin in range(0, flat.size, LOOKED_AT):
-                finite = cupy.isfinite(flat[begin : begin + LOOKED_AT])
+            for begin in range(0, flat.size, SCANNED):
+                finite = cupy.isfinite(flat[begin : begin + SCANNED])
                 if not bool(finite.all()):
                     return ElementStatistics(0.0, 0.0, 0.0, 0.0, 0, begin + int(finite.argmin()))
         if not largest:
@@ -49,26 +49,26 @@ class GpuElements:
 
 
 def on_gpu(array: Any) -> Any:
-    """Return an array of any library on a GPU as CuPy's, where it is."""
+    """Return an array on a GPU of any library as a CuPy array without copying it."""
     return cupy.asarray(array.detach() if hasattr(array, "detach") else array)
 
 
 def without_gaps(array: Any) -> Any:
-    """Return an array whose last mode varies fastest: a copy, if it is not like that."""
+    """Return a C-contiguous array, copied if necessary."""
     return cupy.ascontiguousarray(array)
 
 
-def _reduced(each: Any, together: Any, flat: Any, *given: float) -> float:
-    """Return what a reduction makes of all elements, from what it makes of parts of them."""
-    whole = flat.size // REDUCED * REDUCED
-    parts = [each(flat[:whole].reshape(-1, REDUCED), *given, axis=1)] if whole else []
-    parts += [each(flat[whole:].reshape(1, -1), *given, axis=1)] if whole < flat.size else []
+def _reduced(each: Any, together: Any, flat: Any, *arguments: float) -> float:
+    """Return the reduction of all elements: `each` reduces parts, and `together` their results."""
+    aligned = flat.size // REDUCED * REDUCED
+    parts = [each(flat[:aligned].reshape(-1, REDUCED), *arguments, axis=1)] if aligned else []
+    parts += [each(flat[aligned:].reshape(1, -1), *arguments, axis=1)] if aligned < flat.size else []
     return float(together(cupy.concatenate(parts)).get())
 
 
 @cache
 def _sums() -> tuple[Any, ...]:
-    """Return what adds up squares of elements and of rounded ones, over the largest, and counts what is not 0."""
+    """Return kernels for the scaled sums of squares of elements and of rounded elements, and the number of nonzeros."""
     exact, rounded = "(double)x / largest", "(double)(float)x / largest"
     terms = {
         "squares": f"({exact}) * ({exact})",

@@ -1,7 +1,7 @@
-"""Labels: what the indices of each mode stand for, one array a mode.
+"""Labels of indices: one array per mode.
 
-Numbers, truth values, dates, times and durations are plain arrays; strings are NumPy's `StringDType`. A label that is
-missing is NaN, NaT or None. In files strings are UTF-8 bytes and offsets, as in Arrow: nothing is ever unpickled.
+Numbers, bools, dates, times and durations are plain arrays; strings are NumPy's `StringDType`. A missing label is NaN,
+NaT or None. In files, strings are UTF-8 bytes and offsets, as in Arrow, so nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import InputError
 
 TEXT = np.dtypes.StringDType(na_object=None)
-KINDS = "biufMmT"  # truth values, numbers, times, durations, strings
+KINDS = "biufMmT"  # bools, numbers, times, durations, strings
 OFFSETS, MISSING = "offsets", "missing"
 BYTES = np.dtype(np.uint8)
 INT64 = np.dtype(np.int64)
 
 
 class TableQuery(NamedTuple):
-    """How a table was read, beside its keys: a model reads further tables in the same way.
+    """How a table was read, in addition to its keys. Further tables are read for a model in the same way.
 
     Attributes
     ----------
     value : str or None
-        The SQL expression that was summed, or an aggregate; None: rows were counted.
+        SQL expression that was summed, or an aggregate; None if rows were counted.
     where : str or None
-        The SQL condition of the rows that were read; None: all.
+        SQL condition that selected rows; None if all rows were read.
     missing : {"drop", "keep"}
-        What became of rows that lack a key.
+        Treatment of rows without a key.
     """
 
     value: str | None = None
@@ -42,16 +42,16 @@ class TableQuery(NamedTuple):
 
 
 class Labels(tuple[NDArray[Any], ...]):
-    """For each mode, what its indices stand for: a tuple of arrays.
+    """Labels of the indices of each mode: a tuple of arrays.
 
     Parameters
     ----------
     arrays : sequence of (I_n,) arrays
         Numbers, dates, times, durations, or strings in NumPy's StringDType.
     names : sequence of str, optional
-        What each mode is: a column of a table, or an expression over its columns.
+        Name of each mode: a table column, or an expression of columns.
     query : TableQuery, optional
-        How the table was read, if the labels are those of a table.
+        How the table was read, if the labels come from a table.
     """
 
     names: tuple[str, ...] | None
@@ -69,33 +69,33 @@ class Labels(tuple[NDArray[Any], ...]):
         return type(self), (tuple(self), self.names, self.query)
 
     @classmethod
-    def of(cls, given: Iterable[ArrayLike] | None, shape: Sequence[int]) -> Labels | None:
-        """Return labels as they are kept; raise `InputError` if they are not one for each index of each mode."""
-        if given is None:
+    def of(cls, labels: Iterable[ArrayLike] | None, shape: Sequence[int]) -> Labels | None:
+        """Return labels in canonical form; raise `InputError` unless each index of each mode has one."""
+        if labels is None:
             return None
-        arrays = [as_labels(each) for each in given]
+        arrays = [as_labels(each) for each in labels]
         if [each.shape for each in arrays] != [(length,) for length in shape]:
-            raise InputError(f"labels of shapes {[each.shape for each in arrays]} for modes of {tuple(shape)} indices")
-        return cls(arrays, getattr(given, "names", None), getattr(given, "query", None))
+            raise InputError(f"labels of shapes {[each.shape for each in arrays]} for a tensor of shape {tuple(shape)}")
+        return cls(arrays, getattr(labels, "names", None), getattr(labels, "query", None))
 
     def replaced(self, arrays: Iterable[NDArray[Any]]) -> Labels:
         """Return other labels with the same names and query."""
         return Labels(arrays, self.names, self.query)
 
     def taken(self, used: Iterable[NDArray[np.integer[Any]]]) -> Labels:
-        """Return the labels of some indices of each mode."""
+        """Return the labels of selected indices of each mode."""
         return self.replaced(known[indices] for known, indices in zip(self, used, strict=True))
 
     def checksum(self) -> int:
-        """Return a number that tells these labels from others."""
+        """Return a CRC-32 checksum of the labels."""
         data = b"".join(part.tobytes() for each in self for part in to_parts(each).values())
         return zlib.crc32(data)
 
 
 class Labelled:
-    """What has a shape, and labels of its indices."""
+    """An object with a shape and optional labels of its indices."""
 
-    if TYPE_CHECKING:  # an attribute of some, a property of others
+    if TYPE_CHECKING:  # some subclasses have an attribute, others a property
 
         @property
         def shape(self) -> tuple[int, ...]:
@@ -105,38 +105,38 @@ class Labelled:
 
     @property
     def labels(self) -> Labels | None:
-        """What the indices stand for, one array a mode; may be set to sequences of numbers, times or strings."""
+        """Labels of the indices, one array per mode, or None. Assign sequences of numbers, times or strings."""
         return self._labels
 
     @labels.setter
-    def labels(self, given: Iterable[ArrayLike] | None) -> None:
-        self._labels = Labels.of(given, self.shape)
+    def labels(self, labels: Iterable[ArrayLike] | None) -> None:
+        self._labels = Labels.of(labels, self.shape)
 
     def labelled(self, labels: Iterable[ArrayLike] | None) -> Self:
-        """Give this tensor, in place, labels of its indices.
+        """Set the labels of this tensor in place.
 
         Parameters
         ----------
         labels : sequence of (I_n,) arrays, or None
-            One a mode. `InputError` says if there are too few or too many.
+            One array per mode. Raises `InputError` if their number or lengths do not match the shape.
 
         Returns
         -------
         the tensor
-            Not a copy.
+            The same object, not a copy.
         """
         self.labels = labels
         return self
 
 
 def mode_names(labels: Labels | None, order: int) -> Sequence[str]:
-    """Return what each mode is: its key of a table, or its number."""
+    """Return the name of each mode: its table key, or "mode N"."""
     return (labels.names if labels is not None else None) or [f"mode {mode}" for mode in range(order)]
 
 
-def as_labels(given: ArrayLike) -> NDArray[Any]:
-    """Return the labels of a mode as they are kept; raise `InputError` if they are of no such kind."""
-    array = np.asarray(given)
+def as_labels(labels: ArrayLike) -> NDArray[Any]:
+    """Return the labels of a mode in canonical form; raise `InputError` if their type is not supported."""
+    array = np.asarray(labels)
     if array.dtype.kind in "OU":
         try:
             return array.astype(TEXT)
@@ -148,7 +148,7 @@ def as_labels(given: ArrayLike) -> NDArray[Any]:
 
 
 def plain_times(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return times as dates, or in seconds, where nothing is lost: they are easier to read."""
+    """Return times as dates or in seconds, if that is exact."""
     for unit in ("M8[D]", "M8[s]"):
         if np.array_equal(labels.astype(unit), labels, equal_nan=True):
             return labels.astype(unit)
@@ -156,7 +156,7 @@ def plain_times(labels: NDArray[Any]) -> NDArray[Any]:
 
 
 def to_parts(array: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """Return plain arrays that hold some labels, by what they are: "" for the numbers, or the bytes of strings."""
+    """Return plain arrays that represent labels: "" for the numbers or the bytes of strings, offsets, missing ones."""
     if array.dtype.kind != "T":
         return {"": array}
     texts = [b"" if each is None else each.encode() for each in array.tolist()]
@@ -168,7 +168,7 @@ def to_parts(array: NDArray[Any]) -> dict[str, NDArray[Any]]:
 
 
 def of_parts(parts: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """Return labels from plain arrays; raise `ValueError` if these cannot be of `to_parts`."""
+    """Return labels from the arrays of `to_parts`; raise `ValueError` if they are invalid."""
     data = parts[""]
     if data.ndim != 1 or data.dtype.kind not in KINDS:
         raise ValueError(f"labels are {data.dtype} of {data.ndim} dimensions")
@@ -183,34 +183,34 @@ def of_parts(parts: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         raise ValueError("offsets of text labels are not ascending")
     text, ends = data.tobytes(), offsets.tolist()
     absent = set(missing.tolist())
-    found = (None if at in absent else text[begin:end].decode() for at, (begin, end) in enumerate(pairwise(ends)))
-    labels: NDArray[Any] = np.array(list(found), TEXT)
+    strings = (None if at in absent else text[begin:end].decode() for at, (begin, end) in enumerate(pairwise(ends)))
+    labels: NDArray[Any] = np.array(list(strings), TEXT)
     return labels
 
 
 def named(labels: Labels | None) -> dict[str, NDArray[Any]]:
-    """Return labels as plain arrays, by the names that these have in an archive."""
+    """Return labels as plain arrays by their names in an archive."""
     if labels is None:
         return {}
-    found = dict[str, NDArray[Any]]()
+    arrays = dict[str, NDArray[Any]]()
     for mode, each in enumerate(labels):
-        found |= {"_".join(filter(None, ("labels", str(mode), what))): part for what, part in to_parts(each).items()}
+        arrays |= {"_".join(filter(None, ("labels", str(mode), what))): part for what, part in to_parts(each).items()}
     for name, texts in (("names", labels.names), ("query", labels.query)):
         if texts is not None:
             parts = to_parts(np.array(texts, TEXT))
-            found |= {"_".join(filter(None, (name, what))): part for what, part in parts.items()}
-    return found
+            arrays |= {"_".join(filter(None, (name, what))): part for what, part in parts.items()}
+    return arrays
 
 
 def find(arrays: Mapping[str, NDArray[Any]], order: int) -> Labels | None:
-    """Return the labels in an archive, as `named` calls them, None if it has none.
+    """Return the labels in an archive that `named` wrote, or None if there are none.
 
     Raises
     ------
     KeyError
         If the labels of a mode are missing.
     ValueError
-        If arrays by these names are no labels.
+        If the arrays are not labels.
     """
     if "labels_0" not in arrays:
         return None
@@ -219,11 +219,11 @@ def find(arrays: Mapping[str, NDArray[Any]], order: int) -> Labels | None:
     return Labels(each, names, None if query is None else query_of(query))
 
 
-def query_of(given: Sequence[Any]) -> TableQuery:
-    """Return a query from a file; raise `ValueError` if it is none."""
-    query = TableQuery(*given) if len(given) == len(TableQuery._fields) else TableQuery(missing="")
+def query_of(fields: Sequence[Any]) -> TableQuery:
+    """Return the query stored in a file; raise `ValueError` if it is invalid."""
+    query = TableQuery(*fields) if len(fields) == len(TableQuery._fields) else TableQuery(missing="")
     if query.missing not in ("drop", "keep") or not all(isinstance(each, (str, type(None))) for each in query):
-        raise ValueError("no query of a table")
+        raise ValueError("not the query of a table")
     return query
 
 

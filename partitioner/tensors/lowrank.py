@@ -1,4 +1,4 @@
-"""Models of any library: weights or a core, and factor matrices. None of these libraries is imported for it."""
+"""CP and Tucker models of any library: weights or a core, and factor matrices. No other library is imported."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from ..errors import InputError
 from .sparse import refuse_masked
 
 Parts = tuple[NDArray[Any] | None, list[NDArray[Any]]]
-"""Weights (R,), a core of as many modes as there are matrices, or None; and the matrices."""
+"""Weights (R,), or a core with one mode per matrix, or None; and the factor matrices."""
 
 
-def on_host(given: Any) -> NDArray[Any]:
-    """Return an array of NumPy's; of one that PyTorch or CuPy holds, a copy in the host's memory."""
-    if hasattr(given, "detach"):
-        given = given.detach().cpu()
-    found: NDArray[Any] = np.asarray(given.get() if hasattr(given, "__cuda_array_interface__") else given)
-    return found
+def on_host(array: Any) -> NDArray[Any]:
+    """Return an array as a NumPy array, copied to host memory if PyTorch or CuPy holds it on a GPU."""
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+    host_array: NDArray[Any] = np.asarray(array.get() if hasattr(array, "__cuda_array_interface__") else array)
+    return host_array
 
 
-def parts_of(given: Any) -> Parts | None:
-    """Return what a model of any library is made of; None if it is none.
+def parts_of(model: Any) -> Parts | None:
+    """Return the parts of a model of any library, or None if the object is not a model.
 
-    A model is an object with `weights` or `core`, and `factors` (amped, TensorLy) or `factor_matrices` (pyttb); or a
-    pair of such, as TensorLy has it: weights or a core, or None, and a list of matrices.
+    A model is an object with `weights` or `core`, and `factors` (amped, TensorLy) or `factor_matrices` (pyttb); or, as
+    in TensorLy, a pair of weights, a core or None, and a list of matrices.
     """
-    factors = getattr(given, "factors", getattr(given, "factor_matrices", None))
-    if factors is not None and hasattr(given, "weights"):
-        return _parts(given.weights, factors)
-    if factors is not None and hasattr(given, "core"):
-        return _parts(_core(given.core), factors)
-    pair = isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[1], (tuple, list))
-    if pair and len(given[1]) > 1 and all(np.ndim(each) == 2 for each in given[1]):
-        return _parts(*given)
+    factors = getattr(model, "factors", getattr(model, "factor_matrices", None))
+    if factors is not None and hasattr(model, "weights"):
+        return _parts(model.weights, factors)
+    if factors is not None and hasattr(model, "core"):
+        return _parts(_core(model.core), factors)
+    pair = isinstance(model, (tuple, list)) and len(model) == 2 and isinstance(model[1], (tuple, list))
+    if pair and len(model[1]) > 1 and all(np.ndim(each) == 2 for each in model[1]):
+        return _parts(*model)
     return None
 
 
 def _core(core: Any) -> Any:
-    """Return the elements of a core: pyttb has tensors of its own."""
+    """Return the elements of a core, which in pyttb is a tensor object."""
     return (core.full() if hasattr(core, "subs") else core).data if hasattr(core, "mttkrp") else core
 
 
@@ -51,22 +51,22 @@ def _parts(head: Any, factors: Any) -> Parts:
     for number, each in enumerate(factors):
         refuse_masked(each, f"factor matrix {number}")
     matrices = [on_host(each) for each in factors]
-    found = None if head is None else on_host(head)
-    if found is not None:
+    weights = None if head is None else on_host(head)
+    if weights is not None:
         columns = [each.shape[1] for each in matrices if each.ndim == 2]
-        if found.shape not in (tuple(columns), tuple(columns[:1])):
+        if weights.shape not in (tuple(columns), tuple(columns[:1])):
             shapes = [each.shape for each in matrices]
-            raise InputError(f"matrices of shapes {shapes} do not go with {_kind(found)} of shape {found.shape}")
-    return found, matrices
+            raise InputError(f"matrices of shapes {shapes} do not match {_kind(weights)} of shape {weights.shape}")
+    return weights, matrices
 
 
 def _kind(head: NDArray[Any]) -> str:
     return "weights" if head.ndim == 1 else "a core"
 
 
-def factors_of(given: Any) -> list[NDArray[Any]] | None:
-    """Return the factor matrices of a model of any library, its weights in the first one; None if it is none."""
-    parts = parts_of(given)
+def factors_of(model: Any) -> list[NDArray[Any]] | None:
+    """Return the factor matrices of a model of any library, the first one weighted; None if it is not a model."""
+    parts = parts_of(model)
     if parts is None:
         return None
     head, matrices = parts
@@ -76,19 +76,19 @@ def factors_of(given: Any) -> list[NDArray[Any]] | None:
 
 
 def full(head: NDArray[Any] | None, matrices: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
-    """Return the dense tensor that a model stands for; refuse one that memory has no room for."""
+    """Return the dense tensor of a model; raise `InputError` if memory is insufficient."""
     shape, columns = tuple(len(each) for each in matrices), matrices[0].shape[1]
     last = int(np.argmax(shape))
-    need = 8 * math.prod(shape) * (1 + columns / shape[last])
-    if need > (room := psutil.virtual_memory().available):
-        told = f"as a dense tensor, this model of {' x '.join(map(str, shape))}"
-        raise InputError(f"{told} needs {need:,.0f} bytes of host memory, {room:,} are there")
+    needed = 8 * math.prod(shape) * (1 + columns / shape[last])
+    if needed > (available := psutil.virtual_memory().available):
+        model = f"as a dense tensor, this model of {' x '.join(map(str, shape))}"
+        raise InputError(f"{model} needs {needed:,.0f} bytes of host memory, {available:,} are available")
     wide = [each.astype(np.float64, copy=False) for each in matrices]
     if head is not None and head.ndim > 1:
-        found: NDArray[np.float64] = head.astype(np.float64, copy=False)
+        tensor: NDArray[np.float64] = head.astype(np.float64, copy=False)
         for each in wide:
-            found = np.tensordot(found, each, (0, 1))  # the next mode comes first
-        return found
+            tensor = np.tensordot(tensor, each, (0, 1))  # moves the next mode to the front
+        return tensor
     rows = np.ones((1, columns)) if head is None else head[None, :].astype(np.float64)
     for mode, each in enumerate(wide):
         if mode != last:

@@ -1,7 +1,7 @@
-"""Elements of an ``.npy`` file, which are read where they are used: any number of threads may do so at once.
+"""Elements of an ``.npy`` file, read on demand by any number of threads in parallel.
 
-They are read, not mapped: so a file that is cut short meanwhile is an error, and not the end of the process, and what
-was read is no memory of this process.
+The file is read, not mapped: truncating it causes an error instead of killing the process, and data that was read does
+not count as memory of the process.
 """
 
 from __future__ import annotations
@@ -18,44 +18,46 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 
-PART = 8 << 20  # bytes that a thread reads at once: Python's threads wait for each other at each step they make
-PIECE = 4 << 20  # bytes, of a longer part, that it reads, looks at and converts together
-RUN = 4  # parts, at most, that follow each other and that one thread reads
-READERS = 16  # threads that read, at least: a disk wants more requests at a time than there may be cores
+PART = 8 << 20  # bytes per read of a thread; large, as each step needs the GIL
+PIECE = 4 << 20  # bytes of a part that are read, scanned and converted at a time
+RUN = 4  # maximum number of consecutive parts that one thread reads
+READERS = 16  # minimum number of reading threads, as disks need many requests in flight
 HANDLES = 2 * READERS
-SHORT = 1 << 14  # bytes that follow each other in the file: fewer are read with what lies between them
-BAND = 1 << 22  # bytes that are read so at once
+SHORT = 1 << 14  # contiguous bytes; shorter stretches are read together with the gaps between them
+BAND = 1 << 22  # bytes per such read
 
 
 class FileElements:
-    """An array in a file, in C order, of which ranges of all modes are read. See `Stored`.
+    """An array in a file, in C order, of which ranges of all modes can be read. See `Stored`.
 
     Parameters
     ----------
     file : binary file
-        May be closed afterwards.
+        Open file; may be closed afterwards.
     begin : int
-        The byte where elements begin.
+        Offset of the first element in bytes.
     shape : tuple of int
+        Shape of the array.
     dtype : dtype
+        Type of the elements.
     path : path
-        The file's name, for errors.
+        Name of the file, for error messages.
     """
 
     def __init__(self, file: IO[bytes], begin: int, shape: tuple[int, ...], dtype: np.dtype[Any], path: Any) -> None:
         self.shape, self.dtype, self._begin, self._path = shape, dtype, begin, path
         self._handles, self._lock = [os.dup(file.fileno())], Lock()
-        self._free = {self._handles[0]: 0}  # those that nobody reads from: where they stopped, the first one first
+        self._free = {self._handles[0]: 0}  # unused handles, and where the last read ended
         weakref.finalize(self, _close, self._handles)
         self._written = os.fstat(self._handles[0]).st_mtime_ns
 
     def __getitem__(self, ranges: tuple[slice, ...]) -> NDArray[Any]:
-        found = np.empty([each.stop - each.start for each in ranges], self.dtype)
-        self.read(ranges, found)
-        return found
+        elements = np.empty([each.stop - each.start for each in ranges], self.dtype)
+        self.read(ranges, elements)
+        return elements
 
     def read(self, ranges: tuple[slice, ...], out: NDArray[Any]) -> None:
-        """Read ranges of all modes into a C-contiguous array of their lengths; raise `InputError` if they are gone."""
+        """Read ranges of all modes into a C-contiguous array of that shape; raise `InputError` if reading fails."""
         lengths = out.shape
         along = self._along(lengths)
         step = self.dtype.itemsize * math.prod(self.shape[along:])
@@ -67,17 +69,17 @@ class FileElements:
             self._fill(out[indices], self._byte([*place, ranges[along].start]))
 
     def _along(self, lengths: Sequence[int]) -> int:
-        """Return the first mode within which wanted elements follow one another in the file without gaps."""
-        whole = [given == own for given, own in zip(lengths, self.shape, strict=True)]
+        """Return the first mode from which on the requested elements are contiguous in the file."""
+        whole = [length == full for length, full in zip(lengths, self.shape, strict=True)]
         return next(mode for mode in range(len(whole)) if all(whole[mode + 1 :]))
 
     def _byte(self, place: Sequence[int]) -> int:
-        """Return where in the file the first element is that has these indices of the first modes."""
+        """Return the file offset of the first element with these indices of the first modes."""
         steps = (math.prod(self.shape[m + 1 :]) for m in range(len(place)))
         return self._begin + self.dtype.itemsize * sum(at * step for at, step in zip(place, steps, strict=True))
 
     def _read_bands(self, ranges: tuple[slice, ...], out: NDArray[Any], along: int, step: int) -> None:
-        """Read all that lies between the first and the last element, and take what is wanted."""
+        """Read everything between the first and the last element, and copy the requested elements."""
         last, rows = ranges[along - 1], BAND // step
         for indices in np.ndindex(*out.shape[: along - 1]):
             place = [r.start + at for r, at in zip(ranges, indices, strict=False)]
@@ -88,12 +90,12 @@ class FileElements:
                 out[indices][begin - last.start : end - last.start] = band[:, ranges[along]]
 
     def _fill(self, out: NDArray[Any], at: int) -> None:
-        """Read elements that follow each other, from a byte on."""
-        room = out.reshape(-1).view(np.uint8).data
-        end, handle = at + len(room), -1
+        """Read contiguous elements from a byte offset."""
+        buffer = out.reshape(-1).view(np.uint8).data
+        end, handle = at + len(buffer), -1
         try:
-            handle = self._taken(at)
-            while at < end and (count := os.preadv(handle, [room[at - end :]], at)):
+            handle = self._acquire(at)
+            while at < end and (count := os.preadv(handle, [buffer[at - end :]], at)):
                 at += count
             self._check_unchanged(handle, short=at < end)
         except OSError as error:
@@ -104,26 +106,26 @@ class FileElements:
                     self._free[handle] = at
 
     def _check_unchanged(self, handle: int, short: bool) -> None:
-        """Raise `InputError` if the file is too short, or was written to: other passes have read other elements."""
-        now, whole = os.fstat(handle), self._begin + self.dtype.itemsize * math.prod(self.shape)
-        if short or now.st_size < whole:
-            cause = f"truncated while it was read: it had at least {whole:,} bytes, and has {now.st_size:,} now"
+        """Raise `InputError` if the file is too short or was modified since it was opened."""
+        status, expected = os.fstat(handle), self._begin + self.dtype.itemsize * math.prod(self.shape)
+        if short or status.st_size < expected:
+            cause = f"truncated while it was read: it had at least {expected:,} bytes, and has {status.st_size:,} now"
             raise InputError(cause, path=self._path)
-        if now.st_mtime_ns != self._written:
+        if status.st_mtime_ns != self._written:
             raise InputError("changed while it was read", path=self._path)
 
-    def _taken(self, at: int) -> int:
-        """Return a handle for reading from a byte on: the one that stopped there, else a new one, or one used before.
+    def _acquire(self, at: int) -> int:
+        """Return a handle to read at an offset: one whose last read ended there, or a new one, or any unused one.
 
-        What the system reads ahead follows from what was read through a handle. So each thread that reads parts that
-        follow each other has one for itself, and the disk is at work while the thread looks at a part.
+        The system's read-ahead depends on the reads through a handle. With one handle per thread that reads consecutive
+        parts, the disk reads ahead while the thread scans a part.
         """
         with self._lock:
-            handle = next((each for each, stopped in self._free.items() if stopped == at), None)
+            handle = next((each for each, end in self._free.items() if end == at), None)
             if handle is None and (len(self._handles) < HANDLES or not self._free):
                 try:
                     return self._opened()
-                except OSError:  # the process may open no more
+                except OSError:  # too many open files
                     if not self._free:
                         raise
             handle = next(iter(self._free)) if handle is None else handle
@@ -132,9 +134,9 @@ class FileElements:
 
     def _opened(self) -> int:
         try:
-            name = f"/proc/self/fd/{self._handles[0]}"  # whatever it is called now
+            name = f"/proc/self/fd/{self._handles[0]}"  # even if it was renamed
             handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # there is no such folder, or the file may no longer be opened
+        except OSError:  # no /proc, or no permission
             handle = os.dup(self._handles[0])
         self._handles.append(handle)
         return handle

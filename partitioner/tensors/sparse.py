@@ -27,7 +27,7 @@ MIN_ORDER = 2
 MAX_ORDER = 8
 MAX_MODE_LENGTH = 2**31 - 1
 BLOCK = 1 << 20  # values processed together
-LATER = 1 << 20  # nonzeros from which sorting waits until they are asked for: a GPU may do it first
+LATER = 1 << 20  # nonzeros from which on sorting is deferred, as a GPU may do it
 FINEST_GRAIN = 8  # binary digits after the point
 
 
@@ -37,9 +37,9 @@ class ValueRange(NamedTuple):
     Attributes
     ----------
     low, high : float
-        The smallest and the largest value.
+        Lowest and highest value.
     grain : float
-        The largest power of two, from 1 down to 2**-8, of which all values are multiples; 0 if there is none.
+        Largest power of two, from 1 down to 2**-8, of which all values are multiples; 0 if there is none.
     """
 
     low: float
@@ -52,55 +52,57 @@ class ValueRange(NamedTuple):
         return max(abs(self.low), abs(self.high))
 
     def exact_in(self, dtype: np.dtype[Any]) -> bool:
-        """Return whether values are surely not rounded in this type: multiples of the grain with few enough digits."""
+        """Return whether values are certainly exact in `dtype`: multiples of the grain with few enough digits."""
         return dtype == np.float64 or 0 < self.largest <= self.grain * 2.0 ** (np.finfo(dtype).nmant + 1)
 
 
-Hear = Callable[[int, Callable[[], ValueRange]], None]
-"""Called with the number of duplicates that were merged, and what returns bounds on the values."""
+MergeCallback = Callable[[int, Callable[[], ValueRange]], None]
+"""Called with the number of merged duplicates, and a function that returns bounds on the values."""
 
 
 class SparseTensor(AsArray):
     """A sparse tensor: the indices and values of its nonzeros.
 
-    Nonzeros are kept in lexicographic order of their indices, each coordinate once and no value zero: duplicates are
-    summed and zeros dropped, and counted. A million nonzeros or more are sorted when they are first asked for, as
-    `cp_als` and `mttkrp` sort them on a GPU if there is one; other things are checked on construction in any case.
+    Nonzeros are stored in lexicographic order of their indices. Duplicates are summed and zeros dropped, and both are
+    counted. A million nonzeros or more are sorted at the first use, since `cp_als` and `mttkrp` can sort them on a GPU;
+    everything else is checked on construction.
 
     Parameters
     ----------
     indices : (nnz, order) array-like of int
-        Coordinates, counted from 0.
+        Indices, counted from 0.
     values : (nnz,) array-like of float
-        Values; kept in float32 when given so, otherwise float64.
+        Values; float32 is kept, other types are converted to float64.
     shape : sequence of int, optional
         Mode lengths; by default one more than the highest index of each mode.
 
     Attributes
     ----------
     columns : (order, nnz) int32 array
-        The indices, one contiguous row for each mode.
+        The indices, one contiguous row per mode.
     values : (nnz,) float32 or float64 array
+        The values.
     shape : tuple of int
+        Mode lengths.
     duplicates, zeros : int
-        How many nonzeros were merged into an equal coordinate, and how many coordinates summed to zero.
+        Number of nonzeros merged with an earlier one of equal indices, and of sums of zero that were dropped.
     labels : tuple of (I_n,) arrays, or None
-        What the indices stand for: of a table, values of its keys; after `compacted`, what they were before. May be
-        set, to one sequence of numbers, times or strings a mode.
+        Labels of the indices: values of table keys, or after `compacted` the original indices. Can be set to one
+        sequence of numbers, times or strings per mode.
     build_bytes : int
-        Peak memory of its construction.
+        Peak memory of the construction in bytes.
 
     Raises
     ------
     InputError
-        If the order is not in 2..8, there is no nonzero, an index lies outside `shape`,
-        a mode is longer than 2**31 - 1, or a value is not finite. Also, when nonzeros are sorted, if duplicates sum
-        past the largest number or all to zero.
+        If the order is not in 2..8, there is no nonzero, an index lies outside `shape`, a mode is longer than 2**31 -
+        1, or a value is not finite. Also, when nonzeros are sorted, if a sum of duplicates overflows or all sums are
+        zero.
     """
 
     _path: str | PathLike[str] | None = None
-    _fault: InputError | None = None  # of the sums of duplicates, whose memory was the nonzeros'
-    _hear: Hear | None = None
+    _merge_error: InputError | None = None  # error when duplicates were summed in place
+    _on_merged: MergeCallback | None = None
 
     kind: ClassVar[str] = "sparse"
 
@@ -122,9 +124,9 @@ class SparseTensor(AsArray):
         path: str | PathLike[str] | None = None,
         sort: Sort = sort_nonzeros,
     ) -> SparseTensor:
-        """Build from (order, nnz) columns, without a copy if they are int32 and sorted already.
+        """Create a tensor from (order, nnz) columns, without a copy if they are int32 and sorted.
 
-        Takes ownership: the arrays are sorted in place and must not change afterwards. Errors name `path`.
+        Takes ownership: the arrays may be sorted in place and must not change afterwards. Errors name `path`.
         """
         tensor = cls.__new__(cls)
         tensor._path = path
@@ -137,67 +139,67 @@ class SparseTensor(AsArray):
     def _fill(
         self, columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None, sort: Sort, owned: bool
     ) -> None:
-        """Check and take nonzeros; copy them unless they are `owned`, as the caller may change its arrays later."""
+        """Check and store nonzeros. They are copied unless `owned`, since the caller may change its arrays later."""
         refuse_masked(columns, "indices")
         refuse_masked(values, "values")
         _check_kinds(columns, values)
         narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         self._columns, self._values = room_for(columns, np.dtype(np.int32), owned), room_for(values, narrow, owned)
-        found = take((columns, values), (self._columns, self._values))
-        if not found.finite:
+        counts = take((columns, values), (self._columns, self._values))
+        if not counts.finite:
             at = int(np.argmin(np.isfinite(self._values)))
-            why = "too large for a double" if np.isfinite(values[at]) else "not finite"
-            raise InputError(f"value of nonzero {at} is {why}")
-        self.shape = _checked_shape(found, shape)
-        self._sort, self._ordered, self._repaired = sort, False, (0, 0)
-        given = 0 if not owned or self._columns is columns else columns.nbytes  # the caller holds the original
-        self._build_bytes = self._columns.nbytes + self._values.nbytes + given
+            reason = "too large for a double" if np.isfinite(values[at]) else "not finite"
+            raise InputError(f"value of nonzero {at} is {reason}")
+        self.shape = _checked_shape(counts, shape)
+        self._sort, self._ordered, self._merge_counts = sort, False, (0, 0)
+        original = 0 if not owned or self._columns is columns else columns.nbytes  # the caller still has the original
+        self._build_bytes = self._columns.nbytes + self._values.nbytes + original
         if values.size < LATER:
             self._settle()
 
     def _settle(self) -> None:
-        """Bring the nonzeros in order if they are not: once."""
-        if self._fault is not None:
-            raise self._fault
+        """Sort and merge the nonzeros, once."""
+        if self._merge_error is not None:
+            raise self._merge_error
         if self._ordered:
             return
         if not (strictly_increasing(self._columns) and np.all(self._values)):
             columns, values = self._columns, self._values
             writable = columns.flags.writeable and values.flags.writeable
-            done = self._sort(columns, values, range(self.order), self.shape, merge=True, overwrite=writable)
+            merged = self._sort(columns, values, range(self.order), self.shape, merge=True, overwrite=writable)
             try:
-                check_merged(done.values.size, bool(np.all(np.isfinite(done.values))))
+                check_merged(merged.values.size, bool(np.all(np.isfinite(merged.values))))
             except InputError as error:
-                self._fault = InputError(error.cause, path=self._path)
-                raise self._fault from None
-            self._columns, self._values, room, *repaired = done
-            self._repaired = repaired[0], repaired[1]
-            self._build_bytes += room + (0 if writable else columns.nbytes + values.nbytes)
+                self._merge_error = InputError(error.cause, path=self._path)
+                raise self._merge_error from None
+            self._columns, self._values, scratch, *repaired = merged
+            self._merge_counts = repaired[0], repaired[1]
+            self._build_bytes += scratch + (0 if writable else columns.nbytes + values.nbytes)
         self._ordered = True
-        self.merged(self._repaired[0], self.value_range)
+        self.merged(self._merge_counts[0], self.value_range)
 
-    def when_merged(self, hear: Hear) -> None:
-        """Have `hear` called once duplicates are merged, here or on a device: now, if they are."""
-        self._hear = hear
+    def when_merged(self, callback: MergeCallback) -> None:
+        """Call `callback` as soon as duplicates are merged, on the host or a device; at once if they are already."""
+        self._on_merged = callback
         if self._ordered:
-            self.merged(self._repaired[0], self.value_range)
+            self.merged(self._merge_counts[0], self.value_range)
 
     def merged(self, duplicates: int, values: Callable[[], ValueRange]) -> None:
-        """Note that duplicates were merged: how many, and what bounds the values then."""
-        hear, self._hear = self._hear, None
-        if hear is not None:
-            hear(duplicates, values)
+        """Report that duplicates were merged: their number, and a function that returns bounds on the values."""
+        callback, self._on_merged = self._on_merged, None
+        if callback is not None:
+            callback(duplicates, values)
 
     @property
-    def given(self) -> tuple[Nonzeros, bool]:
-        """The nonzeros as they are now, and whether they are in order already."""
-        if self._fault is not None:
-            raise self._fault
+    def raw(self) -> tuple[Nonzeros, bool]:
+        """The nonzeros in their current state, and whether they are sorted and merged."""
+        if self._merge_error is not None:
+            raise self._merge_error
         return (self._columns, self._values), self._ordered
 
     @property
     def columns(self) -> NDArray[np.int32]:
-        """The indices, one contiguous row for each mode."""
+        """The indices, one contiguous row per mode."""
         self._settle()
         return self._columns
 
@@ -209,32 +211,32 @@ class SparseTensor(AsArray):
 
     @property
     def duplicates(self) -> int:
-        """How many nonzeros were merged into an equal coordinate."""
+        """Number of nonzeros merged with an earlier one of equal indices."""
         self._settle()
-        return self._repaired[0]
+        return self._merge_counts[0]
 
     @property
     def zeros(self) -> int:
-        """How many coordinates summed to zero."""
+        """Number of sums of zero that were dropped."""
         self._settle()
-        return self._repaired[1]
+        return self._merge_counts[1]
 
     @property
     def build_bytes(self) -> int:
-        """Peak memory of its construction."""
+        """Peak memory of the construction in bytes."""
         return self._build_bytes
 
-    def was_repaired(self, duplicates: int, zeros: int) -> None:
-        """Note what was merged and dropped before it was stored."""
-        self._repaired = duplicates, zeros
+    def set_merge_counts(self, duplicates: int, zeros: int) -> None:
+        """Set the numbers of duplicates and zeros that were merged and dropped before the tensor was stored."""
+        self._merge_counts = duplicates, zeros
 
     def compacted(self, base: int = 0) -> SparseTensor:
-        """Return the tensor with the used indices of each mode numbered anew, in ascending order.
+        """Return the tensor with the used indices of each mode renumbered in ascending order.
 
         Parameters
         ----------
         base : int
-            Where indices have no labels, the old ones become these, counted from `base`.
+            If indices have no labels, the old indices counted from `base` become labels.
         """
         used = [distinct(column, n) for column, n in zip(self.columns, self.shape, strict=True)]
         tensor = copy(self)
@@ -250,12 +252,12 @@ class SparseTensor(AsArray):
         return tensor
 
     def lengthen(self, shape: Sequence[int]) -> None:
-        """Give the tensor longer modes, in place.
+        """Increase the mode lengths in place.
 
         Parameters
         ----------
         shape : sequence of int
-            Mode lengths. `InputError` says if indices do not fit.
+            New mode lengths. Raises `InputError` if one is shorter than the current length.
         """
         lengths = _whole_lengths(shape)
         try:
@@ -266,7 +268,7 @@ class SparseTensor(AsArray):
 
     @property
     def indices(self) -> NDArray[np.int32]:
-        """The coordinates as an (nnz, order) view."""
+        """The indices as an (nnz, order) view."""
         return self.columns.T
 
     @property
@@ -281,7 +283,7 @@ class SparseTensor(AsArray):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the indices and values, as they are now."""
+        """Current size of indices and values in bytes."""
         return int(self._columns.nbytes + self._values.nbytes)
 
     def norm(self) -> float:
@@ -294,36 +296,36 @@ class SparseTensor(AsArray):
         return ValueRange(*self._ends(), grain(self.values))
 
     def _ends(self) -> tuple[float, float]:
-        """Return the smallest and the largest value; refuse values that a caller has set to no finite number."""
-        found = ends(self.values)
-        if not all(map(math.isfinite, found)):
+        """Return the lowest and highest value; raise `InputError` if a caller has set a value that is not finite."""
+        range_ = ends(self.values)
+        if not all(map(math.isfinite, range_)):
             at = int(np.argmin(np.isfinite(self.values)))
             raise InputError(f"value of nonzero {at} is {self.values[at]}: every value must be finite", path=self._path)
-        return found
+        return range_
 
     def __repr__(self) -> str:
-        named = f", modes {', '.join(self.labels.names)}" if self.labels is not None and self.labels.names else ""
-        return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, values={self.values.dtype}{named})"
+        names = f", modes {', '.join(self.labels.names)}" if self.labels is not None and self.labels.names else ""
+        return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, values={self.values.dtype}{names})"
 
 
 def ends(values: NDArray[np.floating]) -> tuple[float, float]:
-    """Return the smallest and the largest value."""
-    found = np.array(_of_blocks(lambda block: (block.min(), block.max()), values), np.float64)
-    return float(found[:, 0].min()), float(found[:, 1].max())
+    """Return the lowest and highest value."""
+    bounds = np.array(_of_blocks(lambda block: (block.min(), block.max()), values), np.float64)
+    return float(bounds[:, 0].min()), float(bounds[:, 1].max())
 
 
 def grain(values: NDArray[np.floating]) -> float:
-    """Return the `ValueRange.grain` of some values."""
-    if _digits(values[:BLOCK]) > FINEST_GRAIN:  # as of most tensors that have none
+    """Return the `ValueRange.grain` of an array of values."""
+    if _digits(values[:BLOCK]) > FINEST_GRAIN:  # true of most tensors without a grain
         return 0.0
     digits = max(_of_blocks(_digits, values))
     return 2.0**-digits if digits <= FINEST_GRAIN else 0.0
 
 
 def _digits(values: NDArray[np.floating]) -> int:
-    """Return the binary digits after the point of some values, at most one more than are looked for."""
+    """Return the number of binary digits after the point, at most `FINEST_GRAIN` + 1."""
     digits = 0
-    with np.errstate(over="ignore"):  # a number that overflows has no digits after the point
+    with np.errstate(over="ignore"):  # numbers that overflow have no digits after the point
         while digits <= FINEST_GRAIN and not np.array_equal(scaled := np.ldexp(values, digits), np.rint(scaled)):
             digits += 1
     return digits
@@ -334,29 +336,29 @@ def squares(values: NDArray[np.floating], range_: tuple[float, float]) -> list[f
     largest = max(map(abs, range_))
 
     def of_block(block: NDArray[np.floating]) -> float:
-        with np.errstate(invalid="ignore"):  # infinities have none, and are refused by the caller
+        with np.errstate(invalid="ignore"):  # the caller rejects infinities
             return float(np.square(block.astype(np.float64) / largest).sum())
 
     return _of_blocks(of_block, values)
 
 
 def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:
-    """Return the Frobenius norm from the smallest and the largest value and the `squares` of all."""
+    """Return the Frobenius norm from the value range and the `squares` of all blocks."""
     return max(map(abs, range_)) * math.sqrt(sum(sums))
 
 
 def _of_blocks(work: Callable[[NDArray[np.floating]], T], values: NDArray[np.floating]) -> list[T]:
-    """Do some work on each block of values, in threads."""
+    """Apply `work` to each block of values in threads."""
     blocks = [values[b : b + BLOCK] for b in range(0, values.size, BLOCK)]
     return side_by_side(work, blocks, min(usable_cores(), max(1, len(blocks))))
 
 
 def check_merged(nonzeros: int, finite: bool) -> None:
-    """Refuse a tensor of which no nonzero is left after duplicates were summed, or whose sums are not `finite`."""
+    """Raise `InputError` if no nonzero is left after duplicates were summed, or sums are not `finite`."""
     if not nonzeros:
         raise InputError("no nonzeros: every value is zero")
     if not finite:
-        raise InputError("duplicates sum past the largest number")
+        raise InputError("sum of duplicates overflows")
 
 
 def _check_kinds(columns: NDArray[Any], values: NDArray[Any]) -> None:
@@ -372,11 +374,11 @@ def _check_kinds(columns: NDArray[Any], values: NDArray[Any]) -> None:
         raise InputError("no nonzeros")
 
 
-def _checked_shape(found: IngestCounts, shape: Sequence[int] | None) -> tuple[int, ...]:
-    lengths = tuple(h + 1 for h in found.high) if shape is None else _whole_lengths(shape)
-    if len(lengths) != found.high.size:
-        raise InputError(f"shape has {len(lengths)} modes, the indices have {found.high.size}")
-    for mode, (low, high, length) in enumerate(zip(found.low, found.high, lengths, strict=True)):
+def _checked_shape(counts: IngestCounts, shape: Sequence[int] | None) -> tuple[int, ...]:
+    lengths = tuple(h + 1 for h in counts.high) if shape is None else _whole_lengths(shape)
+    if len(lengths) != counts.high.size:
+        raise InputError(f"shape has {len(lengths)} modes, the indices have {counts.high.size}")
+    for mode, (low, high, length) in enumerate(zip(counts.low, counts.high, lengths, strict=True)):
         if low < 0:
             raise InputError(f"negative index {low} in mode {mode}")
         if not 1 <= length <= MAX_MODE_LENGTH:
@@ -387,7 +389,7 @@ def _checked_shape(found: IngestCounts, shape: Sequence[int] | None) -> tuple[in
 
 
 def check_lengths(needed: Sequence[int], lengths: Sequence[int]) -> None:
-    """Raise `InputError` unless mode lengths that are asked for are those needed, or longer."""
+    """Raise `InputError` unless `lengths` are at least the `needed` mode lengths."""
     if len(lengths) != len(needed):
         raise InputError(f"--shape has {len(lengths)} modes, the tensor {len(needed)}")
     for mode, (length, least) in enumerate(zip(lengths, needed, strict=True)):
@@ -397,7 +399,7 @@ def check_lengths(needed: Sequence[int], lengths: Sequence[int]) -> None:
 
 
 def _whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape as Python's integers; a length of 9.9 is an error, not 9."""
+    """Return a shape as Python integers; a length of 9.9 is an error, not 9."""
     try:
         return tuple(index(length) for length in shape)
     except TypeError:
@@ -405,12 +407,12 @@ def _whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def refuse_masked(array: object, name: str) -> None:
-    """Refuse an array with masked entries: what is under a mask is not to be used."""
+    """Raise `InputError` for an array with masked entries, whose values must not be used."""
     if np.ma.is_masked(array):
         raise InputError(f"{name} has masked entries: masked arrays are not supported; fill the masked entries")
 
 
 def check_order(order: int) -> None:
-    """Refuse an order that the kernels are not built for."""
+    """Raise `InputError` for an order that the kernels do not support."""
     if not MIN_ORDER <= order <= MAX_ORDER:
         raise InputError(f"order {order} tensor: amped decomposes orders {MIN_ORDER} to {MAX_ORDER}")

@@ -1,4 +1,4 @@
-"""What is known of the elements of a dense tensor: their range, and their norm."""
+"""Statistics of the elements of a dense tensor: range, norm, nonzeros."""
 
 from __future__ import annotations
 
@@ -11,17 +11,27 @@ from numpy.typing import NDArray
 
 from ..host.jit import reduction
 
-COMPILED = 1 << 22  # elements from which compiled code looks at them: loading it takes time
-EXPONENTS = {8: np.int64(0x7FF0000000000000), 4: np.int32(0x7F800000)}  # bits of numbers that are not finite
-EXACT = [np.dtype(kind) for kind in ("b1", "i1", "u1", "i2", "u2", "f2", "f4")]  # no element is rounded to float32
-NO_OVERFLOW = 1e-140, 1e140  # of squares, and their sums: largest magnitudes
+COMPILED = 1 << 22  # elements from which on compiled code pays off, as it takes time to load
+EXPONENTS = {8: np.int64(0x7FF0000000000000), 4: np.int32(0x7F800000)}  # exponent bits of numbers that are not finite
+EXACT = [np.dtype(kind) for kind in ("b1", "i1", "u1", "i2", "u2", "f2", "f4")]  # types that float32 represents exactly
+NO_OVERFLOW = 1e-140, 1e140  # bounds on the largest magnitude within which sums of squares neither over- nor underflow
 
 
 class ElementStatistics(NamedTuple):
-    """What is known of some elements. Sums of squares are divided by the square of the `largest` magnitude.
+    """Statistics of a set of elements.
 
-    `single` is that sum after the elements were rounded to single precision; `bad`, the number of the first element
-    that is not finite, in memory order, or -1.
+    Attributes
+    ----------
+    low, high : float
+        Lowest and highest element.
+    squares : float
+        Sum of squares, divided by the square of the `largest` magnitude.
+    single : float
+        The same for elements rounded to single precision.
+    nonzeros : int
+        Number of nonzeros.
+    bad : int
+        Number of the first element, in memory order, that is not finite, or -1.
     """
 
     low: float
@@ -42,7 +52,7 @@ class ElementStatistics(NamedTuple):
 
 
 def joined(parts: Sequence[ElementStatistics]) -> ElementStatistics:
-    """Return the facts of all parts together."""
+    """Return the statistics of the union of all parts."""
     low, high = min([p.low for p in parts], default=math.inf), max([p.high for p in parts], default=-math.inf)
     largest = max(abs(low), abs(high))
     scales = [(p.largest / largest) ** 2 if 0 < largest < math.inf and p.low <= p.high else 0.0 for p in parts]
@@ -55,17 +65,17 @@ def joined(parts: Sequence[ElementStatistics]) -> ElementStatistics:
 
 
 def looked_at(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type as which compiled code looks at such elements: no element is rounded."""
+    """Return the type in which compiled code scans elements, without rounding them."""
     single = dtype.itemsize < 4 or dtype == np.float32
     return np.dtype(np.float32 if single else np.float64)
 
 
 def facts_of(block: NDArray[Any], place: tuple[slice, ...], shape: tuple[int, ...]) -> ElementStatistics:
-    """Return the facts of a block that lies at `place` in a tensor of that `shape`."""
-    if math.prod(shape) >= COMPILED and (found := _compiled(block)) is not None:
-        return found
+    """Return the statistics of a block at position `place` in a tensor of shape `shape`."""
+    if math.prod(shape) >= COMPILED and (statistics := _compiled(block)) is not None:
+        return statistics
     exact = np.array(block, np.float64, order="C", copy=None).reshape(-1)
-    low, high = float(exact.min()), float(exact.max())  # NaN, if there is one
+    low, high = float(exact.min()), float(exact.max())  # NaN if any element is NaN
     largest = max(abs(low), abs(high))
     if not math.isfinite(low + high) and not np.isfinite(exact).all():
         within = np.unravel_index(int(np.argmin(np.isfinite(exact))), block.shape)
@@ -81,11 +91,11 @@ def facts_of(block: NDArray[Any], place: tuple[slice, ...], shape: tuple[int, ..
 
 
 def _compiled(block: NDArray[Any]) -> ElementStatistics | None:
-    """Return the facts of a block by compiled code; None where squares overflow, or an element is not finite."""
+    """Return the statistics of a block with compiled code; None if squares overflow or an element is not finite."""
     kind = looked_at(block.dtype)
     flat = np.array(block, kind, order="C", copy=None).reshape(-1)
     bits = flat.view(f"i{kind.itemsize}")
-    low, high, squares, rounded, zeros, bad = _look(flat, bits, EXPONENTS[kind.itemsize])
+    low, high, squares, rounded, zeros, bad = _scan(flat, bits, EXPONENTS[kind.itemsize])
     largest = max(abs(low), abs(high))
     if bad or not NO_OVERFLOW[0] < largest < NO_OVERFLOW[1]:
         return None
@@ -93,7 +103,7 @@ def _compiled(block: NDArray[Any]) -> ElementStatistics | None:
 
 
 @reduction
-def _look(flat, bits, exponent):  # type: ignore[no-untyped-def]
+def _scan(flat, bits, exponent):  # type: ignore[no-untyped-def]
     low, high, squares, single, zeros, bad = np.inf, -np.inf, 0.0, 0.0, 0, 0
     for k in range(flat.size):
         exact, rounded = np.float64(flat[k]), np.float64(np.float32(flat[k]))
@@ -106,7 +116,7 @@ def _look(flat, bits, exponent):  # type: ignore[no-untyped-def]
 
 
 def _squares(exact: NDArray[np.float64], largest: float) -> float:
-    """Return the sum of squares, divided by the square of the largest magnitude; infinity, if a number is."""
+    """Return the sum of squares, divided by the square of the largest magnitude; infinite if an element is."""
     if NO_OVERFLOW[0] < largest < NO_OVERFLOW[1]:
         return float(exact @ exact) / largest**2
     with np.errstate(under="ignore"):

@@ -59,7 +59,7 @@ def test_keys_taken_for_values_are_warned_of(folder: Path) -> None:
     path = events(folder)
     for result in (run_amped("info", path), run_amped("cpd", path, "--rank", RANK, "--max-iters", 1, "--output", "o")):
         assert result.code == 0
-        assert result.err.startswith(f"amped: warning: {path}: column 3 is taken for values, but may be a key")
+        assert result.err.startswith(f"amped: warning: {path}: column 3 is read as values, but may be a key")
         assert "--no-values" in result.err
         assert result.err.count("\n") == 1
     result = run_partitioner(path, "--output", "store")

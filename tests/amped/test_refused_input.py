@@ -249,7 +249,7 @@ FLAGS: dict[str, tuple[list[object], tuple[str, ...]]] = {
     "iterations": (["cpd", "T", "--rank", 4, "--max-iters", 0], ("--max-iters 0",)),
     "tolerance below 0": (["cpd", "T", "--rank", 4, "--tol", -1], ("--tol -1",)),
     "tolerance nan": (["cpd", "T", "--rank", 4, "--tol", "nan"], ("--tol nan",)),
-    "no name of a folder": (["cpd", "T", "--rank", 4, "--checkpoint", ""], ("--checkpoint", "an empty name")),
+    "no name of a folder": (["cpd", "T", "--rank", 4, "--checkpoint", ""], ("--checkpoint", "the name is empty")),
     "every without a checkpoint": (["cpd", "T", "--rank", 4, "--every", 2], ("--every needs --checkpoint",)),
     "every": (["cpd", "T", "--rank", 4, "--checkpoint", "c", "--every", 0], ("--every 0",)),
     "deadline": (["cpd", "T", "--rank", 4, "--deadline", 0], ("--deadline", "seconds above 0")),

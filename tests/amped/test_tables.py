@@ -172,11 +172,11 @@ def test_what_is_no_frame(given: object) -> None:
 
 def test_faults_of_frames() -> None:
     frame = pyarrow.table({"k": ["a", None], "v": [1, 2]})
-    with pytest.raises(amped.InputError, match="keys: 1 is no column or expression, which are strings"):
+    with pytest.raises(amped.InputError, match="keys: 1 is not a string: expected a column or an SQL expression"):
         amped.from_frame(frame, ["k", 1])  # type: ignore[list-item]
     with pytest.raises(amped.InputError, match="the table: --key 'kk': no column kk; nearest: k"):
         amped.from_frame(frame, ["kk", "v"])
-    with pytest.warns(amped.InputWarning, match="1 of 2 rows are left out: 1 lack k"):
+    with pytest.warns(amped.InputWarning, match="1 of 2 rows are dropped: 1 without k"):
         amped.from_frame(frame, ["k", "v"])
     with pytest.raises(amped.InputError, match="no rows"):
         amped.from_frame(frame.slice(0, 0), ["k", "v"])

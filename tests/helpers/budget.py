@@ -26,7 +26,7 @@ def variants() -> set[str]:
     values = [
         value for module in list(sys.modules.values()) for value in list(getattr(module, "__dict__", {}).values())
     ]
-    kernels = {id(value): value for value in values if isinstance(value, Compiled) and value._made is not None}
+    kernels = {id(value): value for value in values if isinstance(value, Compiled) and value._dispatcher is not None}
     kernels = {k: kernel for k, kernel in kernels.items() if "lanes" in inspect.signature(kernel._function).parameters}
     names = {k: f"{kernel._function.__module__}.{kernel._function.__qualname__}" for k, kernel in kernels.items()}
     return {f"{names[k]}{types}" for k, kernel in kernels.items() for types in kernel.dispatcher.signatures}

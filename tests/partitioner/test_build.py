@@ -122,8 +122,8 @@ def test_no_more_nonzeros_are_merged_together_than_fit(tmp_path: Path) -> None:
     [
         ("1 1 1\n" * 200 + "1 x 1\n" + "1 1 1\n" * 10, "line 201: index 'x' of mode 1 is not an integer"),
         ("1 1 1\n1 1 -1\n" * 100, "every value is zero"),
-        ("1 1 1e308\n" * 100, "duplicates sum past the largest number"),
-        ("1 1 1e308\n1 1 1e308\n" + "1 1 -1e308\n" * 100, "duplicates sum past the largest number"),
+        ("1 1 1e308\n" * 100, "sum of duplicates overflows"),
+        ("1 1 1e308\n1 1 1e308\n" + "1 1 -1e308\n" * 100, "sum of duplicates overflows"),
         ("# nothing\n", "no nonzeros"),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_target_that_another_run_has_is_told_on_all_ranks(
             comm.allgather(None)
     else:
         monkeypatch.setattr(build._Build, "run", made_meanwhile)
-        with pytest.raises(InputError, match="made by somebody else meanwhile"):
+        with pytest.raises(InputError, match="created by another process meanwhile"):
             partition(path, target, ranks=world())
     comm.allgather(None)
     assert {each.name for each in folder.iterdir()} == {"t.tns", "store"}

@@ -106,7 +106,7 @@ class DeviceTensor:
         Raises
         ------
         InputError
-            If no nonzero is left, or duplicates sum past the largest number.
+            If no nonzero is left, or the sum of duplicates overflows.
         """
         sort, given = self._sort, int(self._values.size)
         places = sort.places(self._columns, range(len(self._shape)), self._shape)
@@ -219,7 +219,7 @@ def hold(
 
     def first() -> tuple[DeviceTensor, SortedFacts]:
         assert tensor is not None
-        nonzeros, ordered = tensor.given
+        nonzeros, ordered = tensor.raw
         held = DeviceTensor(kind, room, sort)
         held.fill(0, nonzeros)
         with STAGES.of("sort"):

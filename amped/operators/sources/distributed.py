@@ -88,7 +88,7 @@ class DistributedFile(Holding, DescribedSparse):
         mine = ReadFacts(0, runs.duplicates, runs.zeros)
         values = self._ordered()[1]
         mine.add(values)
-        found = reading.facts(self._comm.allgather(mine))
+        found = reading.join_counts(self._comm.allgather(mine))
         sums = chain.from_iterable(self._comm.allgather(squares(values, found.ends)))
         bounds = ValueRange(*found.ends, found.grain)
         return SortedFacts(found.nnz, norm(found.ends, list(sums)), bounds, found.duplicates, found.zeros)

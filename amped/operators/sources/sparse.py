@@ -130,7 +130,7 @@ class TensorSource(Holding, DescribedSparse):
 
 
 def _kind(tensor: SparseTensor) -> TensorTraits:
-    values = tensor.given[0][1]
+    values = tensor.raw[0][1]
     return TensorTraits(tensor.shape, values.size, values.dtype)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioner import __version__
-from partitioner.host.cache import keep, kept
+from partitioner.host.cache import load_entry, save_entry
 
 from ...backend.device import Device
 
@@ -26,7 +26,7 @@ DIGITS = 2  # of numbers of nonzeros and rows that count: those of ranks, and of
 def recall(kind: str, facts: Mapping[str, Any], device: Device) -> dict[str, float]:
     """Return the numbers that were kept for these facts, or none."""
     try:
-        numbers = json.loads(kept(_name(kind, facts, device)) or b"{}")
+        numbers = json.loads(load_entry(_name(kind, facts, device)) or b"{}")
     except (ValueError, RecursionError):
         return {}
     items = numbers.items() if isinstance(numbers, dict) else ()
@@ -35,7 +35,7 @@ def recall(kind: str, facts: Mapping[str, Any], device: Device) -> dict[str, flo
 
 def remember(kind: str, facts: Mapping[str, Any], device: Device, numbers: Mapping[str, float]) -> None:
     """Keep numbers, finite and above 0, for these facts."""
-    keep(_name(kind, facts, device), json.dumps(numbers).encode())
+    save_entry(_name(kind, facts, device), json.dumps(numbers).encode())
 
 
 def rounded(count: int) -> str:

@@ -1,1 +1,1 @@
-"""Readers of arrays: NumPy, HDF5, netCDF and Zarr."""
+"""Readers of files that contain arrays: NumPy, HDF5, netCDF-4, Zarr."""

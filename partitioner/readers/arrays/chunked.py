@@ -1,4 +1,4 @@
-"""Dense tensors in HDF5, netCDF-4 and Zarr files, through their own libraries; elements are read when used."""
+"""Dense tensors in HDF5, netCDF-4 and Zarr files, read on demand through their libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDINGS = (*zarrs.ARCHIVES, *zarrs.FOLDERS, *hdf5.ENDINGS)
 
 
 def split(path: str | PathLike[str]) -> tuple[str, str] | None:
-    """Return the file, or folder, and the array's name in it, which may be empty; None if it is no such file."""
+    """Split ``FILE:NAME`` into a file or folder and an array's name, which may be empty; None for other files."""
     text = fspath(path).rstrip("/")
     for ending in ENDINGS:
         if text.lower().endswith(ending):
@@ -34,10 +34,10 @@ def split(path: str | PathLike[str]) -> tuple[str, str] | None:
 
 
 def read_chunked(path: str | PathLike[str]) -> DenseTensor:
-    """Return the tensor in an HDF5, netCDF-4 or Zarr file: ``FILE``, if it holds one array, or ``FILE:NAME``."""
-    found = split(path)
-    assert found is not None
-    file, name = found[0], found[1].strip("/")
+    """Open a tensor in an HDF5, netCDF-4 or Zarr file: ``FILE`` if it contains one array, or ``FILE:NAME``."""
+    parts = split(path)
+    assert parts is not None
+    file, name = parts[0], parts[1].strip("/")
     if not Path(file).exists():
         raise InputError("no such file", path=path)
     with naming(path):
@@ -48,14 +48,14 @@ def read_chunked(path: str | PathLike[str]) -> DenseTensor:
 
 
 def _check_chunk(opened: Opened) -> None:
-    """Refuse chunks that memory has no room for: libraries take each as a whole."""
-    need = math.prod(opened.chunk or ()) * opened.array.dtype.itemsize
-    if need > (room := psutil.virtual_memory().total):
-        raise InputError(f"has chunks of {need:,} bytes, each of which is read as a whole: memory has {room:,}")
+    """Raise `InputError` if a chunk exceeds memory, as libraries read chunks as a whole."""
+    needed = math.prod(opened.chunk or ()) * opened.array.dtype.itemsize
+    if needed > (available := psutil.virtual_memory().total):
+        raise InputError(f"has chunks of {needed:,} bytes, which must fit memory: {available:,} bytes are available")
 
 
 class Chunked:
-    """The elements of an array that its library reads: whatever it raises is an `InputError` that names the file."""
+    """The elements of an array that its library reads. All errors become `InputError` with the file's name."""
 
     def __init__(self, opened: Opened, path: str | PathLike[str]) -> None:
         self.shape, self.dtype = tuple(opened.array.shape), opened.packing.dtype
@@ -67,10 +67,10 @@ class Chunked:
 
     def _numbers(self, place: Place) -> NDArray[Any]:
         try:
-            found = np.asarray(self._opened.array[place])
+            numbers = np.asarray(self._opened.array[place])
         except Exception as error:
-            self._opened.check(place)  # perhaps that is why
-            short = "not enough memory for them, or for their chunks: " * isinstance(error, MemoryError)
+            self._opened.check(place)  # a change of the file may be the reason
+            short = "not enough memory for them or their chunks: " * isinstance(error, MemoryError)
             raise InputError(f"elements cannot be read: {short}{cause_of(error)}") from None
         self._opened.check(place)
-        return found
+        return numbers

@@ -1,4 +1,4 @@
-"""Dense tensors in ``.npy`` files: elements are read where they are used."""
+"""Dense tensors in ``.npy`` files; elements are read on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .npz import DAMAGED
 
 
 def read_dense(path: str | PathLike[str]) -> DenseTensor:
-    """Return the tensor in an ``.npy`` file, which stays there until it is used; raise `InputError` if it is none."""
+    """Open the tensor in an ``.npy`` file, reading only its header; raise `InputError` if it is invalid."""
     with naming(path), open_regular(path) as file:
         try:
             shape, fortran, dtype = read_header(file)
@@ -24,9 +24,9 @@ def read_dense(path: str | PathLike[str]) -> DenseTensor:
             raise InputError(f"damaged header of an .npy file: {cause_of(error)}") from None
         check_elements(shape, dtype)
         begin, size = file.tell(), os.fstat(file.fileno()).st_size
-        need = math.prod(shape) * dtype.itemsize
-        if size - begin < need:
-            raise InputError(f"truncated: its header promises {need:,} bytes of elements, {size - begin:,} are there")
+        needed = math.prod(shape) * dtype.itemsize
+        if size - begin < needed:
+            raise InputError(f"truncated: {size - begin:,} bytes of elements, expected {needed:,}")
         elements = FileElements(file, begin, shape[::-1] if fortran else shape, dtype, path)
         modes = range(len(shape))
         return DenseTensor(Stored(elements, tuple(reversed(modes) if fortran else modes)), path)

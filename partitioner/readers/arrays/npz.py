@@ -1,4 +1,4 @@
-"""Tensors in NumPy archives: ``indices`` (nnz, order) from 0, ``values`` (nnz,), perhaps ``shape`` and labels."""
+"""Tensors in NumPy archives: ``indices`` (nnz, order) from 0, ``values`` (nnz,), optional ``shape`` and labels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..pieces import Outcome, Progress, naming, usable_threads
 from .headers import check_sizes, read_header
 from .members import Member
 
-# The errors of zipfile and NumPy for a damaged member or one of another kind.
+# Errors of zipfile and NumPy for a damaged member, or one of another type.
 DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -37,25 +37,25 @@ DAMAGED = (
     OverflowError,
     RuntimeError,
     SyntaxError,
-    SystemError,  # Python 3.12's tokenizer, with which NumPy reads invalid headers
+    SystemError,  # Python 3.12's tokenizer, with which NumPy reads headers
     TypeError,
     ValueError,
 )
 ROWS = 1 << 17  # nonzeros read at a time
-BATCH = 64  # times as many are read by threads before progress is told
-SHOWN, LONGEST = 10, 60  # arrays of an archive that a message names, and characters of each
-CUT_SHORT = "the data stop before its end"
+BATCH = 64  # times as many are read in threads between progress reports
+SHOWN, LONGEST = 10, 60  # array names in a message, and characters per name
+TRUNCATED = "the data is truncated"
 _CHUNK = 1 << 20  # bytes
 
 
 class ArchivePart:
-    """The nonzeros of an archive, all of them in part 0. See `Part` and `open_part`.
+    """The nonzeros of an archive, all in part 0. See `FilePart` and `open_part`.
 
-    One reader takes all, as an archive has one checksum per array: in threads, unless it is compressed. Nothing is
-    unpickled.
+    One rank reads the file, as an archive has one checksum per array. It uses threads unless the archive is compressed.
+    Nothing is unpickled.
     """
 
-    _plain = True  # whether a row of the arrays is a nonzero
+    _plain = True  # whether each row of the arrays is a nonzero
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ArchivePart:
             self._total = os.fstat(file.fileno()).st_size
             with _damage("damaged archive"):
                 if not zipfile.is_zipfile(file):
-                    raise InputError("not an .npz archive, or one cut short")
+                    raise InputError("not an .npz archive, or truncated")
                 archive = files.enter_context(zipfile.ZipFile(file))
                 check_sizes(archive, self._total)
             self._indices = _Array(archive, "indices")
@@ -90,10 +90,10 @@ class ArchivePart:
         self._nonzeros = 0
         self.expected = self._values.shape[0] if part == 0 else 0
         self._pieces = self._read() if part == 0 else iter(list[Nonzeros]())
-        self._left: Nonzeros | None = None  # did not fit the last pile
+        self._remaining: Nonzeros | None = None  # nonzeros that did not fit the last pile
 
     def _check_lengths(self) -> None:
-        """Refuse lengths of modes that do not go with the arrays."""
+        """Raise `InputError` if the mode lengths do not match the arrays."""
 
     def _check_forms(self, archive: zipfile.ZipFile) -> None:
         indices, values = self._indices, self._values
@@ -111,27 +111,27 @@ class ArchivePart:
 
     @property
     def outcome(self) -> Outcome:
-        """See `Part`."""
+        """See `FilePart`."""
         read = self.order, self.lengths, self._nonzeros
         return Outcome(*read, fault=self._fault, base=self._base, labels=self._labels)
 
     def fill(self, pile: Pile) -> bool:
-        """See `Part`."""
+        """See `FilePart`."""
         if self._members:
             return self.expected > 0 and self._fill_in_threads(pile)
-        while (piece := self._left or next(self._pieces, None)) is not None:
-            self._left = pile.add(*piece)
-            if self._left is not None:
+        while (piece := self._remaining or next(self._pieces, None)) is not None:
+            self._remaining = pile.add(*piece)
+            if self._remaining is not None:
                 return True
         return False
 
     def _fill_in_threads(self, pile: Pile) -> bool:
-        whole = self._values.shape[0]
+        total = self._values.shape[0]
         try:
             self._indices.check_length()
             self._values.check_length()
-            while self._nonzeros < whole:
-                places = pile.reserve(min(BATCH * self._rows, whole - self._nonzeros))
+            while self._nonzeros < total:
+                places = pile.reserve(min(BATCH * self._rows, total - self._nonzeros))
                 if not places:
                     return True
                 for to_columns, to_values in places:
@@ -173,13 +173,13 @@ class ArchivePart:
             except InputError as error:
                 self._fault = error
 
-    def _checked(self, indices: NDArray[Any], given: NDArray[Any], first: int) -> Nonzeros:
-        """Return nonzeros, number `first` of the file and the next ones, as they are kept; refuse wrong ones."""
+    def _checked(self, indices: NDArray[Any], raw: NDArray[Any], first: int) -> Nonzeros:
+        """Return nonzeros, starting with number `first`, converted; raise `InputError` if one is invalid."""
         lengths, base = self.lengths or (MAX_MODE_LENGTH,) * self.order, self._base
         if base:
             indices = indices.astype(np.int64) - base
         with np.errstate(over="ignore"):
-            values = given.astype(self.dtype)
+            values = raw.astype(self.dtype)
         wrong = ~np.isfinite(values)
         for column, length in zip(indices, lengths, strict=True):
             if column.min() < 0 or column.max() >= length:
@@ -200,12 +200,12 @@ class ArchivePart:
 
 
 def kept_as(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type that values of an archive are kept in."""
+    """Return the type to which values of an archive are converted."""
     return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize == 4 else np.float64)
 
 
 class _Ones:
-    """Values of an archive that has none. See `_Array`."""
+    """Values of an archive without values. See `_Array`."""
 
     by_columns = False
     dtype = np.dtype(np.float64)
@@ -237,24 +237,24 @@ def _members(handle: int, *arrays: _Array | _Ones) -> bool:
 
 def _ones(archive: zipfile.ZipFile, indices: _Array) -> _Ones:
     if {"values", "values.npy"} & set(archive.namelist()):
-        raise InputError("holds 'values': --no-values (no_values=True) is for files without")
+        raise InputError("holds 'values': --no-values (no_values=True) applies to files without values")
     return _Ones(indices.shape[0] if indices.shape else 0)
 
 
 class _Array:
-    """An array of an archive: its shape and type, and its rows."""
+    """An array in an archive: its shape, type and rows."""
 
     def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
         members = archive.namelist()
-        found = [member for member in (name, f"{name}.npy") if member in members]
-        if not found:
+        matches = [member for member in (name, f"{name}.npy") if member in members]
+        if not matches:
             shown = [*(member.removesuffix(".npy")[:LONGEST] for member in members[:SHOWN]), "..."]
             names = ", ".join(shown[: len(members)]) or "nothing"
             advice = "; --no-values (no_values=True) counts each as 1" if name == "values" else ""
             raise InputError(f"no array '{name}' in the archive, which holds {names}{advice}")
-        self._archive, self._name, self._member = archive, name, found[0]
-        self._trouble = f"cannot read '{name}'"
-        with _damage(self._trouble):
+        self._archive, self._name, self._member = archive, name, matches[0]
+        self._context = f"cannot read '{name}'"
+        with _damage(self._context):
             self._open().close()
 
     def __str__(self) -> str:
@@ -268,29 +268,29 @@ class _Array:
         stream.seek(0)
         self.shape, self.by_columns, self.dtype = read_header(stream)
         if self.dtype.hasobject:
-            raise InputError(f"{self._trouble}: an array of objects")
+            raise InputError(f"{self._context}: an array of Python objects")
         self._begin = stream.tell()
         return stream
 
     def open_member(self, handle: int) -> bool:
-        """Have `read` read an open archive; return whether it can: only what is not compressed."""
+        """Prepare `read` for an open archive; return whether it can be used, that is, the member is not compressed."""
         info = self._archive.getinfo(self._member)
         plain = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
         if plain:
-            with _damage(self._trouble):
+            with _damage(self._context):
                 self._bytes = Member(handle, info)
         return plain
 
     def check_length(self) -> None:
-        """Raise `InputError` if the member is shorter than its header says."""
-        with _damage(self._trouble):
+        """Raise `InputError` if the member is shorter than its header declares."""
+        with _damage(self._context):
             if self._begin + math.prod(self.shape) * self.dtype.itemsize > self._bytes.size:
-                raise EOFError(CUT_SHORT)
+                raise EOFError(TRUNCATED)
 
     def read(self, begin: int, count: int) -> NDArray[Any]:
-        """Return `count` rows, transposed as by `rows`; by any thread, each row once."""
+        """Return `count` rows, transposed as in `rows`. Any thread may read, but each row only once."""
         rows, columns = (*self.shape, 1)[:2]
-        with _damage(self._trouble):
+        with _damage(self._context):
             if self.by_columns:
                 return np.stack([self._at(column * rows + begin, count) for column in range(columns)])
             return self._at(begin * columns, count * columns).reshape(count, columns).T
@@ -300,14 +300,14 @@ class _Array:
         return self._bytes.read(self._begin + begin * size, count * size).view(self.dtype)
 
     def verify(self) -> None:
-        """Raise `InputError` unless what was read is what the archive's checksum is of."""
-        with _damage(self._trouble):
+        """Raise `InputError` unless the data that was read matches the archive's checksum."""
+        with _damage(self._context):
             self._bytes.verify()
 
     def rows(self, count: int) -> Iterator[NDArray[Any]]:
         """Yield `count` rows at a time, transposed to (columns, n); a vector is one column."""
         rows, columns = (*self.shape, 1)[:2]
-        with _damage(self._trouble), ExitStack() as files:
+        with _damage(self._context), ExitStack() as files:
             # A Fortran-order array is read by one stream per column.
             streams = [files.enter_context(self._open()) for _ in range(columns if self.by_columns else 1)]
             for column, stream in enumerate(streams):
@@ -324,12 +324,12 @@ class _Array:
         size = count * self.dtype.itemsize
         data = stream.read(size)
         if len(data) < size:
-            raise EOFError(CUT_SHORT)
+            raise EOFError(TRUNCATED)
         return np.frombuffer(data, self.dtype)
 
 
 def _skip(stream: IO[bytes], size: int | None) -> None:
-    """Read and discard `size` bytes, or all to the end: seeking would skip the checksum."""
+    """Read and discard `size` bytes, or everything to the end; seeking would omit the checksum."""
     while size is None or size > 0:
         got = len(stream.read(_CHUNK if size is None else min(size, _CHUNK)))
         if not got:
@@ -338,20 +338,20 @@ def _skip(stream: IO[bytes], size: int | None) -> None:
 
 
 @contextmanager
-def _damage(trouble: str) -> Iterator[None]:
+def _damage(context: str) -> Iterator[None]:
     try:
         yield
     except InputError:
         raise
     except DAMAGED as error:
-        raise InputError(f"{trouble}: {' '.join(str(error).split()) or type(error).__name__}") from None
+        raise InputError(f"{context}: {' '.join(str(error).split()) or type(error).__name__}") from None
 
 
 def small_integers(archive: zipfile.ZipFile, name: str, most: int) -> list[int]:
-    """Return a whole number, or a vector of at most so many, of an archive."""
+    """Return a whole number, or a vector of at most `most` whole numbers, from an archive."""
     array = _Array(archive, name)
     if len(array.shape) > 1 or array.dtype.kind not in "iu" or math.prod(array.shape) > most:
-        raise InputError(f"'{name}' is {array}, expected a whole number or a few")
+        raise InputError(f"'{name}' is {array}, expected one whole number or a few")
     array.shape = (math.prod(array.shape),)
     return [int(number) for piece in array.rows(most) for number in piece[0]]
 
@@ -372,7 +372,7 @@ def _lengths(archive: zipfile.ZipFile, order: int) -> tuple[int, ...] | None:
 
 
 def _labels(archive: zipfile.ZipFile, lengths: tuple[int, ...] | None) -> Labels | None:
-    """Return labels that are there by the names that models give them; see `partitioner.tensors.labels.named`."""
+    """Return labels stored under the names that models use; see `partitioner.tensors.labels.named`."""
     names = [member.removesuffix(".npy") for member in archive.namelist()]
     if "labels_0" not in names:
         return None

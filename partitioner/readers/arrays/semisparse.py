@@ -1,7 +1,7 @@
-"""Semi-sparse tensors (sCOO) in NumPy archives, as what ``ttm`` writes: every number with its coordinates.
+"""Semi-sparse tensors (sCOO) in NumPy archives, as written by ``ttm``, read as sparse tensors.
 
-``indices`` (fibres, sparse modes), ``values`` (fibres, length, ...), ``mode`` (the dense one, or several in the order
-of the axes of ``values``), and ``shape``.
+An archive contains ``indices`` (fibres, sparse modes), ``values`` (fibres, length, ...), ``mode`` (the dense mode, or
+several in the order of the axes of ``values``), and ``shape``.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .npz import DAMAGED, ROWS, ArchivePart, kept_as, small_integers
 
 
 def is_semisparse(path: str | PathLike[str]) -> bool:
-    """Tell whether an archive is that of a semi-sparse tensor, by what it holds."""
+    """Return whether an archive contains a semi-sparse tensor, according to the names of its arrays."""
     try:
         with zipfile.ZipFile(path) as archive:
             return {"indices.npy", "values.npy", "mode.npy"} <= set(archive.namelist())
     except DAMAGED:
-        return False  # whoever reads it says what is wrong
+        return False  # the reader raises the error
 
 
 class SemiSparsePart(ArchivePart):
-    """The nonzeros of such an archive, all of them in part 0. See `Part`; zeros are left out."""
+    """The nonzeros of a semi-sparse archive, all in part 0. See `FilePart`; zeros are dropped."""
 
     _plain = False
 
@@ -62,7 +62,7 @@ class SemiSparsePart(ArchivePart):
                 raise InputError(f"'values' has {length} numbers in mode {mode}, 'shape' says {self.lengths[mode]}")
 
     def _read(self) -> Iterator[Nonzeros]:
-        sparse, told = [m for m in range(self.order) if m not in self._modes], 0
+        sparse, fibres = [m for m in range(self.order) if m not in self._modes], 0
         with self._files:
             try:
                 for indices, values in zip(self._indices.rows(self._rows), self._values.rows(self._rows), strict=True):
@@ -71,9 +71,9 @@ class SemiSparsePart(ArchivePart):
                     columns[sparse] = indices[:, fibre]
                     columns[self._modes] = np.unravel_index(number, self._axes, "F" if self._values.by_columns else "C")
                     piece = self._checked(columns, values.T[fibre, number], self._nonzeros) if fibre.size else None
-                    told, self._nonzeros = told + values.shape[1], self._nonzeros + fibre.size
+                    fibres, self._nonzeros = fibres + values.shape[1], self._nonzeros + fibre.size
                     if self._progress:
-                        self._progress(self._total * told // self._values.shape[0], self._total)
+                        self._progress(self._total * fibres // self._values.shape[0], self._total)
                     if piece is not None:
                         yield piece
             except InputError as error:

@@ -1,4 +1,4 @@
-"""Arrays in Zarr folders and zip archives of them. Their metadata is checked before the library acts on it."""
+"""Arrays in Zarr folders and in zip archives. Their metadata is checked before the library uses it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ...host.checksums import open_regular
 from ...tensors.cf_attributes import NAMES, Packing, of_format_2
 from ...tensors.dense import KINDS
 from ..pieces import cause_of
-from .opened import MOST_NODES, FoundArray, Opened, Place, chosen, library, shortened
+from .opened import MAX_NODES, FoundArray, Opened, Place, chosen, library, shortened
 from .watch import WatchedFile, WatchedFolder
 
 FOLDERS, ARCHIVES = (".zarr",), (".zarr.zip",)
 META, OLD_META, OLD_ATTRIBUTES = "zarr.json", ".zarray", ".zattrs"
-LONGEST = 1 << 26  # bytes of metadata
+MAX_METADATA = 1 << 26  # bytes
 OBJECTS = frozenset("pickle json json2 msgpack msgpack2 vlen-utf8 vlen-bytes vlen-array categorize".split())
-"""Codecs of Python objects; the first of them runs what the file says."""
+"""Codecs of Python objects; the first one can run code from the file."""
 
 Metadata = Mapping[str, Any]
 
@@ -46,30 +46,30 @@ class _Tree:
         return name in self._names if self.archive else os.path.lexists(os.path.join(self.file, name))
 
     def read(self, name: str) -> bytes:
-        """Return what is in a file, which is not too long."""
-        with io.BytesIO() as found:
+        """Return the content of a metadata file."""
+        with io.BytesIO() as content:
             with self.archive.open(name) if self.archive else open_regular(os.path.join(self.file, name)) as file:
-                found.write(file.read(LONGEST + 1))
-            if found.tell() > LONGEST:
+                content.write(file.read(MAX_METADATA + 1))
+            if content.tell() > MAX_METADATA:
                 raise InputError(f"{shortened(name)} is too long for metadata")
-            return found.getvalue()
+            return content.getvalue()
 
     def folders(self, name: str) -> Iterable[str]:
-        """Return the names of the folders in one; links are not followed."""
+        """Return the names of the subfolders; links are not followed."""
         if self.archive:
             start = f"{name}/" if name else ""
-            inside = {
+            names = {
                 each[len(start) :].split("/")[0]
                 for each in self._names
                 if each.startswith(start) and "/" in each[len(start) :]
             }
-            return sorted(inside)
+            return sorted(names)
         with os.scandir(os.path.join(self.file, name)) as entries:
             return sorted(each.name for each in entries if each.is_dir(follow_symlinks=False))
 
 
 def open_zarr(file: str, name: str) -> Opened:
-    """Return an array of a folder or archive; raise `InputError` if there is none, or it is unsound."""
+    """Open an array in a folder or archive; raise `InputError` if it is missing or invalid."""
     zarr = library("zarr", "zarr")
     try:
         tree = _Tree(file)
@@ -86,7 +86,7 @@ def open_zarr(file: str, name: str) -> Opened:
         check = _checking(tree, name, watched, grid, packing)
     except (InputError, OSError, MemoryError):
         raise
-    except Exception as error:  # of whatever kind Zarr raises for damaged metadata
+    except Exception as error:  # Zarr raises various exceptions for damaged metadata
         raise InputError(f"cannot be read: {cause_of(error)}") from None
     return Opened(array, packing, check, grid.lengths)
 
@@ -104,8 +104,8 @@ def _opened(zarr: Any, tree: _Tree, name: str, meta: Metadata) -> Any:
 def _checking(
     tree: _Tree, name: str, watched: WatchedFolder | None, grid: _Grid, packing: Packing
 ) -> Callable[[Place], None]:
-    """Return what raises `InputError` if chunks have changed, or were never written and count as missing."""
-    before = f"{name}/" if name else ""
+    """Return a function that raises `InputError` if chunks have changed, or were never written and count as missing."""
+    prefix = f"{name}/" if name else ""
 
     def check(place: Place) -> None:
         keys = grid.keys(place)
@@ -115,51 +115,51 @@ def _checking(
             for key in watched.files if keys is None else keys:
                 watched.check(key)
         for key in keys if keys is not None and packing.declares else ():
-            if key not in watched.files if watched else not tree.has(before + key):
-                cause = f"chunk {key} was never written, and {packing.declares} says that such elements are missing"
-                raise InputError(f"{cause}: write it, perhaps with array.write_empty_chunks of zarr.config")
+            if key not in watched.files if watched else not tree.has(prefix + key):
+                cause = f"chunk {key} was never written, and {packing.declares} declares such elements missing"
+                raise InputError(f"{cause}: write it, for example with array.write_empty_chunks of zarr.config")
 
     return check
 
 
 class _Grid:
-    """How an array is cut into chunks, or shards of them, and what their files are called."""
+    """The division of an array into chunks or shards, and the names of their files."""
 
     def __init__(self, meta: Metadata) -> None:
-        self.lengths: tuple[int, ...] | None = None  # of a chunk; None, if it is not known how the array is cut
-        self._start, self._between = "", "."
+        self.lengths: tuple[int, ...] | None = None  # chunk shape, or None if unknown
+        self._prefix, self._separator = "", "."
         if meta["zarr_format"] == 2:
             self.lengths = _lengths(meta["chunks"])
-            self._between = meta.get("dimension_separator", ".")
+            self._separator = meta.get("dimension_separator", ".")
             return
         grid, naming = meta["chunk_grid"], meta.get("chunk_key_encoding") or {"name": "default"}
-        kind, how = naming["name"], naming.get("configuration") or {}
-        self._start, self._between = ("c", "/") if kind == "default" else ("", ".")
-        self._between = how.get("separator", self._between)
+        kind, options = naming["name"], naming.get("configuration") or {}
+        self._prefix, self._separator = ("c", "/") if kind == "default" else ("", ".")
+        self._separator = options.get("separator", self._separator)
         if grid["name"] == "regular" and kind in ("default", "v2"):
             self.lengths = _lengths(grid["configuration"]["chunk_shape"])
 
     def keys(self, place: Place) -> list[str] | None:
-        """Return the names of the files that hold what is at a place, or would; None if they are not known."""
+        """Return the names of the chunk files for a position, existing or not; None if unknown."""
         if self.lengths is None:
             return None
         ranges = (range(r.start // n, -(r.stop // -n)) for r, n in zip(place, self.lengths, strict=True))
-        start = [self._start] if self._start else []
-        return [self._between.join([*start, *map(str, at)]) for at in product(*ranges)]
+        start = [self._prefix] if self._prefix else []
+        return [self._separator.join([*start, *map(str, at)]) for at in product(*ranges)]
 
 
-def _lengths(given: Any) -> tuple[int, ...]:
-    if not all(isinstance(each, int) and each > 0 for each in given):
-        raise InputError(f"damaged metadata: chunks of {given}")
-    return tuple(given)
+def _lengths(chunk: Any) -> tuple[int, ...]:
+    if not all(isinstance(each, int) and each > 0 for each in chunk):
+        raise InputError(f"damaged metadata: chunks of {chunk}")
+    return tuple(chunk)
 
 
 def _listed(tree: _Tree) -> Iterator[FoundArray]:
     pending, count = [""], 0
     while pending:
         name, count = pending.pop(), count + 1
-        if count > MOST_NODES:
-            raise InputError(f"holds more than {MOST_NODES:,} folders: give the array as FILE:NAME")
+        if count > MAX_NODES:
+            raise InputError(f"holds more than {MAX_NODES:,} folders: select an array with FILE:NAME")
         meta = _metadata(tree, name)
         if meta is None:
             pending += reversed([f"{name}/{each}" if name else each for each in tree.folders(name)])
@@ -168,54 +168,56 @@ def _listed(tree: _Tree) -> Iterator[FoundArray]:
 
 
 def _metadata(tree: _Tree, name: str) -> Metadata | None:
-    """Return the metadata of an array; None if there is none of that name."""
+    """Return the metadata of an array, or None if there is no array of this name."""
     for file in (META, OLD_META):
         place = f"{name}/{file}" if name else file
         if tree.has(place):
-            found = _json(tree, place)
-            if found.get("zarr_format") not in (2, 3):
-                raise InputError(f"{shortened(place)} is of Zarr format {found.get('zarr_format')!r}, expected 2 or 3")
-            if file == OLD_META or found.get("node_type") == "array":
-                if not isinstance(found.get("shape"), list):
+            meta = _json(tree, place)
+            if meta.get("zarr_format") not in (2, 3):
+                raise InputError(f"{shortened(place)} is of Zarr format {meta.get('zarr_format')!r}, expected 2 or 3")
+            if file == OLD_META or meta.get("node_type") == "array":
+                if not isinstance(meta.get("shape"), list):
                     raise InputError(f"damaged metadata: {shortened(place)} has no shape")
-                return found
+                return meta
     return None
 
 
 def _json(tree: _Tree, place: str) -> dict[str, Any]:
     try:
-        found = json.loads(tree.read(place))
+        content = json.loads(tree.read(place))
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"damaged metadata: {shortened(place)}: {cause_of(error)}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"damaged metadata: {shortened(place)} is no object")
-    return found
+    if not isinstance(content, dict):
+        raise InputError(f"damaged metadata: {shortened(place)} is not an object")
+    return content
 
 
 def _attributes(tree: _Tree, name: str, meta: Metadata) -> dict[str, Any]:
-    """Return those attributes of an array that say what its numbers mean.
+    """Return the attributes of an array that describe its numbers.
 
-    Of format 2 the fill value is what netCDF calls ``_FillValue``, where the file is written by its conventions.
+    In format 2 the fill value is netCDF's ``_FillValue``, if netCDF wrote the array.
     """
     if meta["zarr_format"] == 3:
-        given = meta.get("attributes") or {}
-        return {each: given[each] for each in NAMES if each in given}
+        attributes = meta.get("attributes") or {}
+        return {each: attributes[each] for each in NAMES if each in attributes}
     place = f"{name}/{OLD_ATTRIBUTES}" if name else OLD_ATTRIBUTES
-    given = _json(tree, place) if tree.has(place) else {}
-    return {each: given[each] for each in NAMES if each in given} | of_format_2(given, meta.get("fill_value"))
+    attributes = _json(tree, place) if tree.has(place) else {}
+    return {each: attributes[each] for each in NAMES if each in attributes} | of_format_2(
+        attributes, meta.get("fill_value")
+    )
 
 
 def _check_numbers(meta: Metadata) -> None:
-    """Refuse arrays of objects before anything of them is decoded: that can run what the file says."""
+    """Raise `InputError` for arrays of objects before anything is decoded, as decoding can run code from the file."""
     pending: list[Any] = [meta.get(each) for each in ("compressor", "filters", "codecs", "data_type", "dtype")]
     while pending:
         each = pending.pop()
         if isinstance(each, dict):
             for name in (each.get("id"), each.get("name")):
                 if isinstance(name, str) and name.lower().rsplit(".", 1)[-1] in OBJECTS:
-                    raise InputError(f"has the codec {name!r}, which is for Python objects: a tensor has real numbers")
+                    raise InputError(f"has the codec {name!r}, which stores Python objects: a tensor has real numbers")
             pending += each.values()
         elif isinstance(each, list):
             pending += each

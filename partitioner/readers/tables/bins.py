@@ -1,4 +1,4 @@
-"""Bins of time: which labels a mode has between those that occur, so that empty bins have their rows, too."""
+"""Time bins: the labels between those that occur, so that empty bins have rows, too."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ CYCLES: dict[str, Sequence[Any]] = {
     "dayname": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split(),
     "monthname": "January February March April May June July August September October November December".split(),
 }  # fmt: skip
-"""What the functions of SQL that give a part of a date or time return."""
+"""Values of the SQL functions that return a part of a date or time."""
 YEARS = "year", "isoyear"
 UNITS = {
     "microsecond": 1, "millisecond": 10**3, "second": 10**6, "minute": 60 * 10**6, "hour": 3600 * 10**6,
     "day": 86_400 * 10**6, "week": 7 * 86_400 * 10**6,
 }  # fmt: skip
-"""Microseconds of the units that ``date_trunc`` knows, but for those of `MONTHS`."""
+"""Microseconds per unit of ``date_trunc``, except those in `MONTHS`."""
 MONTHS = {"month": 1, "quarter": 3, "year": 12, "decade": 120, "century": 1200, "millennium": 12_000}
-FEW = 10_000  # bins that are filled in any case
-SPARSE = 4  # times as many bins as labels: from there on, with more than `FEW`, no empty bin is kept
-COARSE = UNITS["hour"]  # the least step of times that look like bins, however many of these are empty
-TELLING = 8  # labels from which their common step is taken for that of the bins
+FEW = 10_000  # number of bins up to which empty bins are always added
+SPARSE = 4  # bins per label above which, beyond `FEW` bins, no empty bins are added
+COARSE = UNITS["hour"]  # minimum step of times that are bins even if most of them are empty
+MIN_LABELS = 8  # number of labels from which on their common step is that of the bins
 
 
 class Filled(NamedTuple):
-    """The labels of a mode, and where those that occur are among them."""
+    """The labels of a mode, and the positions of those that occur."""
 
     labels: NDArray[Any]
     places: NDArray[np.int32]
 
 
 def filled(used: NDArray[Any], function: str | None, unit: str | None) -> Filled:
-    """Return labels with empty bins between those that are used, ascending; alone if there are no regular bins.
+    """Return the used labels with empty bins between them; only the used ones if there are no regular bins.
 
     Parameters
     ----------
     used : array
         Distinct labels in ascending order.
     function, unit : str or None
-        The function of SQL that made them, and the unit that it was given, if any.
+        The SQL function that computed them, and the unit it was called with, if any.
     """
-    alone = Filled(used, np.arange(used.size, dtype=np.int32))
+    unfilled = Filled(used, np.arange(used.size, dtype=np.int32))
     if not used.size:
-        return alone
+        return unfilled
     if function == "date_part" and unit is not None:
         function = unit
     if function in CYCLES:
-        return _among(np.array(CYCLES[function], None if used.dtype.kind in "iu" else used.dtype), used) or alone
+        return _among(np.array(CYCLES[function], None if used.dtype.kind in "iu" else used.dtype), used) or unfilled
     if function in YEARS and used.dtype.kind in "iu":
-        return _among(_steps(int(used[0]), int(used[-1]), 1, used.size), used) or alone
+        return _among(_steps(int(used[0]), int(used[-1]), 1, used.size), used) or unfilled
     if used.dtype.kind not in "Mm":
-        return alone
-    return _of_times(used, unit if function == "date_trunc" else None, function == "time_bucket") or alone
+        return unfilled
+    return _of_times(used, unit if function == "date_trunc" else None, function == "time_bucket") or unfilled
 
 
 def _among(labels: NDArray[Any], used: NDArray[Any]) -> Filled | None:
-    """Return labels and the places of those that are used; None if some are not among them."""
-    known = {label: place for place, label in enumerate(labels.tolist())}
-    places = [known.get(label) for label in used.tolist()]
+    """Return labels and the positions of the used ones; None if some used labels are not among them."""
+    positions = {label: place for place, label in enumerate(labels.tolist())}
+    places = [positions.get(label) for label in used.tolist()]
     if None in places:
         return None
     return Filled(labels.astype(used.dtype, copy=False), np.array(places, np.int32))
@@ -78,7 +78,7 @@ def _of_times(used: NDArray[Any], unit: str | None, bucket: bool) -> Filled | No
         return _among_times(labels, used)
     moments = used.astype(f"{used.dtype.kind}8[us]")
     if not np.array_equal(moments.astype(used.dtype), used):
-        return None  # nanoseconds: no bins
+        return None  # nanoseconds are not binned
     ticks = moments.astype(np.int64)
     step = UNITS.get(unit or "") or _common_step(ticks, list(UNITS.values()), bucket)
     few = FEW if unit or bucket or step >= COARSE else 0
@@ -94,21 +94,21 @@ def _among_times(labels: NDArray[Any], used: NDArray[Any]) -> Filled | None:
 
 
 def _whole_months(used: NDArray[Any]) -> NDArray[np.int64] | None:
-    """Return months since 1970 if all are the first moment of one."""
+    """Return months since 1970 if all times are the beginning of a month, else None."""
     months = used.astype("M8[M]")
     return months.astype(np.int64) if np.array_equal(months.astype(used.dtype), used) else None
 
 
 def _common_step(ticks: NDArray[np.int64], units: Sequence[int], exact: bool) -> int:
-    """Return the distance of bins: of many labels what divides all distances, of few the widest unit that does."""
+    """Return the width of bins: of many labels the largest common divisor, of few the largest unit that divides it."""
     step = int(np.gcd.reduce(np.diff(ticks))) if ticks.size > 1 else 1
-    if exact or ticks.size >= TELLING:
+    if exact or ticks.size >= MIN_LABELS:
         return step
     return max((unit for unit in units if step % unit == 0), default=step)
 
 
 def _steps(low: int, high: int, step: int, used: int, few: int = FEW) -> NDArray[np.int64]:
-    """Return the bins from `low` to `high`; one alone if too many would be empty, and there were more than `few`."""
+    """Return the bins from `low` to `high`; only the first if most would be empty and there are more than `few`."""
     count = (high - low) // max(1, step) + 1
     if count > max(few, SPARSE * used):
         return np.array([low], np.int64)

@@ -1,6 +1,6 @@
-"""DuckDB: reads tables, and computes the expressions of their keys. It is imported where it is used.
+"""DuckDB: reads tables and evaluates the expressions of their keys. It is imported on demand.
 
-It has no network, installs nothing, reads no file but those it is given, and sees no variable of the caller.
+It has no network access, installs nothing, reads only allowed files, and cannot see the caller's variables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...errors import InputError
 from ...host.interruptible import Caller, Scratch
 
 EVENTS = "events"
-"""What SQL calls the table."""
+"""Name of the table in SQL."""
 
 ARROW = "arrow"
 FUNCTIONS = {
@@ -31,17 +31,24 @@ FUNCTIONS = {
     **{f".{kind}{packed}": "read_json" for kind in ("json", "jsonl", "ndjson") for packed in ("", ".gz", ".zst")},
     **dict.fromkeys((".feather", ".arrow", ".ipc"), ARROW),
 }
-"""DuckDB's functions that read tables, by the ending of a file's name; PyArrow reads those of `ARROW`."""
+"""DuckDB function by file name extension; PyArrow reads those of `ARROW`."""
 
-EVERY = 0.1  # seconds from one look at a query's progress to the next
-SAMPLE = 1 << 16  # bytes from which the number of rows is estimated
-SHARE = 0.35  # of free memory: what DuckDB may use by default
-LEAST = 128 << 20  # bytes: with less it does not work
+INTERVAL = 0.1  # seconds between polls of a query's progress
+SAMPLE = 1 << 16  # bytes used to estimate the number of rows
+SHARE = 0.35  # default share of free memory for DuckDB
+LEAST = 128 << 20  # bytes that DuckDB needs at least
 GLOB = "*?["
-NOT_UTF8 = "not utf-8 encoded", "invalid UTF-8 encoding"  # parts of what DuckDB says
-LEFT_OUT = "LINE ", "^", "Candidate", "Did you mean", "Possible ", "*"  # lines, of which some name DuckDB's own options
-OWN = "Invalid Input Error: "  # before what this package has SQL say
-MISREAD = re.compile(  # what DuckDB says of a type, or of a first quote, that comes late
+NOT_UTF8 = "not utf-8 encoded", "invalid UTF-8 encoding"  # parts of DuckDB's messages
+OMITTED = (
+    "LINE ",
+    "^",
+    "Candidate",
+    "Did you mean",
+    "Possible ",
+    "*",
+)  # lines to omit from messages; some name DuckDB's options
+OWN = "Invalid Input Error: "  # prefix of errors raised by our SQL
+MISREAD = re.compile(  # DuckDB's messages if a type or a quote occurs only after the sample
     r'JSON transform error|Original Line: [^\n]*".*Expected Number of Columns', re.DOTALL
 )
 RAGGED = re.compile(r"CSV Error on Line: (\d+).*Expected Number of Columns: (\d+) Found: (\d+)", re.DOTALL)
@@ -56,28 +63,28 @@ SETTINGS = {
 
 
 def ending(path: str | PathLike[str]) -> str | None:
-    """Return the ending of a table's name, None if it is no table's."""
+    """Return the file name extension of a table, or None."""
     name = fspath(path).lower()
     return next((each for each in FUNCTIONS if name.endswith(each)), None)
 
 
 def is_text(path: str | PathLike[str]) -> bool:
-    """Tell whether reading a table again would be to parse it again."""
+    """Return whether a table is text, which would have to be parsed again to be read again."""
     return FUNCTIONS.get(ending(path) or "", "read_csv") not in ("read_parquet", ARROW)
 
 
 def is_arrow(path: str | PathLike[str]) -> bool:
-    """Tell whether a file is one of Arrow's, by its name."""
+    """Return whether a file is an Arrow file, according to its name."""
     return FUNCTIONS.get(ending(path) or "") == ARROW
 
 
 def is_packed(path: str | PathLike[str]) -> bool:
-    """Tell whether a file is compressed, by its name."""
+    """Return whether a file is compressed, according to its name."""
     return fspath(path).lower().endswith((".gz", ".zst"))
 
 
 class MisreadError(InputError):
-    """A text is not what its first rows seem to say: a value is of another type."""
+    """A text does not match the types inferred from its first rows."""
 
 
 class EncodingError(MisreadError):
@@ -85,21 +92,22 @@ class EncodingError(MisreadError):
 
 
 class Database:
-    """A connection to a database of its own; a context manager.
+    """A connection to a separate in-memory database; a context manager.
 
     Parameters
     ----------
     memory : int, optional
-        Bytes that it may use; by default a share of what is free.
+        Maximum memory in bytes; by default a share of the free memory.
     threads : int
+        Number of threads.
     folder : path, optional
-        Where what exceeds memory is spilled to, in a folder of its own that is removed.
+        Folder for spilled data, in a subfolder that is removed afterwards.
     """
 
     def __init__(self, memory: int | None, threads: int, folder: str | PathLike[str] | None = None) -> None:
         try:
             import duckdb
-            import pyarrow  # noqa: F401 - what it returns is in Arrow's form
+            import pyarrow  # noqa: F401 - DuckDB returns Arrow data
         except ImportError as error:
             raise InputError(f"tables need DuckDB and PyArrow ({error}): pip install 'amped[tables]'") from None
         self._errors: type[Exception] = duckdb.Error
@@ -107,15 +115,15 @@ class Database:
         self._folder = Scratch("amped-table-", folder)
         memory = max(LEAST, memory or int(SHARE * psutil.virtual_memory().available))
         spilled = join(self._folder.name, "spilled")
-        how = {"threads": str(threads), "memory_limit": f"{memory}B", "temp_directory": spilled}
+        limits = {"threads": str(threads), "memory_limit": f"{memory}B", "temp_directory": spilled}
         self._misread: type[Exception] = duckdb.ConversionException
-        self.names: list[str] = []  # of the table's columns, for errors
-        self._connection: Any = duckdb.connect(":memory:", config={**SETTINGS, **how})
-        self._caller = Caller(self._connection.interrupt)  # DuckDB's own look at signals hides or loses them
-        self.run("SET TimeZone = 'UTC'")  # else parts of a time would depend on where this runs
-        with suppress(self._errors):  # in a notebook DuckDB wants to draw a bar, and refuses where it has no ipywidgets
+        self.names: list[str] = []  # column names of the table, for error messages
+        self._connection: Any = duckdb.connect(":memory:", config={**SETTINGS, **limits})
+        self._caller = Caller(self._connection.interrupt)  # DuckDB's signal handling hides or loses signals
+        self.run("SET TimeZone = 'UTC'")  # parts of a time must not depend on the local time zone
+        with suppress(self._errors):  # in a notebook DuckDB draws a progress bar, and fails without ipywidgets
             for setting in ("enable_progress_bar_print = false", "enable_progress_bar = true", "progress_bar_time = 0"):
-                self.run(f"SET {setting}")  # so that `watched` knows
+                self.run(f"SET {setting}")  # needed by `watched`
 
     def __enter__(self) -> Database:
         return self
@@ -124,26 +132,26 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Let memory and files go."""
-        if not self._caller.left:  # else a query has it that waits for a file
+        """Release memory and temporary files."""
+        if not self._caller.stuck:  # otherwise a query is still waiting for a file
             with suppress(self._errors):
                 self._connection.close()
         self._folder.close()
 
     @property
     def folder(self) -> str:
-        """Where temporary files may be, which are removed with it."""
+        """A folder for temporary files, removed by `close`."""
         return self._folder.name
 
     def allow(self, paths: Sequence[str | PathLike[str]]) -> list[str]:
-        """Let SQL see some files, and no others; return their names, in which DuckDB sees no pattern."""
+        """Let SQL access these files and no others; return their names without glob patterns."""
         names = [self._plain(abspath(path), number) for number, path in enumerate(paths)]
         self.run(f"SET allowed_paths = [{', '.join(map(quoted, names))}]")
         self.run("SET enable_external_access = false")
         return names
 
     def _plain(self, path: str, number: int) -> str:
-        """Return a name for a file in which DuckDB sees no pattern."""
+        """Return a name for a file that DuckDB does not interpret as a pattern."""
         if not any(mark in path for mark in GLOB):
             return path
         link = join(self._folder.name, f"{number}{ending(path) or '.csv'}")
@@ -151,25 +159,25 @@ class Database:
         return link
 
     def register(self, frame: Any) -> None:
-        """Have a table in memory be the table."""
+        """Use a table in memory as the table `EVENTS`."""
         self._connection.register(EVENTS, frame)
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
-        found: list[tuple[Any, ...]] = self._caller.call(lambda: self._connection.execute(sql).fetchall())
-        return found
+        """Execute a query and return its rows."""
+        rows: list[tuple[Any, ...]] = self._caller.call(lambda: self._connection.execute(sql).fetchall())
+        return rows
 
     @contextmanager
-    def watched(self, tell: Callable[[float], None]) -> Iterator[None]:
-        """Tell now and then which part of the query within is done, from 0 to 1."""
+    def watched(self, report: Callable[[float], None]) -> Iterator[None]:
+        """Within the block, call `report` regularly with the progress of the current query, from 0 to 1."""
         ended = Event()
 
-        def look() -> None:
-            while not ended.wait(EVERY):
+        def poll() -> None:
+            while not ended.wait(INTERVAL):
                 with suppress(self._errors, RuntimeError):
-                    tell(max(0.0, self._connection.query_progress() / 100))
+                    report(max(0.0, self._connection.query_progress() / 100))
 
-        thread = Thread(target=look, daemon=True)
+        thread = Thread(target=poll, daemon=True)
         thread.start()
         try:
             yield
@@ -178,7 +186,7 @@ class Database:
             thread.join()
 
     def expected_rows(self, paths: Sequence[str | PathLike[str]], once: bool) -> int | None:
-        """Return about how many rows the table has, None if that is not known before it is read."""
+        """Return the approximate number of rows, or None if it is unknown before the table is read."""
         if not once:
             return int(self.run(f"SELECT count(*) FROM {EVENTS}")[0][0])
         if not paths or FUNCTIONS.get(ending(paths[0]) or "", "read_csv") != "read_csv" or is_packed(paths[0]):
@@ -192,7 +200,7 @@ class Database:
         return [(row[0], row[1]) for row in self.run(f"DESCRIBE {select}")]
 
     def batches(self, select: str, rows: int) -> Iterator[Any]:
-        """Yield the result of a query in Arrow record batches of about so many rows, as it is made."""
+        """Yield the result of a query in Arrow record batches of about `rows` rows, as it is computed."""
 
         def begin() -> Any:
             relation = self._connection.sql(select)
@@ -203,7 +211,7 @@ class Database:
             yield batch
 
     def order(self, table: str, categories: Any, column: str, kind: str, label: str) -> None:
-        """Make a table of the labels that a column's categories (an Arrow array) become, and of their places."""
+        """Create a table of the labels of a column's categories (an Arrow array) and their positions."""
         import pyarrow
 
         name, place = identifier(column), identifier(f"{column}_place")
@@ -211,12 +219,12 @@ class Database:
         self._connection.register("amped_categories", places)
         values = f"SELECT TRY_CAST({name} AS {kind}) AS {name}, {place} FROM amped_categories"
         # Arrow may list a category twice.
-        found = f"SELECT {label} AS label, min({place}) AS place FROM ({values}) GROUP BY 1"
-        self.run(f"CREATE TEMP TABLE {table} AS {found}")
+        select = f"SELECT {label} AS label, min({place}) AS place FROM ({values}) GROUP BY 1"
+        self.run(f"CREATE TEMP TABLE {table} AS {select}")
         self._connection.unregister("amped_categories")
 
     def number(self, table: str, places: NDArray[np.int32]) -> None:
-        """Replace the numbers 0, 1, ... in a table's column `place` by others."""
+        """Replace the numbers 0, 1, ... in a table's column `place` by `places`."""
         if np.array_equal(places[-1:], [places.size - 1]):
             return
         import pyarrow
@@ -230,7 +238,7 @@ class Database:
 
     @contextmanager
     def naming(self, what: str | None) -> Iterator[None]:
-        """Turn errors of DuckDB into an `InputError` that says what was computed."""
+        """Convert DuckDB errors to an `InputError` that names what was computed."""
         try:
             yield
         except self._errors as error:
@@ -238,45 +246,45 @@ class Database:
             misread = isinstance(error, self._misread) or MISREAD.search(text)
             kind = MisreadError if misread else InputError
             kind = EncodingError if any(each in text for each in NOT_UTF8) else kind
-            raise kind(f"{what}: {self._told(error)}" if what else self._told(error)) from None
+            raise kind(f"{what}: {self._message(error)}" if what else self._message(error)) from None
 
-    def _told(self, error: Exception) -> str:
-        """Return an error in one line, with the names that may have been meant."""
+    def _message(self, error: Exception) -> str:
+        """Return an error on one line, with names that may have been meant."""
         if ragged := RAGGED.search(str(error)):
-            line, expected, found = ragged.groups()
-            return f"line {line} has {found} fields, but {expected} are expected: correct it"
+            line, expected, fields = ragged.groups()
+            return f"line {line} has {fields} fields, expected {expected}: correct it"
         if isinstance(error, self.no_memory):
             return (
-                "needs more memory than DuckDB may use: make computed labels shorter, "
-                "or store the table first with a higher limit (amped table --memory BYTES)"
+                "needs more memory than DuckDB may use: shorten computed labels, "
+                "or convert the table to a store first with a higher limit (amped table --memory BYTES)"
             )
         if UNLIKE in str(error):
-            return "is no CSV of one delimiter, one kind of quote and one kind of line end: save it again"
+            return "is not a CSV file with one delimiter, quote character and line end: save it again"
         text = [line.strip() for line in str(error).splitlines() if line.strip()]
         ends = [at for at, line in enumerate(text) if line.startswith("Candidate functions")]
-        text = text[: ends[0]] if ends else text  # of which there may be dozens
-        kept = [line for line in text if not line.startswith(LEFT_OUT)]
-        told = kept[0].removeprefix(OWN) if kept else type(error).__name__
-        if "syntax error" not in told and len(kept) > 1:
-            told = " ".join(kept[:3])
-        missing = told.split('"')[1] if "not found in FROM clause" in told and told.count('"') > 1 else None
+        text = text[: ends[0]] if ends else text  # drop the list, which may have dozens of lines
+        lines = [line for line in text if not line.startswith(OMITTED)]
+        message = lines[0].removeprefix(OWN) if lines else type(error).__name__
+        if "syntax error" not in message and len(lines) > 1:
+            message = " ".join(lines[:3])
+        missing = message.split('"')[1] if "not found in FROM clause" in message and message.count('"') > 1 else None
         if missing is None:
             near = [line.removeprefix("Did you mean ") for line in text if line.startswith("Did you mean")]
-            return f"{told} (did you mean {near[0].rstrip('?')}?)" if near else told
+            return f"{message} (did you mean {near[0].rstrip('?')}?)" if near else message
         with suppress(self._errors):
             names = self.names or [name for name, _ in self.describe(f"FROM {EVENTS}")]
             near = get_close_matches(missing.lower(), [name.lower() for name in names], 3, 0.5)
             nearest = [name for name in names if name.lower() in near] or names
-            some = ", ".join(nearest[:10]) + (", ..." if len(nearest) > 10 else "")
-            return f"no column {missing}; {'nearest' if near else 'columns'}: {some}"
-        return told
+            listing = ", ".join(nearest[:10]) + (", ..." if len(nearest) > 10 else "")
+            return f"no column {missing}; {'nearest' if near else 'columns'}: {listing}"
+        return message
 
 
 def quoted(text: str) -> str:
-    """Return a string of SQL."""
+    """Return a string as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def identifier(name: str) -> str:
-    """Return a name of SQL."""
+    """Return a name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'

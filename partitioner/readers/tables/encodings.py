@@ -1,4 +1,4 @@
-"""Text in other encodings than UTF-8, copied to UTF-8, which is what DuckDB reads."""
+"""Convert text in other encodings to UTF-8, which DuckDB requires."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ WESTERN = "cp1252"
 
 
 def readable(paths: Sequence[str], folder: str, every: bool) -> tuple[list[str], list[str]]:
-    """Return texts that DuckDB reads instead of some others, and which of these are taken for Windows-1252.
+    """Return text files that DuckDB can read instead of `paths`, and those of `paths` read as Windows-1252.
 
     Parameters
     ----------
     paths : sequence of str
+        The files.
     folder : str
-        Where to copy texts to.
+        Folder for converted copies.
     every : bool
-        Whether to look at each text as a whole, as one of them is not UTF-8; else at how it begins.
+        Whether to check each file completely, since one of them is not UTF-8; otherwise only their first bytes.
     """
-    found, western = [], []
+    files, western = [], []
     for number, path in enumerate(paths):
         encoding = wide_encoding(path) if S_ISREG(os.stat(path).st_mode) else None
         target = join(folder, f"{number}{(ending(path) or '.csv').removesuffix('.gz').removesuffix('.zst')}")
         copied = (encoding is not None or every) and recode(path, encoding, target)
-        found.append(target if copied else path)
+        files.append(target if copied else path)
         western += [path] if copied and encoding is None else []
-    return found, western
+    return files, western
 
 
 def wide_encoding(path: str | PathLike[str]) -> str | None:
-    """Return the encoding of a text of two or four bytes a character, by how it begins; None if it is none."""
+    """Return the encoding of a text with two or four bytes per character, detected by its first bytes, or None."""
     with _opened(path) as file:
         start = file.read(64)
-    marked = next((name for bom, name in BOMS.items() if start.startswith(bom)), None)
-    if marked or len(start) < 4:
-        return marked
+    declared = next((name for bom, name in BOMS.items() if start.startswith(bom)), None)
+    if declared or len(start) < 4:
+        return declared
     even, odd = start[::2], start[1::2]
     if 2 * odd.count(0) > len(odd) and not even.count(0):
         return "utf-16-le"
@@ -54,9 +55,9 @@ def wide_encoding(path: str | PathLike[str]) -> str | None:
 
 
 def recode(path: str | PathLike[str], encoding: str | None, target: str | PathLike[str]) -> bool:
-    """Copy a text to UTF-8: from `encoding`, or from Windows-1252 if it is None; return whether it was not UTF-8.
+    """Convert a text file to UTF-8, from `encoding` or (None) from Windows-1252. Return whether it was not UTF-8.
 
-    Raise `InputError` if it is a mixture of UTF-8 and something else.
+    Raise `InputError` if it mixes UTF-8 with another encoding.
     """
     with _opened(path) as source, open(target, "wb") as copy:
         if encoding is None:
@@ -66,12 +67,12 @@ def recode(path: str | PathLike[str], encoding: str | None, target: str | PathLi
                 while piece := text.read(PIECE):
                     copy.write(piece.encode())
         except UnicodeError as error:
-            raise InputError(f"is not {encoding.upper()}, as its first bytes say: {error}") from None
+            raise InputError(f"is not {encoding.upper()}, as its first bytes indicate: {error}") from None
     return True
 
 
 def _copy_western(source: Any, copy: Any) -> bool:
-    other = wrong = 0  # the first lines that are UTF-8 and not ASCII, and that are not UTF-8
+    other = wrong = 0  # numbers of the first line with non-ASCII UTF-8, and of the first line that is not UTF-8
     for number, line in enumerate(source, 1):
         if not line.isascii():
             try:
@@ -90,7 +91,7 @@ def _copy_western(source: Any, copy: Any) -> bool:
 def _western(line: bytes) -> str:
     try:
         return line.decode(WESTERN)
-    except UnicodeDecodeError:  # five bytes stand for nothing
+    except UnicodeDecodeError:  # five byte values are undefined
         return line.decode("latin-1")
 
 

@@ -1,4 +1,4 @@
-"""Tables in memory, of which DuckDB sees the columns that are used: those of no type that it knows do no harm."""
+"""Tables in memory. DuckDB only sees the columns in use, so columns of unsupported types do no harm."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ FRAMES = {"pandas": ("DataFrame", "Series"), "polars": ("DataFrame",), "pyarrow"
 ONCE = {"polars": ("LazyFrame",), "pyarrow": ("RecordBatchReader",), "duckdb": ("DuckDBPyRelation",)}
 POLARS = {"polars": ("DataFrame", "LazyFrame")}
 SERIES = "value"
-"""What the values of a Series without a name are called."""
+"""Column name of the values of an unnamed Series."""
 
 
-def is_frame(given: Any) -> bool:
-    """Tell whether an object is a table in memory, without importing what is not imported already."""
-    return _is_of(given, FRAMES) or _is_of(given, ONCE) or hasattr(given, "__arrow_c_stream__")
+def is_frame(obj: Any) -> bool:
+    """Return whether an object is a table in memory, without importing other libraries."""
+    return _is_of(obj, FRAMES) or _is_of(obj, ONCE) or hasattr(obj, "__arrow_c_stream__")
 
 
-def _is_of(given: Any, kinds: Mapping[str, tuple[str, ...]]) -> bool:
-    """Tell whether an object is of one of some types, by the names of libraries and types."""
-    known = (getattr(sys.modules.get(module), name, None) for module, names in kinds.items() for name in names)
-    return isinstance(given, tuple(kind for kind in known if kind is not None))
+def _is_of(obj: Any, kinds: Mapping[str, tuple[str, ...]]) -> bool:
+    """Return whether an object has one of several types, given as names of libraries and types."""
+    types = (getattr(sys.modules.get(module), name, None) for module, names in kinds.items() for name in names)
+    return isinstance(obj, tuple(kind for kind in types if kind is not None))
 
 
-def series_name(given: Any) -> str | None:
-    """Return the name of a Series of pandas, None if an object is none."""
-    if not _is_of(given, {"pandas": ("Series",)}):
+def series_name(obj: Any) -> str | None:
+    """Return the name of a pandas Series, or None for other objects."""
+    if not _is_of(obj, {"pandas": ("Series",)}):
         return None
-    return str(given.name or SERIES)
+    return str(obj.name or SERIES)
 
 
 def arrow_table(paths: Sequence[str]) -> Any:
-    """Return Arrow's files (Feather, IPC) as one table, of which memory has as much as is used."""
+    """Return Arrow files (Feather, IPC) as one memory-mapped table."""
     import pyarrow
 
     tables = [_arrow_table(pyarrow, path) for path in paths]
     try:
         return pyarrow.concat_tables(tables, promote_options="default")
     except pyarrow.ArrowInvalid as error:
-        raise InputError(f"the files do not go together: {cause_of(error)}") from None
+        raise InputError(f"the files have different columns: {cause_of(error)}") from None
 
 
 def _arrow_table(pyarrow: Any, path: str) -> Any:
@@ -54,26 +54,26 @@ def _arrow_table(pyarrow: Any, path: str) -> Any:
             return opened(pyarrow.memory_map(path)).read_all()
         except pyarrow.ArrowInvalid as error:
             fault = error
-    raise InputError(f"no file of Arrow's (Feather 2, IPC): {cause_of(fault)}")
+    raise InputError(f"not an Arrow file (Feather 2, IPC): {cause_of(fault)}")
 
 
 class FrameTable:
-    """A table in memory as the table `EVENTS`, of which `columns` are known; `use` them before they are read.
+    """A table in memory as the table `EVENTS`. `columns` are known at once; call `use` before reading.
 
-    Its levels of an index are columns, too, if they have names.
+    Named index levels are columns, too.
     """
 
     relation = EVENTS
 
     def __init__(self, database: Database, frame: Any) -> None:
         self._database = database
-        self._seen = dict[int, list[Any]]()  # dictionaries of columns that can be read once only
+        self._seen = dict[int, list[Any]]()  # dictionaries of columns that can only be read once
         self.once = not _is_of(frame, FRAMES)
-        """Whether it can be read once only, or had better be."""
+        """Whether it can, or should, be read only once."""
         relation = False
         if (name := series_name(frame)) is not None:
             frame = frame.to_frame(name)
-        elif relation := _is_of(frame, {"duckdb": ("DuckDBPyRelation",)}):  # of another connection
+        elif relation := _is_of(frame, {"duckdb": ("DuckDBPyRelation",)}):  # belongs to another connection
             self._seen = of_relation(frame.types)
             frame = (getattr(frame, "to_arrow_reader", None) or frame.fetch_record_batch)()
         elif self.once and not _is_of(frame, ONCE):
@@ -83,12 +83,12 @@ class FrameTable:
         self._frame = frame
         self.columns = TableColumns(_names(frame))
         self.notes: list[str] = []
-        """Warnings about the columns that are used."""
+        """Warnings about columns in use."""
         self.columns.renamed = relation
         database.allow([])
 
     def use(self, usage: Usage) -> None:
-        """Make the table of the columns that are used."""
+        """Create the table from the columns in use."""
         columns = self.columns
         used = sorted(usage.values | usage.texts)
         chosen = list(range(len(columns.names))) if usage.any or not used else used
@@ -101,13 +101,13 @@ class FrameTable:
             columns.sql[k] = name
         if _is_of(self._frame, {"pandas": ("DataFrame",)}):
             self.notes = [
-                f"column {columns.names[k]} holds values of several types: they become text"
+                f"column {columns.names[k]} holds values of several types, which are converted to text"
                 for k in used
                 if k < self._frame.shape[1] and _is_mixed(self._frame.iloc[:, k])
             ]
 
     def categories(self, k: int) -> list[Any]:
-        """Return the dictionaries of a column's categories, if these have an order; of a stream once it is read."""
+        """Return the dictionaries of a column's ordered categories; for a stream only after it is read."""
         if _is_of(self._frame, {"pandas": ("DataFrame",)}):
             return of_series(_picked_of_pandas(self._frame, [k]).iloc[:, 0])
         if _is_of(self._frame, POLARS):
@@ -120,7 +120,9 @@ class FrameTable:
         import pyarrow
 
         if _is_of(self._frame, POLARS) and any(_type(self._frame, k) == "Object" for k in chosen):
-            raise InputError("a column holds Python objects")  # before DuckDB 2, these would be bytes of no meaning
+            raise InputError(
+                "a column holds Python objects"
+            )  # DuckDB before version 2 would read them as meaningless bytes
         try:
             with self._database.naming(None):
                 self._database.register(_picked(self._frame, chosen, self._seen))
@@ -129,7 +131,7 @@ class FrameTable:
             raise InputError(cause_of(error)) from None
 
     def _name_unreadable(self, chosen: Sequence[int]) -> None:
-        """Raise `InputError` that names the first column that DuckDB cannot read, if that can be found."""
+        """Raise an `InputError` that names the first column that DuckDB cannot read, if it can be determined."""
         if _is_of(self._frame, {"pyarrow": ("RecordBatchReader",)}):
             return
         for k in chosen:
@@ -155,15 +157,15 @@ def _names(frame: Any) -> list[str]:
 
 
 def _levels(frame: Any) -> list[tuple[str, Any]]:
-    """Return the names of the levels of a frame's index, and their names or places there; polars has no index."""
+    """Return column names of index levels, and their names or positions in the index; polars has no index."""
     names = getattr(getattr(frame, "index", None), "names", ())
-    numbered = len(names) > 1  # as by `reset_index`
+    numbered = len(names) > 1  # names as in `reset_index`
     levels = [(f"level_{k}" if name is None else str(name), k) for k, name in enumerate(names)]
     return [(name, k) for name, k in levels if numbered or names[k] is not None]
 
 
 def _picked(frame: Any, chosen: Sequence[int], seen: dict[int, list[Any]]) -> Any:
-    """Return some columns of a table, by position; of a stream, note the dictionaries that are `seen` in it."""
+    """Return selected columns of a table by position; for a stream, add its dictionaries to `seen`."""
     if _is_of(frame, {"pandas": ("DataFrame",)}):
         return _picked_of_pandas(frame, chosen)
     if _is_of(frame, {"polars": ("LazyFrame",)}):
@@ -185,19 +187,19 @@ def _picked(frame: Any, chosen: Sequence[int], seen: dict[int, list[Any]]) -> An
 
 
 def _picked_of_pandas(frame: Any, chosen: Sequence[int]) -> Any:
-    """Return some columns of a frame, and levels of its index, without copying them."""
+    """Return selected columns and index levels of a pandas frame, without copies."""
     names, levels = _names(frame), dict(_levels(frame))
     arrays = {}
     for k in chosen:
-        whole = frame.iloc[:, k] if k < frame.shape[1] else frame.index.get_level_values(levels[names[k]])
-        arrays[k] = _plain_categories(whole.array)
+        column = frame.iloc[:, k] if k < frame.shape[1] else frame.index.get_level_values(levels[names[k]])
+        arrays[k] = _plain_categories(column.array)
     picked = sys.modules["pandas"].DataFrame(arrays, copy=False)
     picked.columns = [names[k] for k in chosen]
     return picked
 
 
 def _plain_categories(array: Any) -> Any:
-    """Return an array whose categories, if they are intervals or periods (as of ``cut``), are their names."""
+    """Return an array whose interval or period categories (as from ``cut``) are replaced by their names."""
     categories = getattr(array.dtype, "categories", None)
     if categories is None or type(categories).__name__ not in ("IntervalIndex", "PeriodIndex"):
         return array
@@ -205,7 +207,7 @@ def _plain_categories(array: Any) -> Any:
 
 
 def _is_mixed(series: Any) -> bool:
-    """Tell whether a column of Python objects holds several types, of which DuckDB makes text."""
+    """Return whether a column of Python objects has values of several types, which DuckDB converts to text."""
     if series.dtype != object:
         return False
     kind: str = sys.modules["pandas"].api.types.infer_dtype(series, skipna=True)

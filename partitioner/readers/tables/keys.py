@@ -1,4 +1,4 @@
-"""Keys of a table: expressions of SQL, the kind of label that each one makes, and the labels themselves."""
+"""Keys of a table: SQL expressions, the types of their labels, and the labels."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ REAL = "FLOAT", "DOUBLE"
 MOMENTS = "DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"
 DURATIONS = "TIME", "INTERVAL", "TIME_NS"
 NUMBERS = ("BOOLEAN", *WHOLE, *LARGE, *REAL, "DECIMAL")
-LONGEST = 1 << 20  # bytes of a label that is computed: DuckDB's limit of memory does not count texts in the making
+MAX_LABEL = 1 << 20  # bytes of a computed label; DuckDB's memory limit does not count intermediate texts
 NESTED = re.compile(r"\]$|^(STRUCT|MAP|UNION|VARIANT|LIST)\b")
-"""Types of several values."""
+"""Types with several values."""
 PARTS = "date_part", "datepart"
 
 
 @dataclass
 class Key:
-    """A mode of the tensor.
+    """A key: the expression that defines a mode of the tensor.
 
     Attributes
     ----------
     text : str
-        The expression as it was given: the mode's name.
+        The expression as the user wrote it, which names the mode.
     sql : str
         The expression in parentheses.
     kind : str
-        Its type in SQL.
+        Its SQL type.
     function, unit : str or None
-        The function that is called outermost, and the unit of time that it is given.
+        The outermost function, and the time unit in its arguments.
     written : str or None
-        If it is a column of a text, and no text itself: the expression of what is written there.
+        For a non-text column of a text file: expression of the original text.
     computed : bool
-        Whether it is more than a column, so that its labels may be longer than any value of the table.
+        Whether it is not just a column, so that labels may be longer than any value in the table.
     column : int or None
-        The position of the column that it is, if it is one.
+        Position of the column, if the key is just a column.
     """
 
     text: str
@@ -61,33 +61,34 @@ class Key:
 
     @property
     def may_be_category(self) -> bool:
-        """Whether its labels may have another order than their own; DuckDB's enums have theirs, and times make bins."""
-        own = (*MOMENTS, *DURATIONS, "TIMESTAMP WITH TIME ZONE")
-        return self.column is not None and self.kind not in own and not self.kind.startswith("ENUM")
+        """Whether its labels may be ordered categories. DuckDB's enums are sorted already; times form bins."""
+        sorted_kinds = (*MOMENTS, *DURATIONS, "TIMESTAMP WITH TIME ZONE")
+        return self.column is not None and self.kind not in sorted_kinds and not self.kind.startswith("ENUM")
 
     @property
     def label(self) -> str:
-        """The expression of what becomes its labels: missing where it is no number, or no time."""
+        """The SQL expression of its labels, NULL for NaN and infinite times."""
         key = self.sql
         if self.kind in (*WHOLE, "BOOLEAN") or self.kind.startswith("ENUM"):
             return key
         if self.kind == "VARCHAR":
             return self._bounded(key)
         if self.kind in LARGE:
-            told = quoted(f"--key {self.text!r}: a number of more than 64 bits: use ({self.text})::VARCHAR")
+            message = quoted(f"--key {self.text!r}: a number needs more than 64 bits: use ({self.text})::VARCHAR")
             fits = f"{key} BETWEEN {-(1 << 63)} AND {(1 << 63) - 1}"
-            return f"CASE WHEN {fits} THEN CAST({key} AS BIGINT) ELSE error({told}) END"
+            return f"CASE WHEN {fits} THEN CAST({key} AS BIGINT) ELSE error({message}) END"
         if self.kind in REAL:
             return f"CASE WHEN NOT isnan({key}) THEN {key} END"
         if self.kind.startswith("DECIMAL"):
-            told = quoted(f"--key {self.text!r}: more digits than a double keeps: use ({self.text})::VARCHAR")
+            message = quoted(f"--key {self.text!r}: a number has more digits than a double: use ({self.text})::VARCHAR")
             double = f"CAST({key} AS DOUBLE)"
-            kept = f"CAST(CAST({double} AS VARCHAR) AS {self.kind}) = {key}"  # what a double is in its fewest digits
-            return f"CASE WHEN {kept} THEN {double} WHEN {key} IS NOT NULL THEN error({told}) END"
+            # The number is exact if it equals the shortest decimal of its double.
+            exact = f"CAST(CAST({double} AS VARCHAR) AS {self.kind}) = {key}"
+            return f"CASE WHEN {exact} THEN {double} WHEN {key} IS NOT NULL THEN error({message}) END"
         if self.kind == "TIMESTAMP WITH TIME ZONE":
             return f"CASE WHEN isfinite({key}) THEN {key} AT TIME ZONE 'UTC' END"
         if self.kind == "JSON":
-            return f"({key} ->> '$')"  # no quotes around text
+            return f"({key} ->> '$')"  # without quotes around text
         if self.kind in MOMENTS:
             return f"CASE WHEN isfinite({key}) THEN {key} END"
         if self.kind in DURATIONS:
@@ -95,21 +96,21 @@ class Key:
         return self._bounded(f"CAST({key} AS VARCHAR)")
 
     def _bounded(self, text: str) -> str:
-        """Return the expression of a text that is refused where it is too long for a label."""
+        """Return the SQL expression of a text that raises an error if it is too long for a label."""
         if not self.computed:
             return text
-        told = quoted(f"--key {self.text!r}: a label of more than {LONGEST:,} bytes")
-        return f"CASE WHEN strlen({text}) <= {LONGEST} THEN {text} WHEN {text} IS NOT NULL THEN error({told}) END"
+        message = quoted(f"--key {self.text!r}: a label of more than {MAX_LABEL:,} bytes")
+        return f"CASE WHEN strlen({text}) <= {MAX_LABEL} THEN {text} WHEN {text} IS NOT NULL THEN error({message}) END"
 
     def labels(self, column: Any, missing: bool) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """Return the labels of the mode, and where those that occur are among them.
+        """Return the labels of the mode, and the positions of those that occur.
 
         Parameters
         ----------
         column : Arrow array
-            Those that occur, ascending, without a missing one.
+            The labels that occur, ascending, without a missing one.
         missing : bool
-            Whether there is a missing label, too: it comes last.
+            Whether to append a missing label.
         """
         labels, places = filled(self._array(column), self.function, self.unit)
         labels = plain_times(labels) if labels.dtype.kind == "M" else labels
@@ -128,7 +129,7 @@ class Key:
 
 
 def _with_missing(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return labels and a missing one: NaN, NaT or None. Numbers that NaN does not go with become strings."""
+    """Append a missing label: NaN, NaT or None. Integers that are not exact as doubles become strings."""
     if labels.dtype.kind in "Mm":
         return np.append(labels, np.array(["NaT"], labels.dtype))
     if labels.dtype.kind == "f":
@@ -139,32 +140,32 @@ def _with_missing(labels: NDArray[Any]) -> NDArray[Any]:
 
 
 def function_of(tree: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Return the function that an expression calls outermost, but for casts, and its first argument if a constant."""
+    """Return the outermost function of an expression, ignoring casts, and its first argument if that is constant."""
     while tree.get("class") == "CAST":
         tree = tree["child"]
     if tree.get("class") != "FUNCTION":
         return None, None
     name = str(tree.get("function_name", "")).lower()
-    given = [each.get("expression", each) for each in tree.get("arguments") or tree.get("children") or []]
-    first = given[0] if given and given[0].get("class") == "CONSTANT" else {}
-    value = first.get("literal", {}).get("text") or first.get("value", {}).get("value")  # DuckDB 2, and before
+    arguments = [each.get("expression", each) for each in tree.get("arguments") or tree.get("children") or []]
+    first = arguments[0] if arguments and arguments[0].get("class") == "CONSTANT" else {}
+    value = first.get("literal", {}).get("text") or first.get("value", {}).get("value")  # DuckDB 2; earlier versions
     unit = value.lower() if isinstance(value, str) else None
     return "date_part" if name in PARTS else "date_trunc" if name == "datetrunc" else name, unit
 
 
 def keys_of(database: Database, columns: TableColumns, texts: Sequence[str]) -> list[Key]:
-    """Return keys, bound to the table; raise `InputError` that names the one that is wrong."""
+    """Return keys, bound to the table; raise an `InputError` that names an invalid one."""
     keys = []
     for text in texts:
-        told = f"--key {text!r}"
-        sql, tree = columns.expression(database, told, text)
-        with database.naming(told):
-            database.describe(f"SELECT 1 FROM {EVENTS} WHERE {sql} IS NULL")  # refuses aggregates
+        name = f"--key {text!r}"
+        sql, tree = columns.expression(database, name, text)
+        with database.naming(name):
+            database.describe(f"SELECT 1 FROM {EVENTS} WHERE {sql} IS NULL")  # rejects aggregates
             ((_, kind),) = database.describe(f"SELECT {sql} FROM {EVENTS}")
         if NESTED.search(kind):
-            one = "a key has one value in a row: take a part of it, or make text of it by (...)::VARCHAR"
-            raise InputError(f"{told}: is {kind}: {one}")
+            advice = "a key must be a single value: select a part of it, or convert it to text with (...)::VARCHAR"
+            raise InputError(f"{name}: is {kind}: {advice}")
         function, unit = function_of(tree)
-        how = columns.text_of(tree), tree.get("class") != "COLUMN_REF", columns.position(tree)
-        keys.append(Key(text, sql, kind, function, unit, *how))
+        details = columns.text_of(tree), tree.get("class") != "COLUMN_REF", columns.position(tree)
+        keys.append(Key(text, sql, kind, function, unit, *details))
     return keys

@@ -1,4 +1,4 @@
-"""What is looked at in the rows of a table before they are read."""
+"""Counts and labels, determined in a first pass over the rows of a table."""
 
 from __future__ import annotations
 
@@ -13,46 +13,61 @@ from .keys import Key
 from .sums import Value
 
 ROWS = "amped_rows"
-"""What SQL calls the rows of labels and values."""
+"""Name of the table of labels and values in SQL."""
 
 
 class RowCounts(NamedTuple):
-    """What is known of the rows before they are read: how many there are, are kept, and lack each key or a value."""
+    """Counts of rows before they are read.
+
+    Attributes
+    ----------
+    rows : int
+        Number of rows.
+    kept : int
+        Number of rows that become nonzeros.
+    missing : list of int
+        For each key, the number of rows without it.
+    valueless : int
+        Number of rows without a value.
+    listed : bool
+        Whether the database has lists of all labels.
+    """
 
     rows: int
     kept: int
     missing: list[int]
     valueless: int
-    listed: bool  # whether the labels of all keys are in the database
+    listed: bool
 
 
 def facts_of(database: Database, keys: Sequence[Key], value: Value, form: ReadOptions) -> RowCounts:
-    """Look at all rows once: list the labels of each key, and count what is missing."""
+    """Scan all rows once: list the labels of each key, and count missing ones."""
     kept = kept_rows(keys, form, bool(value.column))
     counts = [f"count(*) - count(__key{k})" for k in range(len(keys))]
     counts += ["count(*) - count(__value)" if value.column else "0"]
     lists = [f"list(DISTINCT __key{k}) AS list{k}" for k in range(len(keys))]
     columns = [f"[count(*), count(CASE WHEN {kept} THEN 1 END), {', '.join(counts)}] AS counts", *lists]
-    make = f"CREATE TEMP TABLE amped_found AS SELECT {{}} FROM {ROWS}"
+    create = f"CREATE TEMP TABLE amped_found AS SELECT {{}} FROM {ROWS}"
     listed = True
     with database.naming(None):
         try:
-            database.run(make.format(", ".join(columns)))
-        except database.no_memory:  # lists, unlike tables, are not spilled
-            database.run(make.format(columns[0]))
+            database.run(create.format(", ".join(columns)))
+        except database.no_memory:  # lists, unlike tables, cannot be spilled to disk
+            database.run(create.format(columns[0]))
             listed = False
-        ((found,),) = database.run("SELECT counts FROM amped_found")
-    rows, there, *missing, valueless = found
-    return RowCounts(rows, there, missing, valueless, listed)
+        ((counts_row,),) = database.run("SELECT counts FROM amped_found")
+    rows, complete, *missing, valueless = counts_row
+    return RowCounts(rows, complete, missing, valueless, listed)
 
 
 def kept_rows(keys: Sequence[Key], form: ReadOptions, valued: bool) -> str:
-    """Return the condition of the rows that become nonzeros."""
+    """Return the SQL condition of the rows that become nonzeros."""
     needed = [f"__key{k}" for k in range(len(keys)) if form.missing == "drop"] + ["__value"] * valued
     return " AND ".join(f"{each} IS NOT NULL" for each in needed) or "true"
 
 
 def listed(k: int) -> str:
+    """Return the SQL query of the labels of a key."""
     return f"SELECT unnest(list{k}) AS label FROM amped_found"
 
 
@@ -66,6 +81,6 @@ def labels_column(database: Database, k: int) -> Any:
 
 
 def state_of(paths: Sequence[str | PathLike[str]]) -> list[tuple[int, int, int]]:
-    """Return what tells whether files were changed."""
-    found = [os.stat(path) for path in paths]
-    return [(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]
+    """Return inode, size and modification time of each file, to detect changes."""
+    statuses = [os.stat(path) for path in paths]
+    return [(each.st_ino, each.st_size, each.st_mtime_ns) for each in statuses]

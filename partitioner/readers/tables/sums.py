@@ -1,4 +1,4 @@
-"""What is added up of a table: an expression of SQL, or the rows themselves."""
+"""The value of a nonzero of a table: an SQL expression that is summed, or the number of rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .keys import NUMBERS
 
 
 class Value(NamedTuple):
-    """What is added up.
+    """The value of a nonzero.
 
     Attributes
     ----------
     column : str or None
-        Its expression; None where rows are counted.
+        SQL expression of the value; None if rows are counted.
     aggregate : bool
-        Whether it is one over rows of equal keys.
+        Whether it is an aggregate over rows with equal keys.
     exact : bool
         Whether sums do not depend on their order.
     """
@@ -29,24 +29,24 @@ class Value(NamedTuple):
 
     @classmethod
     def of(cls, database: Database, columns: TableColumns, text: str | None) -> Value:
-        """Return what an expression stands for; raise `InputError` if it is no number."""
+        """Return the value for an expression; raise `InputError` if it is not a number."""
         if text is None or "".join(text.lower().split()) in ("count(*)", "count()"):
             return cls()
-        told = f"--value {text!r}"
-        single, _ = columns.expression(database, told, text)
-        with database.naming(told):
-            ((_, kind),) = database.describe(f"SELECT {single} FROM {EVENTS}")
+        name = f"--value {text!r}"
+        expression, _ = columns.expression(database, name, text)
+        with database.naming(name):
+            ((_, kind),) = database.describe(f"SELECT {expression} FROM {EVENTS}")
         if kind.split("(")[0] not in NUMBERS:
             advice = f"; if it has decimal commas, use replace({text}, ',', '.')::DOUBLE" if kind == "VARCHAR" else ""
-            raise InputError(f"{told}: is no number, but {kind}{advice}")
+            raise InputError(f"{name}: has type {kind}, expected a number{advice}")
         aggregate = False
         try:
-            with database.naming(told):
-                database.describe(f"SELECT 1 FROM {EVENTS} WHERE {single} IS NULL")
-        except InputError:  # aggregates, unlike other expressions, are no condition
+            with database.naming(name):
+                database.describe(f"SELECT 1 FROM {EVENTS} WHERE {expression} IS NULL")
+        except InputError:  # aggregates are not allowed in conditions
             aggregate = True
         exact = kind not in ("FLOAT", "DOUBLE") and not aggregate
-        number = single if exact else f"CAST({single} AS DOUBLE)"
+        number = expression if exact else f"CAST({expression} AS DOUBLE)"
         if kind in ("FLOAT", "DOUBLE"):
-            number = f"CASE WHEN NOT isnan({single}) THEN {number} END"
-        return cls(f"CAST({single} AS TINYINT)" if kind == "BOOLEAN" else number, aggregate, exact)
+            number = f"CASE WHEN NOT isnan({expression}) THEN {number} END"
+        return cls(f"CAST({expression} AS TINYINT)" if kind == "BOOLEAN" else number, aggregate, exact)

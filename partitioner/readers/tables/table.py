@@ -1,8 +1,8 @@
-"""Tables: rows of keys become nonzeros, in a stream of integer indices.
+"""Tables: rows with keys become nonzeros, in a stream of integer indices.
 
-DuckDB looks at the table twice: for the labels of each key, and for the rows, whose keys it replaces by the places of
-their labels. Text is parsed once, into a table that may spill to a disk. Where there can be far fewer coordinates than
-rows DuckDB adds these up, too; otherwise that is left to the sort.
+DuckDB scans the table twice: for the labels of each key, and for the rows, whose keys it replaces by the positions of
+their labels. Text is parsed once, into a table that may be spilled to disk. If there are far fewer coordinates than
+rows, DuckDB also sums the values; otherwise the sort does.
 """
 
 from __future__ import annotations
@@ -33,29 +33,31 @@ from .losses import doubtful_dates, lost_texts, staged
 from .rows import ROWS, RowCounts, facts_of, kept_rows, labels_column, listed, state_of
 from .sums import Value
 
-BATCH = 1 << 17  # rows that DuckDB hands over together
-FEWER = 4  # times as many rows as possible coordinates: from there on DuckDB adds up
-UNIQUE = 20  # rows from which a key with as many labels is told of
-CHANGED = "was changed while it was read"
+BATCH = 1 << 17  # rows per batch from DuckDB
+ROWS_PER_CELL = 4  # rows per possible coordinate from which on DuckDB sums values
+UNIQUE = 20  # rows from which on a key with as many labels causes a warning
+CHANGED = "changed while it was read"
 
 
 class TablePart:
-    """The nonzeros of a table, all of them in part 0. See `Part` and `open_part`.
+    """The nonzeros of a table, all in part 0. See `FilePart` and `open_part`.
 
     Parameters
     ----------
     source : path or table in memory
-        A frame, as `FrameTable` takes them; of files, the first.
+        A frame supported by `FrameTable`, or the first file.
     form : ReadOptions
-        Its keys, and what else is said of it.
+        Keys and other options.
     part : int
+        Number of this part.
     memory : int, optional
-        Bytes that DuckDB may use.
+        Maximum memory of DuckDB in bytes.
     threads : int, optional
+        Number of threads.
     progress : callable, optional
-        Called with the number of rows that are read, and how many there are.
+        Called with the number of rows read, and the total number.
     folder : path, optional
-        Where to spill what memory has no room for.
+        Folder for spilled data.
     """
 
     dtype = np.dtype(np.float64)
@@ -78,7 +80,7 @@ class TablePart:
         self.lengths: tuple[int, ...] | None = None
         self._nonzeros = self.expected = 0
         self._pieces: Iterator[Nonzeros] | None = None
-        self._left: Nonzeros | None = None  # did not fit the last pile
+        self._remaining: Nonzeros | None = None  # nonzeros that did not fit the last pile
         with naming(self.path or "the table"):
             check_keys(form)
             if part == 0:
@@ -102,8 +104,8 @@ class TablePart:
                 try:
                     with database.naming(None):
                         read, others = readable(paths, database.folder, western) if text else (paths, [])
-                        self._look(database, source, read, whole)
-                except MisreadError as error:  # DuckDB looked at the first rows only
+                        self._scan(database, source, read, whole)
+                except MisreadError as error:  # DuckDB inferred types from the first rows only
                     encoding = isinstance(error, EncodingError)
                     if not text or (western if encoding else whole):
                         raise
@@ -114,50 +116,50 @@ class TablePart:
                 files.push(attempt.pop_all())
                 return
 
-    def _look(self, database: Database, source: Any, paths: Sequence[str], whole: bool) -> None:
-        """Find what there is to read, and its labels."""
+    def _scan(self, database: Database, source: Any, paths: Sequence[str], whole: bool) -> None:
+        """Determine the rows to read, and their labels."""
         form = self._form
-        said = [(f"--key {key!r}", key) for key in form.key]
-        said += [(f"--{name} {text!r}", text) for name in ("value", "where") if (text := getattr(form, name))]
+        expressions = [(f"--key {key!r}", key) for key in form.key]
+        expressions += [(f"--{name} {text!r}", text) for name in ("value", "where") if (text := getattr(form, name))]
         table: FileTable | FrameTable
         if paths and is_arrow(paths[0]):
             source, paths = arrow_table(paths), ()
         if paths:
-            table = FileTable(database, paths, " ".join(text for _, text in said), whole)
+            table = FileTable(database, paths, " ".join(text for _, text in expressions), whole)
         else:
             table = FrameTable(database, source)
         columns = table.columns
         database.names = columns.names
-        table.use(columns.usage(database, said, len(form.key)))
+        table.use(columns.usage(database, expressions, len(form.key)))
         keys = keys_of(database, columns, form.key)
         value = Value.of(database, columns, form.value)
         self._what = "groups of rows" if value.aggregate else "rows"
         with ExitStack() as watched:
             if self._progress:
                 rows = database.expected_rows(paths, table.once)
-                watched.enter_context(database.watched(lambda part: self._look_on(part, rows)))
+                watched.enter_context(database.watched(lambda part: self._report_scan(part, rows)))
             self._stage(database, table, keys, value)
-            facts = self._facts = facts_of(database, keys, value, form)
-        self._tell(keys, facts)
+            counts = self._facts = facts_of(database, keys, value, form)
+        self._check_counts(keys, counts)
         dates = doubtful_dates(table, self._paths) if isinstance(table, FileTable) else []
-        for told in (*lost_texts(database, keys, ROWS), *dates, *table.notes):
-            self._warn(told)
+        for message in (*lost_texts(database, keys, ROWS), *dates, *table.notes):
+            self._warn(message)
         ordered = [key.may_be_category and self._order(database, table, k, key) for k, key in enumerate(keys)]
-        self._take_labels(database, keys, value, facts, ordered)
-        self.expected = facts.kept
+        self._take_labels(database, keys, value, counts, ordered)
+        self.expected = counts.kept
         self._select = self._nonzeros_sql(keys, value)
 
     def _stage(self, database: Database, table: FileTable | FrameTable, keys: Sequence[Key], value: Value) -> None:
-        """Have SQL see rows of labels and values, computed when they are read or now."""
+        """Create a view or table of the rows' labels and values in SQL."""
         selected = [f"{key.label} AS __key{k}" for k, key in enumerate(keys)]
         selected += [f"{value.column} AS __value"] if value.column else []
         selected += staged(keys, value.aggregate)
         where = ""
         if self._form.where is not None:
-            told = f"--where {self._form.where!r}"
-            condition, _ = table.columns.expression(database, told, self._form.where)
+            name = f"--where {self._form.where!r}"
+            condition, _ = table.columns.expression(database, name, self._form.where)
             where = f" WHERE {condition}"
-            with database.naming(told):
+            with database.naming(name):
                 database.describe(f"SELECT 1 FROM {EVENTS}{where}")
         groups = f" GROUP BY {', '.join(str(k + 1) for k in range(len(keys)))}" if value.aggregate else ""
         kind = "TEMP TABLE" if table.once or value.aggregate else "TEMP VIEW"
@@ -165,33 +167,33 @@ class TablePart:
         with database.naming(None):
             database.run(f"CREATE {kind} {ROWS} AS {select}")
 
-    def _look_on(self, part: float, rows: int | None) -> None:
-        """Tell of the first look at the rows."""
+    def _report_scan(self, part: float, rows: int | None) -> None:
+        """Report the progress of the first scan."""
         if self._progress:
             self._progress(0 if rows is None else int(part * rows), rows)
 
-    def _tell(self, keys: Sequence[Key], facts: RowCounts) -> None:
-        """Refuse a table that has nothing to read, and tell of rows that are left out."""
-        if not facts.rows:
-            raise InputError("no rows" if self._form.where is None else f"no row for which {self._form.where}")
-        lacks = [f"{count:,} lack {key.text}" for key, count in zip(keys, facts.missing, strict=True) if count]
+    def _check_counts(self, keys: Sequence[Key], counts: RowCounts) -> None:
+        """Raise `InputError` if there is nothing to read; warn of dropped rows."""
+        if not counts.rows:
+            raise InputError("no rows" if self._form.where is None else f"no row satisfies {self._form.where}")
+        missing = [f"{count:,} without {key.text}" for key, count in zip(keys, counts.missing, strict=True) if count]
         dropped = self._form.missing == "drop"
-        if not facts.kept and facts.valueless == facts.rows:
-            raise InputError(f"no row has a value: {self._form.value} is missing in all {facts.rows:,}")
-        if not facts.kept:
-            raise InputError(f"no row has all its keys: of {facts.rows:,}, {', '.join(lacks)}")
-        lacks = lacks if dropped else []
-        lacks += [f"{facts.valueless:,} lack {self._form.value}"] if facts.valueless else []
-        if lacks:
-            told = f"{facts.rows - facts.kept:,} of {facts.rows:,} {self._what} are left out: {', '.join(lacks)}"
+        if not counts.kept and counts.valueless == counts.rows:
+            raise InputError(f"no row has a value: {self._form.value} is missing in all {counts.rows:,}")
+        if not counts.kept:
+            raise InputError(f"no row has all its keys: of {counts.rows:,}, {', '.join(missing)}")
+        missing = missing if dropped else []
+        missing += [f"{counts.valueless:,} without {self._form.value}"] if counts.valueless else []
+        if missing:
+            message = f"{counts.rows - counts.kept:,} of {counts.rows:,} {self._what} are dropped: {', '.join(missing)}"
             advice = "; --missing keep (missing='keep') keeps those without a key"
-            self._warn(told + advice * (dropped and any(facts.missing)))
+            self._warn(message + advice * (dropped and any(counts.missing)))
 
-    def _warn(self, told: str) -> None:
-        warnings.warn(f"{self.path or 'the table'}: {told}", InputWarning, stacklevel=6)
+    def _warn(self, message: str) -> None:
+        warnings.warn(f"{self.path or 'the table'}: {message}", InputWarning, stacklevel=6)
 
     def _order(self, database: Database, table: FileTable | FrameTable, k: int, key: Key) -> bool:
-        """Have SQL see the order of the categories that a key's labels are, if these have one; return whether."""
+        """Create an SQL table with the order of a key's labels if they are ordered categories; return whether."""
         assert key.column is not None
         categories = merged(table.categories(key.column))
         if categories is None:
@@ -201,26 +203,32 @@ class TablePart:
         return True
 
     def _take_labels(
-        self, database: Database, keys: Sequence[Key], value: Value, facts: RowCounts, ordered: Sequence[bool]
+        self, database: Database, keys: Sequence[Key], value: Value, counts: RowCounts, ordered: Sequence[bool]
     ) -> None:
-        """Number the labels of each key, in their order or that of their categories."""
+        """Number the labels of each key, in ascending or categorical order."""
         labels = []
-        kept = kept_rows(keys, self._form, bool(value.column))
+        condition = kept_rows(keys, self._form, bool(value.column))
         for k, key in enumerate(keys):
-            again = not facts.listed or facts.kept < facts.rows  # rows that lack another key have labels of this one
-            source = f"SELECT DISTINCT __key{k} AS label FROM {ROWS} WHERE {kept}" if again else listed(k)
+            scan_rows = (
+                not counts.listed or counts.kept < counts.rows
+            )  # rows without another key may have labels of this one
+            source = f"SELECT DISTINCT __key{k} AS label FROM {ROWS} WHERE {condition}" if scan_rows else listed(k)
             if ordered[k]:
                 source = f"SELECT label, place FROM ({source}) LEFT JOIN amped_order{k} USING (label)"
             order = "place, label" if ordered[k] else "label"
-            found = f"SELECT label, CAST(row_number() OVER (ORDER BY {order}) - 1 AS BIGINT) AS place FROM ({source})"
+            numbered = (
+                f"SELECT label, CAST(row_number() OVER (ORDER BY {order}) - 1 AS BIGINT) AS place FROM ({source})"
+            )
             with database.naming(f"--key {key.text!r}"):
-                database.run(f"CREATE TEMP TABLE amped_labels{k} AS {found} WHERE label IS NOT NULL")
+                database.run(f"CREATE TEMP TABLE amped_labels{k} AS {numbered} WHERE label IS NOT NULL")
                 ((count,),) = database.run(f"SELECT count(*) FROM amped_labels{k}")
-            missing = self._form.missing == "keep" and facts.missing[k] > 0
+            missing = self._form.missing == "keep" and counts.missing[k] > 0
             if count + missing > MAX_MODE_LENGTH:
                 raise InputError(f"--key {key.text!r}: {count:,} labels, a mode has at most {MAX_MODE_LENGTH:,}")
-            if count == facts.kept >= UNIQUE:
-                self._warn(f"--key {key.text!r} has another label in each of {count:,} rows: is it an identifier?")
+            if count == counts.kept >= UNIQUE:
+                self._warn(
+                    f"--key {key.text!r} has a different label in each of {count:,} rows: it may be an identifier"
+                )
             names, places = key.labels(labels_column(database, k), missing)
             labels.append(names)
             database.number(f"amped_labels{k}", places)
@@ -230,16 +238,16 @@ class TablePart:
         self.lengths = tuple(each.size for each in labels)
 
     def _nonzeros_sql(self, keys: Sequence[Key], value: Value) -> str:
-        """Return the query of the nonzeros: an index a key, and a value unless each counts 1."""
+        """Return the query of the nonzeros: one index per key, and a value unless each counts 1."""
         assert self.lengths is not None
         joins = " ".join(
             f"LEFT JOIN amped_labels{k} ON {ROWS}.__key{k} = amped_labels{k}.label" for k in range(len(keys))
         )
         places = ", ".join(f"{self._place(k)} AS place{k}" for k in range(len(keys)))
-        kept = kept_rows(keys, self._form, bool(value.column))
-        select = f"SELECT {places}{', __value' if value.column else ''} FROM {ROWS} {joins} WHERE {kept}"
+        condition = kept_rows(keys, self._form, bool(value.column))
+        select = f"SELECT {places}{', __value' if value.column else ''} FROM {ROWS} {joins} WHERE {condition}"
         possible = float(np.prod(self.lengths, dtype=np.float64))
-        self._added = value.exact and possible * FEWER <= self._facts.kept
+        self._added = value.exact and possible * ROWS_PER_CELL <= self._facts.kept
         self._counts = value.column is None and not self._added
         if self._added:
             total = "CAST(sum(__value) AS DOUBLE)" if value.column else "CAST(count(*) AS DOUBLE)"
@@ -250,7 +258,7 @@ class TablePart:
         return select
 
     def _batches(self, select: str) -> Iterator[Any]:
-        """Yield the rows of a query, in Arrow's form, without missing indices."""
+        """Yield the rows of a query as Arrow batches without missing indices."""
         with self._database.naming(None):
             for batch in self._database.batches(select, BATCH):
                 if any(batch.column(k).null_count for k in range(min(self.order, batch.num_columns))):
@@ -260,20 +268,20 @@ class TablePart:
 
     @property
     def packable(self) -> bool:
-        """Whether the nonzeros can be had as a number each; see `partitioner.store.packed`."""
+        """Whether the nonzeros can be packed into one key each; see `partitioner.store.packed`."""
         if self.lengths is None or self._added or layout_of(self.lengths) is None:
             return False
         return self._counts or bits_of(self.lengths) <= 2 * HALF
 
     @property
     def valued(self) -> bool:
-        """Whether nonzeros have values that are summed."""
+        """Whether nonzeros have values to be summed."""
         return not self._counts
 
     def packed(self) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
-        """Return a number for each nonzero, instead of `fill`; of values that are summed, its halves, and the values.
+        """Return the key of each nonzero, and None; or if values are summed, the halves of the keys, and the values.
 
-        Raise `InputError` if the table was changed, or a value is not finite.
+        Replaces `fill`. Raise `InputError` if the table has changed, or a value is not finite.
         """
         key = f"SELECT {self._key()} AS key{'' if self._counts else ', __value'} FROM ({self._select})"
         keys: NDArray[Any]
@@ -292,14 +300,14 @@ class TablePart:
         return keys, values
 
     def _key(self) -> str:
-        """Return the expression of a nonzero's number."""
+        """Return the SQL expression of a nonzero's key."""
         assert self.lengths is not None
         layout = layout_of(self.lengths)
         assert layout is not None
         return " | ".join(f"(CAST(place{k} AS BIGINT) << {shift})" for k, shift in enumerate(layout.shifts.tolist()))
 
     def _take_batch(self, batch: Any, targets: Sequence[NDArray[Any]]) -> None:
-        """Copy the columns of a batch to where they belong."""
+        """Append the columns of a batch to `targets`."""
         part = slice(self._nonzeros, self._nonzeros + batch.num_rows)
         if part.stop > targets[0].size:
             raise InputError(CHANGED)
@@ -310,7 +318,7 @@ class TablePart:
         self._count(batch.num_rows)
 
     def _place(self, k: int) -> str:
-        """Return the expression of a key's index; one that is missing has the last, if it is kept."""
+        """Return the SQL expression of a key's index; a missing key has the last index, if it is kept."""
         assert self.lengths is not None
         place = f"CAST(amped_labels{k}.place AS INTEGER)"
         kept = self._form.missing == "keep" and self._facts.missing[k]
@@ -330,22 +338,22 @@ class TablePart:
 
     @property
     def outcome(self) -> Outcome:
-        """See `Part`."""
+        """See `FilePart`."""
         return Outcome(self.order, self.lengths, self._nonzeros, fault=self._fault, labels=self._labels)
 
     def fill(self, pile: Pile) -> bool:
-        """See `Part`."""
-        if self.lengths is None:  # another part than 0
+        """See `FilePart`."""
+        if self.lengths is None:  # a part other than 0
             return False
         self._pieces = self._pieces or map(self._nonzeros_of, self._batches(self._select))
         try:
             with naming(self.path or "the table"):
-                while (piece := self._left or next(self._pieces, None)) is not None:
-                    fresh = self._left is None
-                    self._left = pile.add(*piece)
-                    if fresh:
+                while (piece := self._remaining or next(self._pieces, None)) is not None:
+                    is_new = self._remaining is None
+                    self._remaining = pile.add(*piece)
+                    if is_new:
                         self._count(piece[1].size)
-                    if self._left is not None:
+                    if self._remaining is not None:
                         return True
                 self._end()
         except InputError as error:
@@ -362,7 +370,7 @@ class TablePart:
             self._progress(self._nonzeros, self._facts.kept)
 
     def _end(self) -> None:
-        """Refuse a table that was not the same all the time."""
+        """Raise `InputError` if the table has changed."""
         if (not self._added and self._nonzeros != self._facts.kept) or state_of(self._paths) != self._state:
             raise InputError(CHANGED)
         if self._progress:
@@ -370,13 +378,13 @@ class TablePart:
 
 
 def check_keys(form: ReadOptions) -> None:
-    """Refuse a table without keys, or what is said of it that is for other tensors."""
+    """Raise `InputError` for a table without keys, or options that do not apply to tables."""
     if not form.key:
-        raise InputError("a table: --key EXPR, or amped.read(path, keys=[...]), says which column each mode is")
+        raise InputError("a table: --key EXPR, or amped.read(path, keys=[...]), specifies the column of each mode")
     if not MIN_ORDER <= len(form.key) <= MAX_ORDER:
         keys = f"{len(form.key)} key{'s' * (len(form.key) > 1)}"
         raise InputError(f"{keys}: a tensor has {MIN_ORDER} to {MAX_ORDER} modes")
     others = ("no-values", form.no_values), ("shape", form.shape), ("dense", form.dense)
-    for name, given in (*others, ("index-base", form.index_base is not None)):
-        if given:
-            raise InputError(f"--{name} is not for tables")
+    for name, is_set in (*others, ("index-base", form.index_base is not None)):
+        if is_set:
+            raise InputError(f"--{name} does not apply to tables")

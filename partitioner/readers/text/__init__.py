@@ -1,1 +1,1 @@
-"""Readers of text: FROSTT's ``.tns``."""
+"""Reader of text files: FROSTT's ``.tns``."""

@@ -1,4 +1,4 @@
-"""LLVM intrinsics that Numba lacks, for parsing text: word loads, a blank search over 64 bytes, and bit counts."""
+"""LLVM intrinsics that Numba lacks, for parsing text: word loads, a search for blanks in 64 bytes, bit counts."""
 
 # Numba infers the types of the compiled functions.
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
@@ -14,12 +14,12 @@ from numba import types
 from numba.extending import intrinsic
 
 NEWLINE = 10
-_inline: Callable[..., Any] = intrinsic  # a function written in LLVM instructions
+_inline: Callable[..., Any] = intrinsic  # decorates a function written in LLVM instructions
 
 
 @_inline
 def load_word(typing_context, text, at):
-    """The eight bytes from `at` on, little-endian."""
+    """Return the eight bytes from `at` on as a little-endian word."""
 
     def generate(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -31,7 +31,7 @@ def load_word(typing_context, text, at):
 
 @_inline
 def find_blanks(typing_context, text, at):
-    """Two masks of 64 bytes: bit b is set if byte `at` + b is a blank or control byte; if it is a newline."""
+    """Return two masks of 64 bytes: bit b is set if byte `at` + b is a blank or control byte; if it is a newline."""
     pair = types.UniTuple(types.uint64, 2)
 
     def generate(context, builder, signature, args):
@@ -49,7 +49,7 @@ def find_blanks(typing_context, text, at):
 
 
 def _bit_count(name):
-    """LLVM's ctlz or cttz (64 for a zero word) or ctpop."""
+    """Return an intrinsic for LLVM's ctlz or cttz (64 for a zero word) or ctpop."""
 
     @_inline
     def count(typing_context, word):
@@ -67,7 +67,7 @@ leading_zeros, trailing_zeros, count_ones = (_bit_count(name) for name in ("ctlz
 
 @_inline
 def product_high(typing_context, a, b):
-    """The upper 64 bits of the 128-bit product; ``a * b`` gives the lower ones."""
+    """Return the upper 64 bits of the 128-bit product; ``a * b`` gives the lower ones."""
 
     def generate(context, builder, signature, args):
         wide = ir.IntType(128)
@@ -79,7 +79,7 @@ def product_high(typing_context, a, b):
 
 @_inline
 def as_double(typing_context, bits):
-    """The double with these bits."""
+    """Return the double with these bits."""
 
     def generate(context, builder, signature, args):
         return builder.bitcast(args[0], ir.DoubleType())

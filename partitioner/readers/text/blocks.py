@@ -1,4 +1,4 @@
-"""Cut a file, plain or gzip, into blocks of whole lines, in bounded memory."""
+"""Split a file, plain or gzip, into blocks of whole lines, in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,32 +19,35 @@ _FOREIGN = {
     b"PK\x03\x04": "a zip archive, not text (the name of an .npz file must end in .npz)",
     b"\x93NUMPY": "a NumPy array, not text",
     b"\x89HDF": "an HDF5 file, not text",
-    b"BZh": "compressed by bzip2: only gzip is read",
-    b"\xfd7zXZ": "compressed by xz: only gzip is read",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd: only gzip is read",
+    b"BZh": "compressed by bzip2: decompress it, or compress it by gzip",
+    b"\xfd7zXZ": "compressed by xz: decompress it, or compress it by gzip",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd: decompress it, or compress it by gzip",
 }
 
 
 class BlockSlot:
-    """The buffers of one block, reused: whole lines from `start` to `stop`, and what parsing them yields."""
+    """Reusable buffers of one block: whole lines from `start` to `stop`, and the results of parsing them."""
 
     def __init__(self, block: int) -> None:
         self.raw = bytearray(PAD + 2 * block + 1 + PAD)
         self.text = np.frombuffer(self.raw, np.uint8)  # the same memory
         self.marks = np.empty(len(self.raw), np.uint32)
-        self.room, self.decimals = np.empty((5, MANY), np.uint64), np.empty(MANY, np.int64)  # the parser's scratch
+        self.scratch, self.decimals = (
+            np.empty((5, MANY), np.uint64),
+            np.empty(MANY, np.int64),
+        )  # scratch memory of the parser
         self.start = self.stop = PAD
         self.consumed = 0  # bytes of the file read up to the end of this block
         self._columns, self._values = np.empty(0, np.int32), np.empty(0)
-        self._late = np.empty((0, 4), np.int64)
+        self._deferred = np.empty((0, 4), np.int64)
 
     def table(self, order: int, lines: int) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int64]]:
-        """Return arrays for the indices (order, lines), values (lines,) and values put aside (lines, 4)."""
+        """Return arrays for indices (order, lines), values (lines,) and deferred values (lines, 4)."""
         if lines > self._values.size:
-            room = lines + lines // 8
-            self._columns, self._values = np.empty(order * room, np.int32), np.empty(room)
-            self._late = np.empty((room, 4), np.int64)
-        return self._columns[: order * lines].reshape(order, lines), self._values[:lines], self._late[:lines]
+            capacity = lines + lines // 8
+            self._columns, self._values = np.empty(order * capacity, np.int32), np.empty(capacity)
+            self._deferred = np.empty((capacity, 4), np.int64)
+        return self._columns[: order * lines].reshape(order, lines), self._values[:lines], self._deferred[:lines]
 
 
 class TextSource(Protocol):
@@ -57,7 +60,7 @@ class TextSource(Protocol):
 
 
 class PlainSource:
-    """The bytes of a file from its position on, all or `size`. See `TextSource`."""
+    """The bytes of a file from its position on, up to its end or `size`. See `TextSource`."""
 
     def __init__(self, file: io.BufferedReader, size: int | None = None) -> None:
         self._file, self._size = file, size
@@ -65,13 +68,13 @@ class PlainSource:
 
     def readinto(self, view: memoryview) -> int:
         """See `TextSource`."""
-        got = self._file.readinto(view if self._size is None else view[: self._size - self.consumed])
-        self.consumed += got
-        return got
+        count = self._file.readinto(view if self._size is None else view[: self._size - self.consumed])
+        self.consumed += count
+        return count
 
 
 class GzipSource:
-    """The text in one or more gzip members, one after the other. See `TextSource`."""
+    """The text in one or more consecutive gzip members. See `TextSource`."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self._file = file
@@ -110,18 +113,19 @@ class GzipSource:
 
 
 def text_source(file: io.BufferedReader) -> TextSource:
-    """Return the source for a file, by its first bytes; raise `InputError` if it is not text or gzip."""
+    """Return the source for a file, according to its first bytes; raise `InputError` if it is not text or gzip."""
     start = file.peek(8)
-    for magic, what in _FOREIGN.items():
+    for magic, message in _FOREIGN.items():
         if start.startswith(magic):
-            raise InputError(what)
+            raise InputError(message)
     return GzipSource(file) if start.startswith(_GZIP) else PlainSource(file)
 
 
 def line_start(file: io.BufferedReader, at: int, size: int) -> int:
-    """Return where the first line at or after byte `at` > 0 begins, or the end of the file.
+    """Return the offset of the first line at or after byte `at` > 0, or the end of the file.
 
-    Also returns the end if the line before is too long for `Cutter` with blocks of `size`: reading stops at that line.
+    Also returns the end if the previous line is too long for `Cutter` with blocks of `size`: reading stops at that
+    line.
     """
     file.seek(at - 1)
     line = file.readline(2 * size)
@@ -129,7 +133,7 @@ def line_start(file: io.BufferedReader, at: int, size: int) -> int:
 
 
 class Cutter:
-    """Cuts text into blocks of about `size` bytes, each of whole lines."""
+    """Splits text into blocks of about `size` bytes of whole lines."""
 
     def __init__(self, source: TextSource, size: int) -> None:
         self._source, self._size = source, size
@@ -140,7 +144,7 @@ class Cutter:
     def cut(self, slot: BlockSlot) -> bool:
         """Read the next block into a slot; return False at the end.
 
-        Raises `BrokenError` after the last whole line of a truncated or damaged file.
+        Raises `BrokenError` after the last complete line of a truncated or damaged file.
         """
         if self._broken is not None:
             raise self._broken
@@ -161,21 +165,21 @@ class Cutter:
 
 
 def _fill(slot: BlockSlot, end: int, source: TextSource, size: int) -> tuple[int, BrokenError | None, bool]:
-    """Read from `end` on until the slot holds `size` bytes and a newline: the new end, an error, if all is read."""
-    room, newline = memoryview(slot.raw)[: PAD + 2 * size], slot.raw.find(b"\n", PAD, end) >= 0
+    """Read until the slot holds `size` bytes and a newline. Return the new end, an error, and whether all is read."""
+    buffer, newline = memoryview(slot.raw)[: PAD + 2 * size], slot.raw.find(b"\n", PAD, end) >= 0
     while end < PAD + size or not newline:
-        if end == len(room):
-            return end, BrokenError(f"a line of more than {size} bytes: is this text?"), False
+        if end == len(buffer):
+            return end, BrokenError(f"a line of more than {size} bytes: this may not be a text file"), False
         try:
-            got = source.readinto(room[end : PAD + size] or room[end:])
+            count = source.readinto(buffer[end : PAD + size] or buffer[end:])
         except EOFError:
             return end, BrokenError("truncated gzip: the data stops before its end mark"), False
         except OSError as error:
             return end, BrokenError(error.strerror or str(error)), False
         except zlib.error as error:
             return end, BrokenError(f"damaged gzip: {error}"), False
-        if not got:
+        if not count:
             return end, None, True
-        newline = newline or slot.raw.find(b"\n", end, end + got) >= 0
-        end += got
+        newline = newline or slot.raw.find(b"\n", end, end + count) >= 0
+        end += count
     return end, None, False

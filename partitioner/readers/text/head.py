@@ -1,4 +1,4 @@
-"""The header of a text file (the lines before the first nonzero), and error messages for wrong lines."""
+"""The header of a text file (the lines before the first nonzero), and error messages for invalid lines."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _NOT_TEXT = re.compile(rb"[^\t\n\v\f\r -~]")
-SKIPPED = b" \t\n\v\f\r#%"  # what an empty line or a comment begins with
+SKIPPED = b" \t\n\v\f\r#%"  # first bytes of empty lines and comments
 _MARKET = b"%%MatrixMarket"
 _OTHER_KINDS = (b"tensor", b"matrix", b"ktensor", b"ttensor", b"sumtensor")
 _BASES = {b"indices-start-at-zero": 0, b"indices-start-at-one": 1}
-# What the next line must hold.
+# Expected content of the next line.
 _FIRST, _NONZERO = "first line", "nonzero"
 _ORDER, _LENGTHS, _COUNT = "order", "mode lengths", "number of nonzeros"
 
@@ -30,28 +30,28 @@ _ORDER, _LENGTHS, _COUNT = "order", "mode lengths", "number of nonzeros"
 class Head:
     """The format of a text file, from its comments, header and first nonzero.
 
-    Two headers are known. The Tensor Toolbox and GenTen write a line ``sptensor`` (GenTen may add
-    ``indices-start-at-zero`` or ``-one``), the order, the mode lengths and the number of nonzeros; ParTI and others
-    write the order alone in a line, and the mode lengths.
+    Two kinds of headers are supported. The Tensor Toolbox and GenTen write a line ``sptensor`` (GenTen may add
+    ``indices-start-at-zero`` or ``-one``), the order, the mode lengths and the number of nonzeros. ParTI and others
+    write one line with the order and one with the mode lengths.
     """
 
     def __init__(self, no_values: bool = False, base: int | None = None) -> None:
-        self.no_values = no_values  # lines are indices alone
+        self.no_values = no_values  # lines contain only indices
         self.order = 0
-        self.base, self._asked = 1 if base is None else base, base  # the lowest index; if the caller says which
+        self.base, self._requested = 1 if base is None else base, base  # the lowest index; as requested by the caller
         self.lengths: tuple[int, ...] | None = None  # declared
         self.declared: tuple[int, int] | None = None  # number of nonzeros, and the line that declares it
         self.lines = self.size = 0  # lines and bytes before the first nonzero
-        self._doubtless = base is not None  # whether somebody says what the lowest index is
-        self.first: FirstLine | None = None  # if it is of whole numbers, and may be a header
-        self._reason = ""  # why this number of columns is expected
+        self._base_known = base is not None  # whether the header or the caller declares the lowest index
+        self.first: FirstLine | None = None  # the first line if it may be a header
+        self._reason = ""  # explains the expected number of columns
         self._numbers: tuple[int, ...] = ()  # of the first line
         self._after_lengths = _NONZERO
         self._next = _FIRST
 
     @property
     def bare(self) -> bool:
-        """Whether no header declares the order, so that the last column is taken for values unasked."""
+        """Whether no header declares the order, so that the last column is only assumed to hold values."""
         return self._next == _FIRST and not self.no_values
 
     @property
@@ -72,7 +72,7 @@ class Head:
                     continue
                 end = raw.index(b"\n", at)
                 try:
-                    more = self._takes(bytes(raw[at:end]))
+                    more = self._parse_line(bytes(raw[at:end]))
                 except InputError as error:
                     raise InputError(error.cause, line=self.lines + 1) from None
                 if not more:
@@ -86,26 +86,26 @@ class Head:
         raise InputError("no nonzeros" if self.lines else "the file is empty: no nonzeros")
 
     def _skip(self, slot: BlockSlot, at: int) -> int:
-        """Count the empty lines and comments from `at` on, of which there may be millions; return their end."""
+        """Count the empty lines and comments from `at` on, possibly millions; return their end."""
         if slot.raw[at] not in SKIPPED:
             return at
         end, lines = skip_lines(slot.text, at, slot.stop)
-        found = at if slot.raw.startswith(_MARKET, at) else slot.raw.find(b"\n" + _MARKET, at, end) + 1
-        if found:  # never 0, as a block begins behind some padding
-            line = self.lines + slot.raw.count(b"\n", at, found) + 1
+        market = at if slot.raw.startswith(_MARKET, at) else slot.raw.find(b"\n" + _MARKET, at, end) + 1
+        if market:  # never 0, as blocks begin after padding
+            line = self.lines + slot.raw.count(b"\n", at, market) + 1
             raise InputError("a Matrix Market file: in Python, pass scipy.io.mmread(path)", line=line)
         self.lines, self.size = self.lines + lines, self.size + end - at
         return int(end)
 
     def explain(self, line: bytes) -> str:
-        """Return what is wrong with a line that the parser refused."""
+        """Return the error in a line that the parser rejected."""
         try:
             _refuse_binary(line)
             tokens = line.split()
             expected = self.order + (not self.no_values)
             if len(tokens) != expected:
-                found = f"{len(tokens)} column{'s' * (len(tokens) > 1)}"
-                raise InputError(f"{found}, expected {expected} {self._reason}{self._advice(len(tokens))}")
+                columns = f"{len(tokens)} column{'s' * (len(tokens) > 1)}"
+                raise InputError(f"{columns}, expected {expected} {self._reason}{self._advice(len(tokens))}")
             self._check_indices(tokens)
         except InputError as error:
             return error.cause
@@ -115,15 +115,15 @@ class Head:
         return f"value {_show(value)} is not {'finite' if _NOT_FINITE.fullmatch(value) else 'a number'}"
 
     def _advice(self, columns: int) -> str:
-        """Return what to do where lines have one column too few, or too many, for the order that a header declares."""
+        """Return a remedy for lines whose number of columns does not match the order."""
         if self._next == _FIRST:
             return self._advice_of_header(columns)
         if columns == self.order and not self.no_values:
-            return "; if lines hold no values, use --no-values (no_values=True)"
+            return "; if lines contain no values, use --no-values (no_values=True)"
         return ", without values" if self.no_values else ""
 
     def _advice_of_header(self, columns: int) -> str:
-        """Return what to do if the first line, of which others differ, may be a header."""
+        """Return a remedy if the first line, which differs from others, may be a header."""
         order, first = columns - (not self.no_values), self._numbers
         lengths = len(first) == order
         if not lengths and (len(first) != order + 2 or first[0] != order):
@@ -137,20 +137,22 @@ class Head:
             index = _integer(token)
             if index is None:
                 raise InputError(f"{what} is not an integer")
-            if index < self.base or token.startswith(b"-"):  # the parser refuses -0 too
-                advice = "" if index or self._doubtless else "; if they count from 0, use --index-base 0 (index_base=0)"
+            if index < self.base or token.startswith(b"-"):  # the parser rejects -0, too
+                advice = (
+                    "" if index or self._base_known else "; if they count from 0, use --index-base 0 (index_base=0)"
+                )
                 raise InputError(f"{what}: indices count from {self.base}{advice}")
             if index - self.base >= MAX_MODE_LENGTH:
                 raise InputError(f"{what} is above the highest, {MAX_MODE_LENGTH - 1 + self.base}")
             if self.lengths and index - self.base >= self.lengths[mode]:
                 raise InputError(f"{what} is beyond the declared length {self.lengths[mode]}")
 
-    def _takes(self, line: bytes) -> bool:
-        """Process the next line; return False if it is the first nonzero."""
+    def _parse_line(self, line: bytes) -> bool:
+        """Parse the next line; return False if it is the first nonzero."""
         tokens = line.split()
         _refuse_binary(line)
         if self._next == _FIRST:
-            return self._takes_first(tokens)
+            return self._parse_first(tokens)
         if self._next == _ORDER:
             self._set_order(tokens)
         elif self._next == _LENGTHS:
@@ -161,13 +163,13 @@ class Head:
             return False
         return True
 
-    def _takes_first(self, tokens: list[bytes]) -> bool:
+    def _parse_first(self, tokens: list[bytes]) -> bool:
         if (mark := _separator(tokens)) is not None:
-            some = "comma-separated: a table" if mark == "," else f"separated by '{mark}': a table"
-            raise InputError(f"looks {some} is read with --key COLUMN, once for each mode (keys=[...])")
+            what = "comma-separated" if mark == "," else f"separated by '{mark}'"
+            raise InputError(f"looks {what}: to read a table, use --key COLUMN for each mode (keys=[...])")
         keyword = tokens[0].lower()
         if keyword in _OTHER_KINDS:
-            raise InputError(f"a {keyword.decode()} of the Tensor Toolbox: only its sptensor is read")
+            raise InputError(f"a {keyword.decode()} of the Tensor Toolbox: export it as sptensor")
         if keyword == b"sptensor":
             self._set_base(tokens)
             self._after_lengths, self._next = _COUNT, _ORDER
@@ -184,18 +186,18 @@ class Head:
                 self.first = first if first.kinds else None
             return False
         if _integer(tokens[0]) is None:
-            raise InputError(f"one column, {_show(tokens[0])}: expected indices and a value, apart by blanks")
+            raise InputError(f"one column, {_show(tokens[0])}: expected indices and a value, separated by blanks")
         self._set_order(tokens)
         return True
 
     def _set_base(self, tokens: list[bytes]) -> None:
-        said = next((base for word, base in _BASES.items() if word in tokens), None)
-        if said is None:
+        declared = next((base for word, base in _BASES.items() if word in tokens), None)
+        if declared is None:
             return
-        if self._asked not in (None, said):
-            told = f"leave out --index-base {self._asked} (index_base={self._asked})"
-            raise InputError(f"the header says that indices count from {said}: {told}")
-        self.base, self._doubtless = said, True
+        if self._requested not in (None, declared):
+            advice = f"remove --index-base {self._requested} (index_base={self._requested})"
+            raise InputError(f"the header declares that indices count from {declared}: {advice}")
+        self.base, self._base_known = declared, True
 
     def _set_order(self, tokens: list[bytes]) -> None:
         order = _integer(tokens[0])
@@ -226,7 +228,7 @@ class Head:
 def _integer(token: bytes) -> int | None:
     if not _INTEGER.fullmatch(token):
         return None
-    if len(token) > 1000:  # too long for `int`: out of range, unless its leading digits are zeros
+    if len(token) > 1000:  # too long for `int`; out of range unless it has leading zeros
         token = token[:1] + (token[1:].lstrip(b"0") or b"0")[:1000]
     return int(token)
 
@@ -237,12 +239,12 @@ def _show(token: bytes) -> str:
 
 
 def _separator(tokens: list[bytes]) -> str | None:
-    """Return what stands between columns that are not apart by blanks; a comma within the last may be a decimal one."""
+    """Return the separator of columns other than blanks, or None; a comma in the last column may be a decimal comma."""
     text = b" ".join(tokens[: max(1, len(tokens) - 1)])
     return next((mark.decode() for mark in (b",", b";", b"|") if mark in text), None)
 
 
 def _refuse_binary(line: bytes) -> None:
-    found = _NOT_TEXT.search(line)
-    if found:
-        raise InputError(f"not text: byte 0x{found[0][0]:02x} at column {found.start() + 1}")
+    match = _NOT_TEXT.search(line)
+    if match:
+        raise InputError(f"not text: byte 0x{match[0][0]:02x} at column {match.start() + 1}")

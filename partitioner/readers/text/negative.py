@@ -1,4 +1,4 @@
-"""Find the line of a text that holds a negative value, to name it in a message."""
+"""Find the line of a text file that holds a negative value, for error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COMMENTS = b"#%"
 
 
 def first_negative(path: str | os.PathLike[str]) -> int | None:
-    """Return the number of the first line, from 1, whose last number is below 0; None if there is none."""
+    """Return the number, from 1, of the first line whose last number is negative, or None."""
     with open(path, "rb") as file:
         packed = file.peek(2).startswith(GZIP)
     with suppress(OSError, EOFError), gzip.open(path) if packed else open(path, "rb") as lines:

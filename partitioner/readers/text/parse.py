@@ -1,12 +1,12 @@
 """Numba parser of a block of lines ``i j ... value``.
 
-`mark_blanks` finds all blanks of the block, 64 bytes at a time, and so where each token ends. `parse_block` reads many
-tokens at once, vectorised, and joins them to lines; rarer forms (long indices, signs, comments, runs of blanks) go
-byte by byte through `_line`. Values longer than eight characters are put aside for `parse_aside`, also vectorised.
-The parser returns the first wrong line; the caller finds out what is wrong with it.
+`mark_blanks` finds all blanks of the block, 64 bytes at a time, and so the end of each token. `parse_block` reads many
+tokens at once, vectorised, and combines them to lines; rarer forms (long indices, signs, comments, runs of blanks) are
+parsed byte by byte in `_line`. Values longer than eight characters are deferred to `parse_aside`, which is also
+vectorised. The parser returns the first invalid line; the caller determines the error in it.
 """
 
-# Numba infers the types of the compiled functions; mypy sees those that the reader calls.
+# Numba infers the types of compiled functions; annotations are for mypy, of functions that the reader calls.
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 # mypy: disable-error-code="assignment, return-value"
 
@@ -28,16 +28,16 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 PAD = 64  # bytes around a block that vector loads may touch
-# Kinds of lines: fully read; value put aside; comment or empty; wrong.
+# Kinds of lines: completely parsed; value deferred; comment or empty; invalid.
 NONZERO, ASIDE, SKIP, WRONG = range(4)
 _U1, _U15 = np.uint64(1), np.uint64(15)
 
 
 @jit
 def mark_blanks(text: U8, start: int, stop: int, marks: U32) -> tuple[int, int]:
-    """Write the positions of the blanks of `text[start:stop]` to `marks`; return the numbers of blanks and lines.
+    """Write the positions of the blanks in `text[start:stop]` to `marks`; return the numbers of blanks and lines.
 
-    The position before the text comes first, as if it were a blank: token k lies between marks k and k + 1.
+    The position before the text is the first mark, so token k lies between marks k and k + 1.
     """
     marks[0] = start - 1
     count = lines = 0
@@ -48,19 +48,20 @@ def mark_blanks(text: U8, start: int, stop: int, marks: U32) -> tuple[int, int]:
             blank &= inside
             newline &= inside
         lines += np.int64(count_ones(newline))
-        found = np.int64(count_ones(blank))
-        for first in range(1, found + 1, 8):  # eight at once, as the branch on their number is hard to predict
+        blanks = np.int64(count_ones(blank))
+        for first in range(1, blanks + 1, 8):  # eight at a time, as a branch on their number is hard to predict
             for k in range(8):
                 marks[count + first + k] = at + np.int64(trailing_zeros(blank))
                 blank &= blank - _U1
-        count += found
+        count += blanks
     return count, lines
 
 
 @jit
 def skip_lines(text: U8, at: int, stop: int) -> tuple[int, int]:
-    """Return where the first line that is neither empty nor a comment begins in `text[at:stop]`, whole lines, or
-    `stop`; and the number of lines before it.
+    """Skip empty lines and comments in `text[at:stop]`, which consists of whole lines.
+
+    Returns the start of the first other line, or `stop`, and the number of lines before it.
     """
     lines, line = 0, at
     while at < stop and (is_blank(text[at]) or text[at] == 35 or text[at] == 37):
@@ -75,7 +76,7 @@ def skip_lines(text: U8, at: int, stop: int) -> tuple[int, int]:
 
 @inner
 def _index(text, at):
-    """Read an index: the number (2**40, past every limit, if wrong or too long) and the position after it."""
+    """Parse an index. Return the number, or 2**40 if it is invalid or too long, and the position after it."""
     if text[at] == 43:
         at += 1
     start = at
@@ -83,13 +84,13 @@ def _index(text, at):
     while 48 <= text[at] <= 57:
         number = min(number * 10 + np.int64(text[at]) - 48, 1 << 40)
         at += 1
-    whole = at > start and is_blank(text[at])
-    return number if whole else 1 << 40, at
+    complete = at > start and is_blank(text[at])
+    return number if complete else 1 << 40, at
 
 
 @inner
 def _line(text, at, base, limits, columns, row):
-    """Read any line, byte by byte: its kind, and where its value starts and ends."""
+    """Parse any line byte by byte. Return its kind, and the start and end of its value."""
     for m in range(limits.size + 1):
         while is_blank(text[at]) and text[at] != NEWLINE:
             at += 1
@@ -111,24 +112,24 @@ def _line(text, at, base, limits, columns, row):
 
 @inner
 def _is_gap(text, mark, following):
-    """Return whether the blank at `mark`, not a newline, is followed by another at once."""
+    """Return whether the blank at `mark` is not a newline and the next mark follows directly."""
     return following == mark + 1 and is_blank(text[mark]) and text[mark] != NEWLINE
 
 
 @jit
 def parse_block(
-    text: U8, marks: U32, count: int, base: int, limits: U64, room: U64, columns: I32, values: F64, aside: I64
+    text: U8, marks: U32, count: int, base: int, limits: U64, scratch: U64, columns: I32, values: F64, aside: I64
 ) -> tuple[int, int, int, int]:
-    """Parse the lines of a block of `count` tokens; `room` is scratch memory, three rows of `MANY`.
+    """Parse the lines of a block with `count` tokens; `scratch` is scratch memory, three rows of `MANY`.
 
-    Nonzero `r` of the block goes to `columns[:, r]`, counted from 0, and `values[r]`. `base` is the lowest index in the
-    text, `limits` holds the mode lengths. Each row of `aside` is a value left to `parse_aside`: its nonzero, where it
-    starts and stops, and its line. Returns the numbers of nonzeros, lines and values put aside, and where the first
-    wrong line is, or -1; parsing ends there.
+    Nonzero `r` of the block is stored in `columns[:, r]`, counted from 0, and `values[r]`. `base` is the lowest index
+    in the text, `limits` are the mode lengths. Each row of `aside` describes a value deferred to `parse_aside`: its
+    nonzero, start, stop, and line. Returns the numbers of nonzeros, lines and deferred values, and the position of the
+    first invalid line, where parsing ends, or -1.
     """
-    words, ends, tokens = room[0], room[1], room[2]
+    words, ends, tokens = scratch[0], scratch[1], scratch[2]
     lowest = np.uint64(base)
-    row: int = np.int64(0)  # int64 from the start, so that callees are compiled once
+    row: int = np.int64(0)  # int64 from the start, so that called functions are compiled once
     line = asides = t = row
     while t < count:
         first, many = t, min(MANY, count - t)
@@ -138,13 +139,13 @@ def parse_block(
         while t < min(count, first + MANY - limits.size):
             good = True
             for m in range(limits.size):
-                number = tokens[t - first + m] - lowest  # above every limit if the token is not a plain index
+                number = tokens[t - first + m] - lowest  # exceeds every limit if the token is not a plain index
                 columns[m, row] = number
                 good &= number < limits[m]
             token = tokens[t - first + limits.size]
             values[row] = np.float64(token & NUMBER) / SCALES[(token >> KIND) & _U15]
             kind, last = NONZERO, t + limits.size
-            if not (good and token >> ENDING == ENDS_LINE):  # inline, as passing arrays costs reference counts
+            if not (good and token >> ENDING == ENDS_LINE):  # inline, as passing arrays costs reference counting
                 kind, start, stop = ASIDE, np.int64(marks[last]) + 1, np.int64(marks[last + 1])
                 while good and _is_gap(text, np.int64(marks[last + 1]), np.int64(marks[last + 2])):
                     last += 1
@@ -165,27 +166,32 @@ def parse_block(
 
 
 @jit
-def parse_aside(text: U8, aside: I64, room: U64, decimals: I64, values: F64) -> tuple[int, int]:
-    """Parse the values put aside; scratch memory: `room`, five rows of `MANY`, and `decimals`, one.
+def parse_aside(text: U8, aside: I64, scratch: U64, decimals: I64, values: F64) -> tuple[int, int]:
+    """Parse the deferred values; scratch memory: `scratch`, five rows of `MANY`, and `decimals`, one.
 
-    Values left to `float` are moved to the front of `aside`. Returns their number, and the number of the first wrong
-    value, or -1; parsing ends there.
+    Values that need `float` are moved to the front of `aside`. Returns their number, and the number of the first
+    invalid value, where parsing ends, or -1.
     """
-    words, mantissas = room[:4], room[4]
-    left = 0
+    words, mantissas = scratch[:4], scratch[4]
+    remaining = 0
     for first in range(0, len(aside), MANY):
-        some = aside[first : first + MANY]
-        read_mantissas(text, some, words, mantissas, decimals)
-        for k in range(len(some)):
-            row, at = some[k, 0], some[k, 1]
+        batch = aside[first : first + MANY]
+        read_mantissas(text, batch, words, mantissas, decimals)
+        for k in range(len(batch)):
+            row, at = batch[k, 0], batch[k, 1]
             if decimals[k] >= 0:
-                found, number = by_product(mantissas[k], -decimals[k])
+                status, number = by_product(mantissas[k], -decimals[k])
                 values[row] = -number if text[at] == 45 else number
             else:
-                found, values[row] = any_value(text, at)
-            if found == BAD:
-                return left, first + k
-            if found == LATE:
-                aside[left, 0], aside[left, 1], aside[left, 2], aside[left, 3] = row, at, some[k, 2], some[k, 3]
-                left += 1
-    return left, -1
+                status, values[row] = any_value(text, at)
+            if status == BAD:
+                return remaining, first + k
+            if status == LATE:
+                aside[remaining, 0], aside[remaining, 1], aside[remaining, 2], aside[remaining, 3] = (
+                    row,
+                    at,
+                    batch[k, 2],
+                    batch[k, 3],
+                )
+                remaining += 1
+    return remaining, -1

@@ -1,7 +1,7 @@
-"""Tensors in text: FROSTT's ``.tns``, plain or gzip-compressed, with or without other tools' headers.
+"""Tensors in text: FROSTT's ``.tns``, plain or compressed by gzip, with or without headers of other tools.
 
-Each thread takes the next block of whole lines from the file, parses it within its core's cache, and reserves room
-for its nonzeros in block order. So the result, and the first wrong line reported, do not depend on the threads.
+Each thread takes the next block of whole lines from the file, parses it within its core's cache, and reserves memory
+for its nonzeros in block order. The result and the first error do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -29,21 +29,19 @@ from .blocks import BlockSlot, Cutter, PlainSource, line_start, text_source
 from .head import SKIPPED, Head
 from .parse import mark_blanks, parse_aside, parse_block, skip_lines
 
-BLOCK = 1 << 19  # bytes: small enough that text, marks and nonzeros stay in the cache
-SAMPLES, SAMPLE = 16, 4096  # number and bytes of the samples from which the number of lines is estimated
+BLOCK = 1 << 19  # bytes; small enough for text, marks and nonzeros to stay in the cache
+SAMPLES, SAMPLE = 16, 4096  # number and size of the samples that estimate the number of lines
 KEY, UNLIKE_KEYS = re.compile(rb"\+?[0-9]+"), (b".", b"e", b"E", b"-")
-LOOKED_AT = 1024  # values of a block, to tell whether they could be indices
-SLACK = 0.02  # added to the estimate, relative
+CHECKED = 1024  # values per block that are checked for being possible indices
+SLACK = 0.02  # relative margin of the estimate
 
 
 class TextPart:
-    """The nonzeros of the lines ``i j ... value``, or ``i j ...``, that begin in one of `of` byte ranges of a text.
+    """The nonzeros of lines ``i j ... value``, or ``i j ...``, that begin in one of `of` byte ranges of a text file.
 
-    See `Part` and `open_part`. Indices count from 1, or as a header or the caller says; gzip is recognised by its first
-    bytes.
-
-    The ranges divide the text after the header, which every part reads. A pipe or gzip cannot be divided: part 0
-    reads all of it.
+    See `FilePart` and `open_part`. Indices count from 1 unless a header or the caller declares otherwise; gzip is
+    detected by the first bytes. The ranges divide the text after the header, which every part reads. A pipe or gzip
+    file cannot be divided: part 0 reads all of it.
     """
 
     dtype = np.dtype(np.float64)
@@ -64,11 +62,11 @@ class TextPart:
         self._head = Head(no_values, base)
         self._files = ExitStack()
         self._cutter: Cutter | None = None
-        self._first: BlockSlot | None = None  # the block after the header, cut already
+        self._first: BlockSlot | None = None  # the block after the header, already read
         self._drawing, self._turns, self._full = Lock(), Turns(), False
-        self._left: list[Nonzeros] = []  # did not fit the last pile
+        self._overflow: list[Nonzeros] = []  # nonzeros that did not fit the last pile
         self._nonzeros = self.expected = 0
-        self._whole = True  # values that were looked at are whole numbers from 1 up
+        self._all_whole = True  # whether all checked values are whole numbers from 1 up
         self._fault: InputError | None = None
         self._broken: BrokenError | None = None
         self._total: int | None = None
@@ -101,22 +99,22 @@ class TextPart:
             self._files = files.pop_all()
 
     def _bound(self, file: io.BufferedReader, size: int, part: int, of: int) -> int:
-        """Return where a part of a plain-text file begins."""
+        """Return the start of a part of a plain-text file."""
         first = self._head.size
         cut = first + (size - first) * part // of
         return cut if cut in (first, size) else line_start(file, cut, self._block)
 
     @property
     def outcome(self) -> Outcome:
-        """See `Part`."""
+        """See `FilePart`."""
         head = self._head
         read = self._nonzeros, self._lines, self._fault
-        doubtful = head.bare and self._whole
+        doubtful = head.bare and self._all_whole
         return Outcome(self.order, self.lengths, *read, head.declared, head.base, doubtful, first=self._first_line)
 
     def fill(self, pile: Pile) -> bool:
-        """See `Part`."""
-        left, self._left, self._full = self._left, [], False
+        """See `FilePart`."""
+        left, self._overflow, self._full = self._overflow, [], False
         for columns, values in left:
             copy_to(self._places(pile, columns, values), columns, values)
         with ThreadPoolExecutor(max(1, self._threads - 1)) as pool:  # this thread works too
@@ -124,7 +122,7 @@ class TextPart:
             self._work(pile)
         for other in others:
             other.result()
-        if self._left:
+        if self._overflow:
             return True
         self._files.close()
         if self._broken is not None and self._fault is None:
@@ -146,11 +144,11 @@ class TextPart:
                 copy_to(places, lines.columns, lines.values)
 
     def _judge(self, first: FirstLine | None) -> None:
-        """Note what a block says of the file's first line: whether it may be a header."""
-        whole = self._first_line
-        if whole is not None and first is not None and first.highest:
-            whole = whole.joined(first.highest)
-            self._first_line = whole if whole.kinds else None
+        """Update the first line with a block's indices: it may turn out not to be a header."""
+        line = self._first_line
+        if line is not None and first is not None and first.highest:
+            line = line.joined(first.highest)
+            self._first_line = line if line.kinds else None
 
     def _draw(self, slot: BlockSlot | None) -> tuple[int, BlockSlot] | None:
         """Read the next block into a slot; return its number and the slot, or None at the end."""
@@ -168,7 +166,7 @@ class TextPart:
                 return None
 
     def _take(self, pile: Pile, slot: BlockSlot, lines: _Lines) -> list[Nonzeros]:
-        """Count a block's lines and nonzeros, in block order; return the places for its nonzeros."""
+        """Count a block's lines and nonzeros, in block order; return the memory reserved for its nonzeros."""
         if self._fault is not None:
             return []
         self._lines += lines.lines
@@ -176,49 +174,49 @@ class TextPart:
             self._fault = InputError(self._head.explain(lines.wrong), line=self._lines + 1)
             return []
         self._nonzeros += lines.values.size
-        self._whole = self._whole and lines.whole
+        self._all_whole = self._all_whole and lines.all_whole
         if self._progress:
             self._progress(slot.consumed, self._total)
         return self._places(pile, lines.columns, lines.values)
 
     def _places(self, pile: Pile, columns: NDArray[np.int32], values: NDArray[np.floating]) -> list[Nonzeros]:
-        """Return places for the nonzeros; those that do not fit are kept for the next pile."""
+        """Reserve memory for nonzeros; keep those that do not fit for the next pile."""
         places = pile.reserve(values.size)
-        taken = sum(numbers.size for _, numbers in places)
-        if taken < values.size:
+        fitting = sum(numbers.size for _, numbers in places)
+        if fitting < values.size:
             self._full = True
-            self._left.append((columns[:, taken:].copy(), values[taken:].copy()))
+            self._overflow.append((columns[:, fitting:].copy(), values[fitting:].copy()))
         return places
 
 
 @dataclass
 class _Lines:
-    """The nonzeros and number of lines of a block, up to its first wrong line."""
+    """The nonzeros and number of lines of a block, up to its first invalid line."""
 
     columns: NDArray[np.int32]
     values: NDArray[np.float64]
     lines: int
     wrong: bytes | None
-    whole: bool = True  # values that were looked at are whole numbers from 1 up
+    all_whole: bool = True  # whether the checked values are whole numbers from 1 up
 
 
 def _parse(head: Head, slot: BlockSlot) -> _Lines:
     text, begin, skipped = slot.text, slot.start, 0
-    if slot.raw[begin] in SKIPPED:  # perhaps the whole block: compressed, a million lines of it take a kilobyte
+    if slot.raw[begin] in SKIPPED:  # possibly the whole block, as a compressed file may have millions of them
         begin, skipped = skip_lines(text, begin, slot.stop)
     count, lines = mark_blanks(text, begin, slot.stop, slot.marks)
     columns, values, aside = slot.table(head.order, lines)
     limits = head.limits[: head.order - head.no_values]  # without values, the last index is parsed as one
     rows, line, asides, wrong = parse_block(
-        text, slot.marks, count, head.base, limits, slot.room, columns, values, aside
+        text, slot.marks, count, head.base, limits, slot.scratch, columns, values, aside
     )
-    left, bad = parse_aside(text, aside[:asides], slot.room, slot.decimals, values) if asides else (0, -1)
-    late = aside[:left].tolist()
-    for row, start, stop, _ in late:
+    remaining, bad = parse_aside(text, aside[:asides], slot.scratch, slot.decimals, values) if asides else (0, -1)
+    for_float = aside[:remaining].tolist()
+    for row, start, stop, _ in for_float:
         values[row] = float(slot.raw[start:stop])
-    refused = [each for each in late if isinf(values[each[0]])] + aside[bad : bad + 1].tolist()
-    if refused:
-        rows, start, _, line = refused[0]
+    invalid = [each for each in for_float if isinf(values[each[0]])] + aside[bad : bad + 1].tolist()
+    if invalid:
+        rows, start, _, line = invalid[0]
         wrong = max(begin, slot.raw.rfind(b"\n", 0, start) + 1)
     if head.no_values:
         place = _wrong_key(head, slot, begin, values[:rows])
@@ -227,16 +225,16 @@ def _parse(head: Head, slot: BlockSlot) -> _Lines:
         else:
             columns[-1, :rows], values[:rows] = values[:rows] - head.base, 1
     cause = None if wrong < 0 else bytes(slot.raw[wrong : slot.raw.index(b"\n", wrong)])
-    some = values[: rows : max(1, rows // LOOKED_AT)]
+    some = values[: rows : max(1, rows // CHECKED)]
     whole = not head.bare or bool(np.all((some >= 1) & (some == np.rint(some))))
     return _Lines(columns[:, :rows], values[:rows], skipped + line, cause, whole)
 
 
 def _wrong_key(head: Head, slot: BlockSlot, begin: int, keys: NDArray[np.float64]) -> int:
-    """Return where the first line begins whose last index, parsed as a value, is none; -1 if all are."""
+    """Return the start of the first line whose last index, parsed as a value, is invalid, or -1."""
     numbers = keys - head.base
     wrong = np.flatnonzero(~((numbers >= 0) & (numbers < head.limits[-1]) & (keys == np.rint(keys))))
-    dubious = any(slot.raw.find(mark, begin, slot.stop) >= 0 for mark in UNLIKE_KEYS)  # a comment may hold one
+    dubious = any(slot.raw.find(mark, begin, slot.stop) >= 0 for mark in UNLIKE_KEYS)  # or a comment contains one
     if not (wrong.size or dubious):
         return -1
     row, place = 0, begin
@@ -253,7 +251,7 @@ def _wrong_key(head: Head, slot: BlockSlot, begin: int, keys: NDArray[np.float64
 
 
 def _count_lines(file: io.BufferedReader, start: int, size: int) -> int:
-    """Estimate the number of lines in a byte range from samples, `SLACK` too high."""
+    """Estimate the number of lines in a byte range from samples, with the margin `SLACK`."""
     places = (size * (2 * k + 1) // (2 * SAMPLES) for k in range(SAMPLES))
     texts = [os.pread(file.fileno(), min(SAMPLE, size - place), start + place) for place in places]
     density = sum(text.count(b"\n") for text in texts) / max(1, sum(map(len, texts)))

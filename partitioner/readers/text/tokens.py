@@ -1,4 +1,4 @@
-"""Parse many numbers at once: loops without branches, which LLVM vectorises."""
+"""Parse many numbers at once, in loops without branches, which LLVM vectorises."""
 
 # Numba infers the types of the compiled functions.
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
@@ -12,9 +12,9 @@ from ...host.jit import inner
 from .bits import NEWLINE, leading_zeros, load_word
 from .values import EIGHT_DIGITS, FULL, HIGHS, MAX_DIGITS, ZEROS, eight_digits, not_digits
 
-MANY = 256  # tokens parsed at once: intermediate results stay in the L1 cache
+MANY = 256  # tokens parsed at a time; intermediate results stay in the L1 cache
 KIND = np.uint64(32)  # first bit of a token's number of decimals, sign and ending
-ENDS_LINE = np.uint64(1)  # the bits from `ENDING` on of a plain number at the end of a line
+ENDS_LINE = np.uint64(1)  # bits from `ENDING` on for a plain number at the end of a line
 ENDING = np.uint64(36)
 ODD = np.uint64(1 << 63)
 NUMBER = np.uint64(0xFFFFFFFF)
@@ -35,9 +35,10 @@ _TENS = np.array([10**k for k in range(MAX_DIGITS + 1)], np.uint64)
 def read_tokens(text, marks, first, count, words, ends, tokens):
     """Parse `count` tokens; token k lies between `marks[first + k]` and the next mark.
 
-    The result is a 64-bit word: the digits as a number in the lower half; from bit `KIND` on the number of decimals,
-    then a sign bit, then a bit set if a newline ends the token. Plain tokens have up to eight characters: digits, and
-    optionally a minus and a dot within. Others, and those ended by other than space, tab or newline, are `ODD`.
+    The result is a 64-bit word: the lower half is the number formed by the digits; from bit `KIND` on follow the number
+    of decimals, a sign bit, and a bit that is set if a newline ends the token. Plain tokens have up to eight
+    characters: digits, and optionally a minus and a dot. Other tokens, and those not ended by a space, tab or newline,
+    are `ODD`.
     """
     before, after = marks[first : first + count], marks[first + 1 : first + 1 + count]
     for k in range(count):
@@ -52,7 +53,7 @@ def read_tokens(text, marks, first, count, words, ends, tokens):
         word &= (FULL << lead) << (negative << _U3)
         dot = _lowest_dot(word)
         below = (dot >> _U7) - _U1
-        closed = (word & ~((dot << _U1) - _U1)) | ((word & below) << _U8)  # the digits before the dot move up by one
+        closed = (word & ~((dot << _U1) - _U1)) | ((word & below) << _U8)  # removes the dot
         dotted = dot != _U0
         word = closed if dotted else word
         digits = length - negative - np.uint64(dotted)
@@ -66,7 +67,7 @@ def read_tokens(text, marks, first, count, words, ends, tokens):
 
 @inner
 def _lowest_dot(word):
-    """The high bit of the byte that holds the first dot in `word` (digits as bytes 0 to 9), or zero."""
+    """Return the high bit of the byte with the first dot in `word` (digits as bytes 0 to 9), or zero."""
     gap = word ^ _DOTS
     dots = (gap - _LOW) & ~gap & HIGHS
     return dots & (_U0 - dots)
@@ -74,17 +75,17 @@ def _lowest_dot(word):
 
 @inner
 def _upper(digits):
-    """A mask of the last `digits` bytes of a word, clamped to 0 to 8."""
+    """Return a mask of the last `digits` bytes of a word; `digits` is clamped to 0 to 8."""
     shift = np.uint64(4 * (8 - max(0, min(8, digits))))
     return FULL << shift << shift
 
 
 @inner
 def read_mantissas(text, places, words, mantissas, decimals):
-    """Parse values of digits around a dot, with an optional minus: the digits as a number, and the decimals.
+    """Parse values of digits around a dot, with an optional minus, into a mantissa and the number of decimals.
 
-    Columns 1 and 2 of a row of `places` are a value's start and stop. Values of another form, or whose digits exceed
-    64 bits, get -1 decimals.
+    Columns 1 and 2 of a row of `places` are a value's start and stop. Values of another form, or with a mantissa of
+    more than 64 bits, get -1 decimals.
     """
     count = len(places)
     for k in range(count):

@@ -1,7 +1,7 @@
-"""Convert decimals to doubles, correctly rounded.
+"""Convert decimal numbers to doubles, correctly rounded.
 
-Clinger's method where mantissa and power of ten are exact doubles, else the 128-bit product of Eisel and Lemire. The
-few values that neither decides are left to the caller, for `float`.
+Uses Clinger's method if mantissa and power of ten are exact doubles, else the 128-bit product of Eisel and Lemire. The
+caller converts the few values that neither method decides with `float`.
 """
 
 # Numba infers the types of the compiled functions.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...host.jit import inner
 from .bits import as_double, leading_zeros, load_word, product_high, trailing_zeros
 
-DATA, LATE, BAD = 0, 1, 2  # a value is parsed; left to `float`; wrong
+DATA, LATE, BAD = 0, 1, 2  # parsed; needs `float`; invalid
 FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 ZEROS = np.uint64(0x3030303030303030)
 _NINES = np.uint64(0x7676767676767676)
@@ -26,14 +26,14 @@ _HUNDREDS = np.uint64(100 + (1000000 << 32))
 _ONES = np.uint64(1 + (10000 << 32))
 _U0, _U1, _U3, _U8, _U10, _U16, _U32, _U52, _U63 = (np.uint64(u) for u in (0, 1, 3, 8, 10, 16, 32, 52, 63))
 EIGHT_DIGITS = np.uint64(10**8)
-MAX_DIGITS = 19  # any mantissa of this many digits fits 64 bits
+MAX_DIGITS = 19  # a mantissa of this many digits fits 64 bits
 _DROPPED = np.uint64(0x1FF)
 _EXACT = np.uint64(1 << 53)
 _POWERS = np.array([float(10**k) for k in range(23)])  # exact in a double
 
 
 def _powers_of_five(low: int, high: int) -> NDArray[np.uint64]:
-    """5**q for q from `low` to `high`, scaled to 128 bits: truncated for q >= 0, rounded up for q < 0."""
+    """Return 5**q for q from `low` to `high`, scaled to 128 bits: truncated for q >= 0, rounded up for q < 0."""
     table = np.empty((high - low + 1, 2), np.uint64)
     for row, q in enumerate(range(low, high + 1)):
         power = 5 ** abs(q)
@@ -52,14 +52,14 @@ _FIVES = _powers_of_five(_LOWEST_POWER, _HIGHEST_POWER)
 
 @inner
 def eight_digits(word):
-    """The number of eight digits, bytes 0 to 9, the leading digit in the lowest byte."""
+    """Return the number formed by eight digits, bytes 0 to 9, the leading digit in the lowest byte."""
     pairs = word * _U10 + (word >> _U8)
     return ((pairs & _PAIRS) * _HUNDREDS + ((pairs >> _U16) & _PAIRS) * _ONES) >> _U32
 
 
 @inner
 def not_digits(word):
-    """Nonzero unless every byte of `word` is 0 to 9."""
+    """Return nonzero unless every byte of `word` is 0 to 9."""
     return ((word + _NINES) | word) & HIGHS
 
 
@@ -70,7 +70,10 @@ def is_blank(byte):
 
 @inner
 def _digits(text, at, mantissa, taken):
-    """Append digits to `mantissa`, of `taken` digits: both, the position after, and whether digits were left out."""
+    """Append digits to `mantissa`, which has `taken` digits.
+
+    Returns both, the position after the digits, and whether digits were dropped.
+    """
     over = False
     while True:
         if taken <= MAX_DIGITS - 8:
@@ -96,7 +99,7 @@ def _digits(text, at, mantissa, taken):
 
 @inner
 def _exponent(text, at):
-    """Parse an exponent after its "e": whether it is valid, the number, and the position after it."""
+    """Parse an exponent after its "e". Return whether it is valid, the number, and the position after it."""
     negative = text[at] == 45
     if negative or text[at] == 43:
         at += 1
@@ -110,7 +113,7 @@ def _exponent(text, at):
 
 @inner
 def any_value(text, at):
-    """Parse a value that ends at a blank: `DATA`, `LATE` or `BAD`, and the number."""
+    """Parse a value that ends at a blank. Return `DATA`, `LATE` or `BAD`, and the number."""
     negative = text[at] == 45
     if negative or text[at] == 43:
         at += 1
@@ -132,13 +135,13 @@ def any_value(text, at):
         return BAD, 0.0
     if over:
         return LATE, 0.0
-    found, number = _rounded(mantissa, power)
-    return found, -number if negative else number
+    status, number = _rounded(mantissa, power)
+    return status, -number if negative else number
 
 
 @inner
 def _rounded(mantissa, power):
-    """The double nearest to mantissa * 10**power: `DATA`, or `LATE` if it is not decided here; the number."""
+    """Return `DATA` and the double nearest to mantissa * 10**power, or `LATE` if this method cannot decide."""
     if mantissa <= _EXACT and -22 <= power <= 22:
         if power < 0:
             return DATA, np.float64(mantissa) / _POWERS[-power]
@@ -150,21 +153,21 @@ def _rounded(mantissa, power):
 
 @inner
 def by_product(mantissa, power):
-    """As `_rounded`, by the leading 128 bits of the product (D. Lemire, Number Parsing at a Gigabyte per Second)."""
+    """Like `_rounded`, by the leading 128 bits of the product (D. Lemire, Number Parsing at a Gigabyte per Second)."""
     if mantissa == _U0:
         return DATA, 0.0
     shift = leading_zeros(mantissa)
     mantissa <<= shift
     five = _FIVES[power - _LOWEST_POWER]
     high, low = product_high(mantissa, five[0]), mantissa * five[0]
-    if high & _DROPPED == _DROPPED:  # the lower half of the power of five may carry into the kept bits
+    if high & _DROPPED == _DROPPED:  # the lower half of the power of five may carry into the significand
         more = product_high(mantissa, five[1])
         low += more
         if low < more:
             high += _U1
     upper = high >> _U63
     bits = high >> (upper + np.uint64(9))
-    # Rare, so left to `float`: a value (nearly) halfway between two doubles; below, a subnormal or an overflow.
+    # Rare cases for `float`: values (nearly) halfway between two doubles; below, subnormals and overflow.
     tie = low <= _U1 and bits & _U3 == _U1 and bits << (upper + np.uint64(9)) == high
     if low == FULL or tie:
         return LATE, 0.0

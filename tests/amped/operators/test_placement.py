@@ -336,7 +336,7 @@ def test_an_unknown_device_is_refused(comm: Comm) -> None:
 @pytest.mark.parametrize(("wish", "threads"), [("1", 1), ("2,4", 2), ("99", 8), ("0", 8), ("many", 8), ("", 8)])
 def test_threads_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, wish: str, threads: int) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr("partitioner.host.threads._group_cores", lambda: 1 << 16)
+    monkeypatch.setattr("partitioner.host.threads._cgroup_cores", lambda: 1 << 16)
     monkeypatch.setenv("OMP_NUM_THREADS", wish)
     assert fair_threads(World()) == threads  # type: ignore[arg-type]
 
@@ -348,6 +348,6 @@ def test_ranks_of_a_node_share_its_cores(
     monkeypatch: pytest.MonkeyPatch, others: int, limit: int, threads: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr("partitioner.host.threads._group_cores", lambda: limit)
+    monkeypatch.setattr("partitioner.host.threads._cgroup_cores", lambda: limit)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert fair_threads(World(others)) == threads  # type: ignore[arg-type]

@@ -253,7 +253,7 @@ def test_a_call_in_another_thread_returns_or_raises() -> None:
     assert caller.call(lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
         caller.call(lambda: 1 // 0)
-    assert not caller.left
+    assert not caller.stuck
 
 
 def test_handlers_are_put_back() -> None:
@@ -298,7 +298,7 @@ def test_a_second_interrupt_raises_though_one_is_noted() -> None:
     with Interrupts() as interrupts, interrupts.listening():
         with interrupts.shielded():
             signal.raise_signal(signal.SIGINT)
-        assert interrupts.told == signal.SIGINT
+        assert interrupts.received == signal.SIGINT
         with pytest.raises(Stopped):
             signal.raise_signal(signal.SIGINT)
 

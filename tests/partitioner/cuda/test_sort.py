@@ -152,7 +152,7 @@ def test_what_does_not_fit_on_the_device_is_sorted_in_runs(tmp_path: Path, small
     ("text", "cause"),
     [
         ("1 1 1\n1 1 -1\n" * 100, "every value is zero"),
-        ("1 1 1e308\n" * 100, "duplicates sum past the largest number"),
+        ("1 1 1e308\n" * 100, "sum of duplicates overflows"),
         ("# nothing\n", "no nonzeros"),
     ],
 )

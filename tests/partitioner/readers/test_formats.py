@@ -61,5 +61,5 @@ def test_only_plain_text_is_divisible(tmp_path: Path, name: str, form: ReadOptio
 
 def test_a_sparse_file_is_not_opened_as_a_dense_one(tmp_path: Path) -> None:
     (tmp_path / "t.tns").write_text("1 1 1 2.0\n")
-    with pytest.raises(InputError, match=r"t\.tns: text: not a file of a dense tensor"):
+    with pytest.raises(InputError, match=r"t\.tns: text: not a dense tensor"):
         open_dense(tmp_path / "t.tns")

@@ -58,5 +58,5 @@ def test_files_of_arrow(tmp_path: Path) -> None:
         tensor = read(path, keys=["ID", "id"], value="v")
         assert tensor.values.tolist() == [1, 2]  # type: ignore[union-attr]
     path.write_bytes(b"nothing of the kind")
-    with pytest.raises(InputError, match=r"x\.ipc: no file of Arrow's"):
+    with pytest.raises(InputError, match=r"x\.ipc: not an Arrow file"):
         read(path, keys=["ID", "id"])

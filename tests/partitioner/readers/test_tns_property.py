@@ -54,7 +54,7 @@ class Plainly:
         for line in self.lines[self.number :]:
             self.number += 1
             if len(line) >= 2 * SMALL:
-                raise InputError(f"a line of more than {SMALL} bytes: is this text?")
+                raise InputError(f"a line of more than {SMALL} bytes: this may not be a text file")
             words = line.split() if self.number > 1 else line.removeprefix(b"\xef\xbb\xbf").split()
             if words and words[0][:1] not in b"#%":
                 strange = re.search(
@@ -71,11 +71,11 @@ class Plainly:
         for mark in (b",", b";", b"|"):
             if mark in text:
                 kind = "comma-separated" if mark == b"," else f"separated by '{mark.decode()}'"
-                raise InputError(f"looks {kind}: a table is read with --key COLUMN, once for each mode (keys=[...])")
+                raise InputError(f"looks {kind}: to read a table, use --key COLUMN for each mode (keys=[...])")
         if words and (len(words) == 1 or words[0].lower() == b"sptensor"):
             toolbox = words[0].lower() == b"sptensor"
             if not toolbox and not INTEGER.fullmatch(words[0]):
-                raise InputError(f"one column, {shown(words[0])}: expected indices and a value, apart by blanks")
+                raise InputError(f"one column, {shown(words[0])}: expected indices and a value, separated by blanks")
             base = 0 if b"indices-start-at-zero" in words else 1
             self.said = b"indices-start-at-zero" in words or b"indices-start-at-one" in words
             order = self.header_number(self.next_line() if toolbox else words, "order")
@@ -97,7 +97,7 @@ class Plainly:
         while words is not None:
             if len(words) != order + self.valued:
                 found = f"{len(words)} column{'s' * (len(words) > 1)}, expected {order + self.valued} {reason}"
-                advice = "; if lines hold no values, use --no-values (no_values=True)" * (len(words) == order)
+                advice = "; if lines contain no values, use --no-values (no_values=True)" * (len(words) == order)
                 advice = ", without values" if self.bare else advice
                 raise InputError(found + (advice if shape else header_advice(first, len(words) - self.valued)))
             rows.append(self.indices(words, base, shape or (HIGHEST,) * order, shape is not None))

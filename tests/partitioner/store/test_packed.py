@@ -47,7 +47,7 @@ def test_store(
     tensor = SparseTensor(columns.T, np.ones(1000), shape)
     (tmp_path / "packed").mkdir()
     found = PackedTensor(keys_of(columns, shape), shape, None, threads)
-    monkeypatch.setattr(checksums, "BEHIND", 700)
+    monkeypatch.setattr(checksums, "SYNC_BYTES", 700)
     found.write(tmp_path / "packed", budget)
     whole = write_store(tensor, tmp_path / "whole")
     assert files_of(tmp_path / "packed") == files_of(whole.path)
@@ -77,7 +77,7 @@ def test_sums(
 
 
 @pytest.mark.parametrize(
-    ("values", "told"), [([1.0, -1.0], "every value is zero"), ([1.7e308, 1.7e308], "duplicates sum past")]
+    ("values", "told"), [([1.0, -1.0], "every value is zero"), ([1.7e308, 1.7e308], "sum of duplicates overflows")]
 )
 def test_sums_that_are_none(values: list[float], told: str) -> None:
     halves = np.zeros((2, 2), np.int32)

@@ -105,7 +105,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"valid_min": -1.5, "scale_factor": 0.1}, r"element \[1, 2, 3\] is below -1.5, the least .* \(valid_min\)"),
     ({"scale_factor": [1.0, 2.0]}, "attribute scale_factor is 2 numbers: expected one finite number other than 0"),
     ({"scale_factor": 0.0}, "attribute scale_factor is 0.0: expected one finite number other than 0"),
-    ({"add_offset": "much"}, "attribute add_offset is no number"),
+    ({"add_offset": "much"}, "attribute add_offset is not a number"),
     ({"_FillValue": [-999] * 99}, "attribute _FillValue has 99 values, expected one"),
 ]
 
@@ -151,11 +151,11 @@ def test_chunks_that_were_never_written_are_missing_where_a_fill_value_is_declar
             1.0
         )
     assert elements(Path(f"{tmp_path}/False.h5:part")).sum() == elements(tmp_path / "False.zarr").sum() == 60
-    with pytest.raises(InputError, match="1 of its 2 chunks was never written, and _FillValue says"):
+    with pytest.raises(InputError, match="1 of its 2 chunks was never written, and _FillValue declares"):
         amped.read(tmp_path / "True.h5:part")
-    with pytest.raises(InputError, match="its elements were never written, and _FillValue says"):
+    with pytest.raises(InputError, match="its elements were never written, and _FillValue declares"):
         amped.read(tmp_path / "True.h5:none")
-    with pytest.raises(InputError, match=r"chunk c/1/0/0 was never written, and missing_value says .*: write it"):
+    with pytest.raises(InputError, match=r"chunk c/1/0/0 was never written, and missing_value declares .*: write it"):
         elements(tmp_path / "True.zarr")
 
 
@@ -174,7 +174,7 @@ def test_fill_values_of_the_container(tmp_path: Path) -> None:
             tmp_path / f"{form}.zarr", shape=(4, 5, 6), chunks=(2, 5, 6), dtype="f8", fill_value=-9, zarr_format=form
         )
         made[:2] = 1.0
-        with pytest.raises(InputError, match=r"chunk .*1.0.0 was never written, and the array's fill value says"):
+        with pytest.raises(InputError, match=r"chunk .*1.0.0 was never written, and the array's fill value declares"):
             elements(tmp_path / f"{form}.zarr")
         made[2:], made[3, 4, 5] = 1.0, -9
         with pytest.raises(InputError, match=r"element \[3, 4, 5\] is -9.0, a missing value"):
@@ -265,11 +265,11 @@ def test_a_container_that_gives_bytes_a_value(tmp_path: Path) -> None:
     h5py, zarr = pytest.importorskip("h5py"), pytest.importorskip("zarr")
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("x", (4, 5, 6), "u1", chunks=(2, 5, 6), fillvalue=255)[:2] = 255
-    with pytest.raises(InputError, match="1 of its 2 chunks was never written, and the array's fill value says"):
+    with pytest.raises(InputError, match="1 of its 2 chunks was never written, and the array's fill value declares"):
         amped.read(tmp_path / "x.h5")
     made = zarr.create_array(tmp_path / "x.zarr", shape=(4, 5, 6), chunks=(2, 5, 6), dtype="u1", fill_value=255)
     made[:2] = 1
-    with pytest.raises(InputError, match="chunk c/1/0/0 was never written, and the array's fill value says"):
+    with pytest.raises(InputError, match="chunk c/1/0/0 was never written, and the array's fill value declares"):
         elements(tmp_path / "x.zarr")
 
 

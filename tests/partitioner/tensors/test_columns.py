@@ -111,7 +111,7 @@ def test_columns_are_those_of_the_file_however_they_are_read(path: Path, monkeyp
     column = Store(path).mode(2).column(1)
     assert isinstance(column, StoredColumn)
     for keep in (0, 7, whole.size):
-        held = column.held(keep)
+        held = column.load(keep)
         assert np.array_equal(held, whole)
         for part in (slice(0, 7), slice(3, 5), slice(5, 9), slice(8, None), slice(4, 4)):
             assert np.array_equal(held[part], whole[part])
@@ -132,4 +132,4 @@ def test_order_is_checked_from_block_to_block(path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(rows._file, "fill", fill)
     with pytest.raises(InputError, match="not in ascending order"):
-        rows.held(rows.size)
+        rows.load(rows.size)

@@ -159,7 +159,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     np.save(file, ARRAY)
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
-    with pytest.raises(InputError, match="truncated: its header promises 480 bytes of elements, 479 are there"):
+    with pytest.raises(InputError, match="truncated: 479 bytes of elements, expected 480"):
         amped.read(file)
     for damaged in (b"", b"hello", whole[:50], whole.replace(b"descr", b"descx"), whole.replace(b"(4,", b"(-4,")):
         file.write_bytes(damaged)
@@ -176,7 +176,7 @@ def test_ways_to_read_sparse_tensors_are_refused(tmp_path: Path) -> None:
     for how in ({"compact": True}, {"no_values": True}):
         with pytest.raises(InputError, match="has every element"):
             amped.read(tmp_path / "x.npy", **how)
-    with pytest.raises(InputError, match="no nonzeros to sort"):
+    with pytest.raises(InputError, match="a dense tensor cannot be partitioned"):
         partition(tmp_path / "x.npy", tmp_path / "store")
 
 
@@ -315,7 +315,7 @@ def test_an_array_of_several_is_named(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["a"], file["g/b"], file["g/text"] = ARRAY, ARRAY + 1, "words"
-    with pytest.raises(InputError, match=r"holds 2 arrays \(a, g/b\): give one as FILE:NAME"):
+    with pytest.raises(InputError, match=r"holds 2 arrays \(a, g/b\): select one with FILE:NAME"):
         amped.read(tmp_path / "x.h5")
     tensor = amped.read(f"{tmp_path / 'x.h5'}:g/b")
     assert isinstance(tensor, DenseTensor)

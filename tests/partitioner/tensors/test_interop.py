@@ -45,7 +45,7 @@ def test_pydata_sparse() -> None:
     same(tensor_of(sparse.COO.from_numpy(ARRAY)))
     same(tensor_of(sparse.GCXS.from_numpy(ARRAY)))
     same(tensor_of(TENSOR.to_sparse()))
-    with pytest.raises(InputError, match="absent elements are 1"):
+    with pytest.raises(InputError, match="fill value 1"):
         tensor_of(sparse.COO.from_numpy(np.ones((2, 3)), fill_value=1.0))
 
 
@@ -187,7 +187,7 @@ def test_attributes_of_sparse_xarray() -> None:
     found = tensor_of(given(scale_factor=0.5))
     assert isinstance(found, amped.SparseTensor)
     assert found.values.tolist() == (np.arange(1, 24) / 2).tolist()
-    with pytest.raises(InputError, match=r"absent elements are 2\.0: expected 0"):
+    with pytest.raises(InputError, match=r"fill value 2\.0: expected 0"):
         tensor_of(given(add_offset=2.0))
     for missing in (0, 5):
         with pytest.raises(InputError, match=f"is {missing}, a missing value"):
@@ -214,7 +214,7 @@ def test_no_object_array_is_made_of_a_tensor_or_model() -> None:
     tucker = amped.TuckerTensor(np.ones((2, 2, 2)), [np.ones((3, 2))] * 3)
     semisparse = amped.SemiSparseTensor(np.array([[0, 0], [1, 2]]), np.ones((2, 2), np.float32), 0, (2, 5, 4))
     for each in (TENSOR, semisparse, model, tucker):
-        with pytest.raises(TypeError, match=rf"a {type(each).__name__} does not become an array") as caught:
+        with pytest.raises(TypeError, match=rf"a {type(each).__name__} is not converted to an array") as caught:
             np.asarray(each)
         method = str(caught.value).partition("use .")[2].partition("()")[0]
         assert getattr(each, method)().shape == each.shape

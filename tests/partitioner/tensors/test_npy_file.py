@@ -106,7 +106,7 @@ def test_threads_share_handles_where_the_process_may_have_no_more(tmp_path: Path
     with mock.patch.object(elements, "_opened", side_effect=OSError(24, "Too many open files")):
         for place in [*places, *places[::-1]]:
             assert np.array_equal(elements[place], ARRAY[place])
-        taken = elements._taken(0)
+        taken = elements._acquire(0)
         with pytest.raises(InputError, match="cannot be read: Too many open files"):
             elements[PLACES[0]]
         elements._free[taken] = 0

@@ -65,13 +65,13 @@ def test_many_nonzeros_are_sorted_when_they_are_asked_for(monkeypatch: pytest.Mo
     indices, values = np.array([[2, 1], [0, 3], [2, 1]], np.int8), np.array([1.0, 2.0, 3.0])
     tensor = SparseTensor(indices, values)
     indices[:], values[:] = 0, 0  # the caller's arrays may change
-    (columns, given_values), ordered = tensor.given
+    (columns, given_values), ordered = tensor.raw
     assert (columns.tolist(), given_values.tolist(), ordered) == ([[2, 0, 2], [1, 3, 1]], [1, 2, 3], False)
     assert tensor.shape == (3, 4)
     assert (tensor.nnz, tensor.duplicates, tensor.zeros) == (2, 1, 0)
     assert tensor.columns.tolist() == [[0, 2], [3, 1]]
     assert tensor.values.tolist() == [2, 4]
-    assert tensor.given[1]
+    assert tensor.raw[1]
     heard = list[int]()
     for ready in (False, True):
         again = SparseTensor([[2, 1], [0, 7], [2, 1]], [1.0, 2.0, 3.0])
@@ -83,7 +83,7 @@ def test_many_nonzeros_are_sorted_when_they_are_asked_for(monkeypatch: pytest.Mo
         assert (compact.shape, compact.indices.tolist(), compact.values.tolist()) == ((2, 2), [[0, 1], [1, 0]], [2, 4])
         assert heard == [1] * (1 + ready)
     few = SparseTensor([[2, 1], [0, 3]], [1.0, 2.0])
-    assert few.given[1]
+    assert few.raw[1]
     with pytest.raises(InputError, match="negative index"):
         SparseTensor([[2, 1], [0, -3], [2, 1]], [1.0, 2.0, 3.0])
     cancelled = SparseTensor.from_columns(np.array([[0, 0, 1], [0, 0, 1]]), np.array([1.0, -1.0, 0]), path="t.npz")
@@ -91,7 +91,7 @@ def test_many_nonzeros_are_sorted_when_they_are_asked_for(monkeypatch: pytest.Mo
         with pytest.raises(InputError, match=r"^t\.npz: .*every value is zero"):
             cancelled.columns  # noqa: B018
     with pytest.raises(InputError, match="every value is zero"):
-        cancelled.given  # noqa: B018  what is there are sums
+        cancelled.raw  # noqa: B018  the memory holds sums
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

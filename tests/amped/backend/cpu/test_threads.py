@@ -18,7 +18,7 @@ from amped.backend.cpu.threads import Threads, check
 DROPPED = """
 from amped.backend.cpu.threads import Threads
 from partitioner.host import jit
-with jit._making:
+with jit._dispatcher_lock:
     threads = Threads(3)
     del threads
 print("dropped", flush=True)

@@ -27,7 +27,7 @@ from amped.operators.sparse.tuning import Budget, Tuner
 from amped.options import Options
 from amped.parallel.mpi import world
 from amped.runs.assembly import place
-from partitioner.host.cache import keep
+from partitioner.host.cache import save_entry
 from partitioner.tensors.sparse import SparseTensor, ValueRange
 
 SECONDS = {"slow": 3e-3, "fast": 1e-3}
@@ -131,7 +131,7 @@ def test_where_times_vary_they_are_not_remembered(steady: type[Steady], tmp_path
 def test_what_makes_no_sense_is_timed_again(steady: type[Steady], tmp_path: Path, harm: bytes) -> None:
     kernels(steady())
     for file in files(tmp_path):
-        keep(file.name, harm)
+        save_entry(file.name, harm)
     device = steady()
     assert kernels(device) == ["fast"] * ORDER
     assert "slow" in device.made

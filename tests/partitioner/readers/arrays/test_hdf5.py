@@ -44,8 +44,8 @@ def test_no_more_objects_are_listed_than_is_sensible(tmp_path: Path) -> None:
             file.create_group(f"g{number}")
         file["x"] = ARRAY
     with (
-        mock.patch.object(hdf5, "MOST_NODES", 5),
-        pytest.raises(InputError, match="more than 5 objects: give the array"),
+        mock.patch.object(hdf5, "MAX_NODES", 5),
+        pytest.raises(InputError, match="more than 5 objects: select an array"),
     ):
         amped.read(tmp_path / "x.h5")
     assert np.array_equal(elements(f"{tmp_path}/x.h5:x"), ARRAY)
@@ -77,8 +77,8 @@ def test_links_are_followed_within_the_file_only(tmp_path: Path) -> None:
     for name in ("", ":g/x", ":soft", ":absolute", ":/g//./x/"):
         assert np.array_equal(elements(f"{tmp_path}/x.h5{name}"), ARRAY)
     for name, cause in (
-        ("out", "'out' is a link to another file, which is not followed: give y.h5:y"),
-        ("way", "'way' is a link to another file, which is not followed: give y.h5:y"),
+        ("out", "'out' is a link to another file, which is not followed: use y.h5:y"),
+        ("way", "'way' is a link to another file, which is not followed: use y.h5:y"),
         ("pipe/x", "'pipe/x' is a link to another file"),
         ("none", "holds no array 'none'"),
         ("loop", "'loop' is a link that leads to too many others"),
@@ -142,7 +142,7 @@ def test_a_filter_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_older_formats_are_named(tmp_path: Path, start: bytes, remedy: str) -> None:
     for ending in ("nc", "nc4", "netcdf", "h5"):
         (tmp_path / f"x.{ending}").write_bytes(start + bytes(64))
-        with pytest.raises(InputError, match=rf"x\.{ending}: an? (netCDF-3|HDF4) file: {remedy}"):
+        with pytest.raises(InputError, match=rf"x\.{ending}: an? (netCDF-3|HDF4) file: .*{remedy}"):
             amped.read(tmp_path / f"x.{ending}")
 
 

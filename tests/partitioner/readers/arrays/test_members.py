@@ -28,7 +28,7 @@ def test_the_checksum_of_a_long_part() -> None:
 def test_a_member_is_verified_whatever_was_read_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[tuple[int, int]]
 ) -> None:
-    monkeypatch.setattr(members, "CHECKED", 100)
+    monkeypatch.setattr(members, "PIECE", 100)
     content = bytes(range(256)) * 4
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w") as archive:

@@ -41,7 +41,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"indices": INDICES, "vals": VALUES}, "no array 'values' in the archive, which holds indices, vals; --no-values"),
     ({"indices": INDICES.astype(float), "values": VALUES}, "'indices' is a (3, 3) array of float64, expected"),
     ({"indices": INDICES > 0, "values": VALUES}, "'indices' is a (3, 3) array of bool, expected"),
-    ({"indices": INDICES.astype(object), "values": VALUES}, "cannot read 'indices': an array of objects"),
+    ({"indices": INDICES.astype(object), "values": VALUES}, "cannot read 'indices': an array of Python objects"),
     ({"indices": INDICES[0], "values": VALUES}, "'indices' is a (3,) array of int64, expected (nnz, order)"),
     ({"indices": INDICES[None], "values": VALUES}, "'indices' is a (1, 3, 3) array"),
     ({"indices": INDICES[:, :1], "values": VALUES}, "order 1 "),
@@ -52,7 +52,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"indices": INDICES, "values": VALUES[:, None]}, "'values' is a (3, 1) array of float64"),
     ({"indices": INDICES, "values": VALUES.astype(complex)}, "'values' is a (3,) array of complex128"),
     ({"indices": INDICES, "values": VALUES.astype(str)}, "'values' is a (3,) array of <U32"),
-    ({"indices": INDICES, "values": VALUES.astype(object)}, "cannot read 'values': an array of objects"),
+    ({"indices": INDICES, "values": VALUES.astype(object)}, "cannot read 'values': an array of Python objects"),
     ({"indices": INDICES, "values": np.array([1, np.nan, 1])}, "value nan of nonzero 1 is not finite"),
     ({"indices": INDICES, "values": np.array([1, 1, -np.inf])}, "value -inf of nonzero 2 is not finite"),
     ({"indices": INDICES - 1, "values": VALUES}, "index -1 of mode 0 in nonzero 0: indices count from 0"),
@@ -97,7 +97,7 @@ def test_files_that_are_no_archive_of_arrays(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     for data in (b"", b"1 1 1\n", b"PK\x03\x04" + bytes(40)):
         path.write_bytes(data)
-        with pytest.raises(InputError, match=r"x\.npz: not an \.npz archive, or one cut short"):
+        with pytest.raises(InputError, match=r"x\.npz: not an \.npz archive, or truncated"):
             read(path)
     with zipfile.ZipFile(path, "w") as other:
         other.writestr("indices", "not an array")
@@ -139,7 +139,7 @@ def test_headers_that_lie_take_no_memory(tmp_path: Path) -> None:
         for name, shape in (("indices", "(1000000000000, 3)"), ("values", "(1000000000000,)")):
             header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
             other.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(80))
-    with pytest.raises(InputError, match="cannot read 'indices': the data stop before its end"):
+    with pytest.raises(InputError, match="cannot read 'indices': the data is truncated"):
         read(tmp_path / "x.npz")
 
 
@@ -192,7 +192,7 @@ def test_labels_come_with_an_archive(tmp_path: Path) -> None:
         kept = read(tmp_path / "x.npz", compact=True)
         assert kept.labels is not None
         assert kept.labels[0].tolist() == ["", "é" * 20_000]
-        with pytest.raises(InputError, match=r"--shape .* does not go with labels"):
+        with pytest.raises(InputError, match=r"--shape .* cannot be combined with labels"):
             read(tmp_path / "x.npz", shape=(9, 9, 9))
 
 
@@ -207,7 +207,7 @@ def test_labels_come_with_an_archive(tmp_path: Path) -> None:
         ({"labels_0_offsets": np.array([0, 9, 1, 2, 3])}, "cannot read labels"),
         ({"labels_0_offsets": np.array([0, 1, 2, 3, 1 << 60])}, "cannot read labels"),
         ({"labels_0": np.full(4, 0xFF, np.uint8)}, "cannot read labels"),
-        ({"labels_0": np.array(["a", "b", None, "d"], object)}, "array of objects"),
+        ({"labels_0": np.array(["a", "b", None, "d"], object)}, "array of Python objects"),
     ],
 )
 def test_labels_at_fault_are_told(tmp_path: Path, change: dict[str, Any], cause: str) -> None:

@@ -135,7 +135,7 @@ def test_several_files_whose_columns_differ_in_case(tmp_path: Path) -> None:
     assert labels is not None
     assert labels[0].tolist() == ["a", "b"]
     for first, second in ((one, both), (both, one)):
-        with pytest.raises(InputError, match=r"column .*: a file has several that differ in case only"):
+        with pytest.raises(InputError, match=r"column .*: a file has several columns whose names differ only in case"):
             TablePart(first, ReadOptions(key=("ID", "v"), more=(str(second),)))
 
 

@@ -39,14 +39,14 @@ R = "x,country,day\n1,NA,2024-01-02\nNA,FR,NA\n2,NA,2024-01-03\n"
 
 def test_na_is_a_missing_number_or_date_and_a_text(tmp_path: Path) -> None:
     path = csv(tmp_path, R)
-    with pytest.warns(InputWarning, match="1 of 3 rows are left out: 1 lack x, 1 lack day"):
+    with pytest.warns(InputWarning, match="1 of 3 rows are dropped: 1 without x, 1 without day"):
         assert labels_of(path, ["x", "day"])[0] == [1, 2]
     found = labels_of(path, ["country", "x"], missing="keep")
     assert found[0] == ["FR", "NA"]
     assert np.array_equal(found[1], [1, 2, np.nan], equal_nan=True)
-    with pytest.warns(InputWarning, match="1 of 3 rows are left out: 1 lack x"):
+    with pytest.warns(InputWarning, match="1 of 3 rows are dropped: 1 without x"):
         assert read(path, keys=["country", "country"], value="x").nnz == 1
-    with pytest.warns(InputWarning, match="2 of 3 rows are left out: 2 lack nullif"):
+    with pytest.warns(InputWarning, match="2 of 3 rows are dropped: 2 without nullif"):
         assert labels_of(path, ["nullif(country, 'NA')", "country"])[0] == ["FR"]
 
 
@@ -173,7 +173,7 @@ def test_json_of_late_decimals_in_objects_and_of_several_kinds(tmp_path: Path) -
     ],
 )
 def test_narrow_first_lines_are_refused(tmp_path: Path, text: str, line: int) -> None:
-    with pytest.raises(InputError, match=rf"x\.csv, line {line}: has fewer fields .*: remove this line"):
+    with pytest.raises(InputError, match=rf"x\.csv, line {line}: has fewer fields .*: remove or complete this line"):
         read(csv(tmp_path, text), keys=["k", "v"])
 
 

@@ -58,7 +58,9 @@ def test_columns_of_types_that_duckdb_does_not_know(kind: str) -> None:
 def test_objects_of_several_types() -> None:
     frame = pandas.DataFrame({**BASE, "z": pandas.Series([1, "b"], dtype=object), "d": [{"p": 1}, {"q": 2}]})
     read_frame(frame, ReadOptions(key=("a", "b")))
-    with pytest.warns(InputWarning, match="the table: column z holds values of several types: they become text"):
+    with pytest.warns(
+        InputWarning, match="the table: column z holds values of several types, which are converted to text"
+    ):
         assert labels(read_frame(frame, ReadOptions(key=("a", "z"))))[1] == ["1", "b"]
     with pytest.raises(InputError, match="--key 'd': is MAP"):
         read_frame(frame, ReadOptions(key=("a", "d")))

@@ -59,7 +59,7 @@ def test_rows_are_counted(csv: Path) -> None:
 )
 @pytest.mark.parametrize("fewer", [0, 4])
 def test_values(csv: Path, value: str, expected: dict[Any, float], fewer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "FEWER", fewer)  # 0: DuckDB always adds up where it may
+    monkeypatch.setattr(table, "ROWS_PER_CELL", fewer)  # 0: DuckDB always adds up where it may
     assert entries(sparse(read(csv, keys=["who", "what"], value=value))) == expected
 
 
@@ -155,7 +155,7 @@ def test_missing_keys(tmp_path: Path, missing: str) -> None:
     rows = [("a", 1, 1.5), (None, 1, 2.5), ("a", None, 3.5), (None, None, "nan"), ("b", 2, None)]
     path = write_csv(tmp_path / "events.csv", rows, "who,what,cost")
     if missing == "drop":
-        with pytest.warns(InputWarning, match="3 of 5 rows are left out: 2 lack who, 2 lack what; --missing keep"):
+        with pytest.warns(InputWarning, match="3 of 5 rows are dropped: 2 without who, 2 without what; --missing keep"):
             tensor = sparse(read(path, keys=["who", "what"]))
         assert entries(tensor) == {("a", 1): 1, ("b", 2): 1}
         return
@@ -164,7 +164,7 @@ def test_missing_keys(tmp_path: Path, missing: str) -> None:
     assert tensor.labels[0].tolist() == ["a", "b", None]
     assert np.array_equal(tensor.labels[1], [1, 2, np.nan], equal_nan=True)
     assert tensor.columns.T.tolist() == [[0, 0], [0, 2], [1, 1], [2, 0], [2, 2]]
-    with pytest.warns(InputWarning, match="2 of 5 rows are left out: 2 lack cost"):
+    with pytest.warns(InputWarning, match="2 of 5 rows are dropped: 2 without cost"):
         tensor = sparse(read(path, keys=["who", "what"], value="cost", missing="keep"))
     assert tensor.values.tolist() == [1.5, 3.5, 2.5]
 
@@ -315,7 +315,7 @@ def test_compact_leaves_out_empty_bins(tmp_path: Path, csv: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "csv.gz"])
 def test_progress_tells_rows(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partitioner.readers.tables.database.EVERY", 0.001)
+    monkeypatch.setattr("partitioner.readers.tables.database.INTERVAL", 0.001)
     told: list[tuple[int, int | None]] = []
     path = many(tmp_path / "events.parquet")
     if ending != "parquet":

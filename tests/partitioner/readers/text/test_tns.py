@@ -22,7 +22,7 @@ from partitioner.sorting.tables import Nonzeros
 ROOT = Path(__file__).resolve().parents[4]
 SMALL = 512  # bytes a block: several blocks and threads for a few lines
 FROM_ZERO = "; if they count from 0, use --index-base 0 (index_base=0)"
-TABLE = "a table is read with --key COLUMN, once for each mode (keys=[...])"
+TABLE = "to read a table, use --key COLUMN for each mode (keys=[...])"
 
 
 def write(folder: Path, text: bytes | str, name: str = "x.tns") -> Path:
@@ -372,13 +372,13 @@ def test_lines_that_hold_nothing_cost_next_to_nothing(
     """Compressed, a million of them take a kilobyte: none goes through Python, before a nonzero or after it."""
     looked_at: list[bytes] = []
     parsed: list[int] = []
-    take, mark = Head._takes, tns.mark_blanks
+    take, mark = Head._parse_line, tns.mark_blanks
 
     def marked(text: Any, start: int, stop: int, marks: Any) -> tuple[int, int]:
         parsed.append(stop - start)
         return mark(text, start, stop, marks)
 
-    monkeypatch.setattr(Head, "_takes", lambda self, line: looked_at.append(line) or take(self, line))
+    monkeypatch.setattr(Head, "_parse_line", lambda self, line: looked_at.append(line) or take(self, line))
     monkeypatch.setattr(tns, "mark_blanks", marked)
     nothing = EMPTY[lines] * 1_000_000
     text = b"\xef\xbb\xbf" + nothing + b"  3\n" + nothing + b"4 1 3\n" + nothing + b" 1 1 1 1.5\n" + nothing
@@ -428,7 +428,7 @@ def test_a_header_and_the_caller_say_what_indices_count_from(tmp_path: Path, bas
         if said == base:
             assert read(path, index_base=base).indices.tolist() == [[1 - base, 2 - base]]  # type: ignore[union-attr]
             continue
-        with pytest.raises(InputError, match=f"says that indices count from {said}: leave out --index-base {base}"):
+        with pytest.raises(InputError, match=f"declares that indices count from {said}: remove --index-base {base}"):
             read(path, index_base=base)
     with pytest.raises(InputError, match="index_base 2: expected 0 or 1"):
         read(silent, index_base=2)
