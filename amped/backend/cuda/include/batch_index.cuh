@@ -1,10 +1,10 @@
-// The run of CP-ALS that a block of threads serves: the only one, or one of several side by side.
+// The CP-ALS run that a thread block serves: the only one, or one of a batch.
 //
-//   SEVERAL  1: a launch serves several runs. Each has up to RANK columns of its own of the factor matrices; its small
-//            matrices have room for RANK, and what lies beyond its own columns is 0
+//   SEVERAL  1: a launch serves a batch of runs. Each has its own columns of the factor matrices, up to RANK; its small
+//            matrices have room for RANK columns, and are 0 beyond its own
 //
-// One of several that has raised a flag is left alone until the host has looked at it: a launch serves those whose flags are
-// the `wanted` ones.
+// A run of a batch that has raised a flag is skipped until the host has examined it: a launch serves the runs whose
+// flags // equal `wanted`.
 
 #pragma once
 
@@ -15,12 +15,12 @@
 #endif
 
 struct Runs {
-  const int2* places;   // for each run its first column, and how many it has: 0 if there is no run
-  const double* facts;  // for each run FACTS, `apart` numbers from those of the one before
+  const int2* places;  // first column and number of columns of each run; 0 columns: no run
+  const double* facts;  // FACTS numbers per run, `apart` numbers from run to run
   long long apart;
 };
 struct Run {
-  int number, first, rank;  // which one; its columns: 0 if the launch does not serve it
+  int number, first, rank;  // number; first column; columns: 0 if the launch does not serve the run
 };
 
 __device__ __forceinline__ Run run_of(const Runs& runs, int number, int wanted) {

@@ -1,22 +1,23 @@
-// Symmetric positive definite matrices of many columns, in squares, and the inverses of Cholesky factors of squares.
+// Inverses of large symmetric positive definite matrices, computed by squares (square submatrices).
 //
-// Matrices are inverted square by square: each step sweeps one square of rows and columns out of all the others (Gauss and
-// Jordan's elimination, which keeps them symmetric: squares on and below the diagonal are stored). What is taken from the others
-// is made with the inverse X of the square's Cholesky factor, as rounding errors of the square's own inverse, X^T X, would be
-// multiplied with its condition number. The block of threads that computes the next square on the diagonal makes its X at once.
+// Each step sweeps one square of rows and columns out of all others (Gauss-Jordan elimination, which keeps the matrix
+// symmetric: // only squares on and below the diagonal are stored). The updates use the inverse X of the square's
+// Cholesky factor, because // rounding errors of the square's inverse, X^T X, would be multiplied by its condition
+// number. The thread block that updates // the next square on the diagonal also computes its X.
 //
-//   SIDE  rows and columns of a square: 64, or 32 where a block of threads has less shared memory
+//   SIDE  rows and columns of a square: 64, or 32 if thread blocks have less shared memory
 
 #pragma once
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, ACROSS = SIDE / 16;  // inverting, a thread has ACROSS x ACROSS numbers
-constexpr int EIGHT = 8, DEPTH = 4;                                     // tensor cores: EIGHT x DEPTH by DEPTH x EIGHT
-constexpr int BESIDE = WARPS / (SIDE / EIGHT), EACH = SIDE / EIGHT / BESIDE;  // warps in the same rows; their results
-constexpr int PITCH = SIDE + 4;                                         // in shared memory: 16 lanes hit 16 banks
+// In an inversion, a thread has ACROSS x ACROSS numbers.
+constexpr int THREADS = 256, WARPS = THREADS / 32, ACROSS = SIDE / 16;
+constexpr int EIGHT = 8, DEPTH = 4;  // tensor-core product: EIGHT x DEPTH by DEPTH x EIGHT
+constexpr int BESIDE = WARPS / (SIDE / EIGHT), EACH = SIDE / EIGHT / BESIDE;  // warps that share rows; results per warp
+constexpr int PITCH = SIDE + 4;  // row stride in shared memory: 16 lanes hit 16 banks
 
 struct Wide {
-  double *even, *odd;  // matrices in turn, (squares * SIDE)^2
-  double* parts;       // of sums, see `Parts`
+  double *even, *odd;  // used alternately, (squares * SIDE)^2
+  double* parts;  // partial sums, see `Parts`
   int rank, squares;
 };
 struct Parts { double *sizes, *inverse_sizes, *finite, *positive, *fit; };
@@ -30,8 +31,12 @@ __device__ double* square_of(const Wide& w, int which, int i, int j) {
   return (which ? w.odd : w.even) + (i * pitch_of(w) + j) * SIDE;
 }
 
-// The square of a block of threads, one for each on or below the diagonal; the first block has number `first` on the diagonal.
-struct Place { int i, j; bool there; };
+// The square of a thread block, one for each on or below the diagonal; the first block has square `first` of the
+// diagonal.
+struct Place {
+  int i, j;
+  bool there;
+};
 __device__ Place place_of(int squares, int first) {
   const int a = (blockIdx.x + first) % squares, b = (blockIdx.y + first) % squares;
   return {max(a, b), min(a, b), blockIdx.x <= blockIdx.y};
@@ -46,12 +51,12 @@ __device__ void copy(double* to, const double* from, long long pitch, bool turne
   }
 }
 
-// The same with any square of the symmetric matrix.
+// Copies any square of the symmetric matrix to shared memory.
 __device__ void load(double* to, const Wide& w, int which, int i, int j) {
   copy(to, square_of(w, which, max(i, j), min(i, j)), pitch_of(w), i < j);
 }
 
-struct Lane {  // where a lane's results are in a square: `row`, and two columns from `column(n)` on
+struct Lane {  // position of a lane's results in a square: `row`, and two columns from `column(n)` on
   int top, far, near, beside;
   __device__ Lane() {
     const int warp = threadIdx.x / 32;
@@ -62,7 +67,7 @@ struct Lane {  // where a lane's results are in a square: `row`, and two columns
   __device__ int column(int n) const { return first(n) + 2 * near; }
 };
 
-// Adds the product of a square with another one, transposed; both are in shared memory.
+// Adds the product of a square with a transposed square; both are in shared memory.
 __device__ void multiply(double (&sums)[EACH][2], const double* left, const double* right, const Lane& lane) {
 #if __CUDA_ARCH__ >= 800
 #pragma unroll 4
@@ -82,7 +87,7 @@ __device__ void multiply(double (&sums)[EACH][2], const double* left, const doub
 #endif
 }
 
-// Writes sums to shared memory, once all threads have come to it.
+// Stores scaled sums in shared memory.
 __device__ void put(double* to, const double (&sums)[EACH][2], double times, const Lane& lane) {
 #pragma unroll
   for (int n = 0; n < EACH; n++)
@@ -90,7 +95,7 @@ __device__ void put(double* to, const double (&sums)[EACH][2], double times, con
     for (int e = 0; e < 2; e++) to[lane.row() * PITCH + lane.column(n) + e] = times * sums[n][e];
 }
 
-__device__ double over(double number) {  // 1 / number, where that is neither very large nor very small
+__device__ double over(double number) {  // 1 / number, for numbers of moderate size
   double found;
   asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(found) : "d"(number));
 #pragma unroll
@@ -98,8 +103,8 @@ __device__ double over(double number) {  // 1 / number, where that is neither ve
   return found;
 }
 
-// Writes the inverse of the Cholesky factor of a square in shared memory; returns whether it is positive definite. Where a column
-// is eliminated the inverse takes its place: its rows are multiplied with the roots of the pivots in the end.
+// Writes the inverse of the Cholesky factor of a square in shared memory; returns whether the square is positive
+// definite. The // inverse replaces eliminated columns; in the end its rows are multiplied by the roots of the pivots.
 __device__ bool invert(const double* square, double* to, long long pitch) {
   __shared__ double line[2][SIDE], pivots[SIDE];
   const int down = threadIdx.x / 16, across = threadIdx.x % 16;
@@ -141,7 +146,8 @@ __device__ bool invert(const double* square, double* to, long long pitch) {
 #pragma unroll
     for (int q = 0; q < ACROSS; q++) {
       const int i = down + 16 * p, j = across + 16 * q;
-      to[i * pitch + j] = j < i ? a[p][q] * root : j == i ? root : 0;
+      to[i * pitch + j] = j < i ? a[p][q] * root : j == i ? root
+                                                          : 0;
     }
   }
   return positive;

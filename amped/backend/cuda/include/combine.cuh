@@ -1,13 +1,14 @@
 // Reductions after the kernels of mttkrp.cu and phi.cu: partial sums of chunks become sums of output rows.
 //
-// Compile-time parameter: SKIPS (0 if it is not defined). With it, kernels do nothing where a flag in device memory is set.
+// Compile-time parameter: SKIPS (default 0). If 1, kernels return immediately where a flag in device memory is set.
 
 #pragma once
 
 #if SKIPS
 #define SKIP_FLAG , const int* skip
-#define SKIP if (skip && *skip) return
-#define ONE_BLOCK , 1  // lest the compiler saves registers for more of them
+#define SKIP \
+  if (skip && *skip) return
+#define ONE_BLOCK , 1  // so that the compiler need not limit registers for more blocks
 #else
 #define SKIP_FLAG
 #define SKIP
@@ -16,10 +17,11 @@
 
 constexpr int FAN_IN = 16;
 
-// A thread's part of one level of the tree reduction of carries. Item i stands for chunk i * step. It has a carry if its first run began
-// earlier: in an earlier chunk (level 0, `back` is 0), else at or before the chunk `back` before it. A thread takes one
-// column of FAN_IN items and sums the carries of each run. If an item before them belongs to the thread's first run, that
-// sum goes up a level. So one thread per level writes an output row. `starts` and `runs` as in mttkrp.cu.
+// A thread's part of one level of the tree reduction of carries. Item i stands for chunk i * step. It has a carry if
+// its first // run began earlier: in an earlier chunk (level 0, `back` is 0), else at or before the chunk `back` before
+// it. A thread takes // one column of FAN_IN items and sums the carries of each run. If an item before them belongs to
+// the thread's first run, that // sum goes up a level. Hence one thread per level writes an output row. `starts` and
+// `runs` as in mttkrp.cu.
 __device__ __forceinline__ void level(const int* __restrict__ starts, const int* __restrict__ runs, const double* carry,
                                       double* up, double* out, long long items, long long step, long long back,
                                       int columns, long long thread) {
@@ -68,7 +70,7 @@ combine(const int* __restrict__ starts, const int* __restrict__ runs, const doub
   level(starts, runs, carry, up, out, items, step, back, columns, blockIdx.x * (long long)blockDim.x + threadIdx.x);
 }
 
-// All levels from one on that has few items, by one block of threads: launching a kernel for each takes longer.
+// All levels from one with few items on, in one thread block: a launch per level would take longer.
 extern "C" __global__ void __launch_bounds__(512 ONE_BLOCK)
 combine_rest(const int* __restrict__ starts, const int* __restrict__ runs, const double* carry, double* up, double* out,
              long long items, long long step, long long back, int columns SKIP_FLAG) {

@@ -1,6 +1,6 @@
-// Of dense_wgmma.cu: how X comes to shared memory, and of which rows of factor matrices K is made.
+// Pipeline steps of dense_wgmma.cu: copies of X to shared memory, and the rows of factor matrices that form K.
 //
-//   PARTS       factor matrices of the Khatri-Rao product, the last of which varies fastest
+//   PARTS       factor matrices of the Khatri-Rao product; the last varies fastest
 //   TRANSPOSED  1: the rows of C are the columns of X
 //   SHIFTED     0: all rows of X are aligned to 16 bytes
 
@@ -10,9 +10,9 @@ template <typename Real>
 struct Product {
   const Real* factor[PARTS];
   unsigned length[PARTS];
-  unsigned begin;  // the first row
+  unsigned begin;  // first row
 
-  // Find what row `at` of the Khatri-Rao product is made of: give `take` the row of each factor matrix.
+  // Calls `take` with the row of each factor matrix that forms row `at` of the Khatri-Rao product.
   template <typename Take>
   __device__ __forceinline__ void find(unsigned at, Take take) const {
     unsigned row = begin + at;
@@ -25,31 +25,31 @@ struct Product {
   }
 };
 
-// The numbers by which an address is beyond a multiple of 16 bytes.
+// The distance of an address from a multiple of 16 bytes, in numbers.
 template <typename Real>
 __device__ __forceinline__ int shift_of(const Real* address) {
   return SHIFTED ? (int)((unsigned long long)address % 16 / sizeof(Real)) : 0;
 }
 
-// Copy 16 bytes to shared memory; those beyond `bytes` are zero.
+// Copies 16 bytes to shared memory; bytes from `bytes` on become zero.
 __device__ __forceinline__ void copy(void* to, const void* from, int bytes) {
   const unsigned place = (unsigned)__cvta_generic_to_shared(to);
 #if TRANSPOSED
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
-#else  // the next step reads what lies behind
+#else  // the next step reads the following bytes
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
 #endif
 }
 
-// A thread's part of the copies of X, of LINES lines in steps of LENGTH numbers. What is copied is aligned: where lines of X are
-// not, a line begins up to 16 bytes before what is read of it, and has one vector of 16 bytes more.
+// A thread's part of the copies of X: LINES lines in steps of LENGTH numbers. Copies are aligned: if lines of X are not
+// aligned, // a copied line begins up to 16 bytes early and has one more vector of 16 bytes.
 template <typename Real, int LENGTH, int LINES, int PITCH, int THREADS>
 struct Copies {
   static constexpr int NUMBERS = 16 / sizeof(Real), SIDE = LENGTH / NUMBERS + SHIFTED, ALL = LINES * SIDE;
   static constexpr int COUNT = (ALL + THREADS - 1) / THREADS, BEYOND = SHIFTED * NUMBERS, OWN = THREADS % SIDE ? COUNT : 1;
-  const Real *corner, *from[OWN];  // of the next step: its first number, and what this thread copies
-  long long pitch, ahead;            // to the next line, and to the next step
-  int lines, across;                 // from the corner on, that are there
+  const Real *corner, *from[OWN];  // of the next step: its first number, and this thread's source
+  long long pitch, ahead;  // distance to the next line, and to the next step
+  int lines, across;  // remaining size, from the corner on
 
   __device__ Copies(const Real* x, long long pitch, int row, int rows, unsigned begin, unsigned end) : pitch(pitch) {
     corner = x + (TRANSPOSED ? begin * pitch + row : row * pitch + begin);
@@ -70,7 +70,7 @@ struct Copies {
     return OWN > 1 ? from[k % OWN] : from[0] + k * (THREADS / SIDE) * pitch;
   }
 
-  // Begin to copy a step. What is not there becomes zero.
+  // Starts copying a step. Numbers out of range become zero.
   __device__ __forceinline__ void step(Real* stage) {
     if (lines >= LINES && across >= LENGTH + BEYOND) {
 #pragma unroll
@@ -93,7 +93,7 @@ struct Copies {
   }
 };
 
-// End a group of copies; wait for all but the last so many.
+// Closes a group of copies; waits for all but the last LATER groups.
 __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LATER>
 __device__ __forceinline__ void wait_copies() {

@@ -1,26 +1,35 @@
-// What the kernels of mttkrp.cu, phi.cu and interleaved.cu share: packed nonzeros, ordered by tile and, within a tile, by output row.
+// Shared code of mttkrp.cu, phi.cu, interleaved.cu and rowproblems.cu: packed nonzeros, sorted by tile and, within a
+// tile, by // output row.
 //
 // A tile is a block of rows of each input factor matrix. A job is a contiguous part of one tile's nonzeros. Its GROUPS
 // chunks, one per group of LANES threads, are inter-shard partitions (AMPED, section 3.1.2). A run is a sequence of
-// nonzeros of equal output row. Each thread sums 16 bytes of the row in registers over a run. The sum then goes:
+// nonzeros of equal output row. Each thread sums 16 bytes of the row in registers over a run. The sum is then handled
+// by layout:
 //
-// segmented  One tile. A run that began in its chunk is stored; one that began in an earlier chunk goes to the chunk's
-//            carry, and `combine` sums the carries in double precision, in a fixed order: no atomics, bitwise repeatable.
-// TILED      Output rows recur in many tiles, so sums are added by vector reductions in L2, in the factors' precision:
-//            those of short runs to the output's rows, that of each long run to a row of its own behind them, which
-//            `gather_long` adds in double precision. The packer marks long runs, and splits those that are too long.
-//            Where products are in double precision, and values are not, all sums are added to the output's rows.
-//            Blocks of the input modes in STAGED are held in shared memory.
+// segmented  One tile. The sum of a run that began in its chunk is stored; that of a run that began earlier is the
+// chunk's //            carry, and `combine` sums the carries in double precision, in a fixed order: no atomics,
+// bitwise repeatable. // TILED      Output rows recur in many tiles, so sums are added by vector reductions in L2, in
+// the factors' precision: //            those of short runs to the output's rows, that of each long run to a separate
+// row after the output, which //            `gather_long` adds in double precision. The packer marks long runs, and
+// splits those that are too long. //            If products are in double precision but values are not, all sums are
+// added to the output's rows. //            Blocks of the input modes in STAGED are loaded into shared memory.
 //
 // Compile-time parameters, one set per layout:
-//   INPUTS (input modes), REAL (of products and short sums), STORED (what factor rows are: REAL, 16 bits, or FLOAT, with
-//   which records hold single precision and REAL is double), LANES, WIDTH (vectors per factor row), GROUPS, BLOCKS (thread blocks per
-//   multiprocessor), BATCH (nonzeros whose factor rows are loaded together), TILED, STAGED (bit mask of input modes);
-//   FIBRE: nonzeros of equal output and first input index share one multiplication by that input's row;
-//   ROWS_OF_MORE: factor rows are longer than WIDTH, as the launch says;
-//   PASSING (bit mask of input modes), SUMS_PASS: rows that the L2 cache evicts first, of inputs and of the output;
-//   RECORD (bytes): VALUE_BITS, the number itself if VALUE_RAW, else VALUE_GRAIN * (code + VALUE_LOW); FIELDS, the bits of
-//   each input index; one bit for a new fibre (if FIBRE); one bit for a new run.
+//   INPUTS        number of input modes
+//   REAL          type of products and short sums
+//   STORED        type of factor rows: REAL, 16 bits, or FLOAT (records and rows in single precision, REAL is double)
+//   LANES, WIDTH  threads of a group; vectors per factor row
+//   GROUPS        groups of a thread block
+//   BLOCKS        thread blocks per multiprocessor
+//   BATCH         nonzeros whose factor rows are loaded together
+//   TILED         1: see above
+//   STAGED        bit mask of input modes
+//   FIBRE         1: nonzeros of equal output and first input index share one multiplication by that input's row
+//   ROWS_OF_MORE  1: the row stride is given by the launch, not by WIDTH
+//   PASSING       bit mask of input modes whose rows the L2 cache evicts first
+//   SUMS_PASS     1: the L2 cache evicts the output's rows first
+//   RECORD        bytes of a record: VALUE_BITS, the number itself if VALUE_RAW, else VALUE_GRAIN * (code + VALUE_LOW);
+//                 FIELDS, the bits of each input index; one bit for a new fibre (if FIBRE); one bit for a new run
 
 #pragma once
 
@@ -28,19 +37,21 @@ typedef REAL real;
 typedef unsigned int word;
 
 #ifndef THREAD_COUNT
-#define THREAD_COUNT GROUPS* LANES  // of a block
+#define THREAD_COUNT GROUPS* LANES  // threads of a block
 #endif
 #define STORED_AS_REAL 0
 #define STORED_AS_FP16 1
 #define STORED_AS_BF16 2
 #define STORED_AS_FLOAT 3
 
-constexpr bool SINGLE = STORED == STORED_AS_FLOAT || sizeof(real) == 4;  // values in records
-constexpr int PER_VECTOR = STORED == STORED_AS_REAL ? 16 / sizeof(real) : STORED == STORED_AS_FLOAT ? 4 : 8;
+// Whether values in records are in single precision.
+constexpr bool SINGLE = STORED == STORED_AS_FLOAT || sizeof(real) == 4;
+constexpr int PER_VECTOR = STORED == STORED_AS_REAL ? 16 / sizeof(real) : STORED == STORED_AS_FLOAT ? 4
+                                                                                                    : 8;
 constexpr int THREADS = THREAD_COUNT, PANELS = (WIDTH + LANES - 1) / LANES, COLUMNS = WIDTH * PER_VECTOR;
 constexpr int WHOLE = RECORD / 4, WORDS = (RECORD + 3) / 4;  // 32-bit words of a record: whole, and rounded up
-constexpr int STRIP = 4;                                     // chunks interleaved, so that a warp reads whole cache lines
-constexpr int AT_ONCE = 4;                                   // records per load of a thread
+constexpr int STRIP = 4;  // interleaved chunks, so that a warp reads whole cache lines
+constexpr int AT_ONCE = 4;  // records that a thread loads at once
 constexpr int UNIT = STRIP * AT_ONCE * RECORD;               // bytes
 constexpr int FIELD_BITS[] = {FIELDS};
 
@@ -66,7 +77,7 @@ struct Job {
 };
 struct Inputs {
   const Packed* factor[INPUTS];
-  int block[INPUTS];   // rows of a block, for staged modes
+  int block[INPUTS];  // rows per block of staged modes
   int length[INPUTS];
 };
 
@@ -88,8 +99,8 @@ __device__ __forceinline__ real value_of(const Record& r) {
 #endif
 }
 
-// Load one chunk's 4 records of the 16 in a unit, stored in planes: one per whole word, then of 16 bits, then of 8 bits.
-// Streaming loads, as records are read once and must not evict factor rows from the caches.
+// Loads one chunk's 4 records of the 16 in a unit, stored in planes: one per whole word, then of 16 bits, then of 8
+// bits. // Streaming loads, because records are read once and must not evict factor rows from the caches.
 __device__ __forceinline__ Records read(const char* unit, int chunk) {
   Records r;
 #pragma unroll
@@ -162,7 +173,7 @@ __device__ __forceinline__ Packed gather(const Packed* from) {
 
 extern __shared__ Packed held[];
 
-struct Rows {  // one thread's access to factor rows: 16 bytes of each
+struct Rows {  // a thread's access to factor rows: 16 bytes of each
   const Packed* global[INPUTS];
   int shared[INPUTS];
 #if ROWS_OF_MORE
@@ -179,7 +190,7 @@ struct Rows {  // one thread's access to factor rows: 16 bytes of each
   }
 };
 
-// Multiply rows of input modes M, M + 1, ... into `product`; the first input mode sets it.
+// Multiplies rows of input modes M, M + 1, ... into `product`; the first input mode sets it.
 template <int M>
 __device__ __forceinline__ void multiply(const Rows& rows, const Record* r, Vector* product) {
   if constexpr (M < INPUTS) {
@@ -218,15 +229,15 @@ __device__ __forceinline__ void store(double* to, const Vector& v) {
   for (int k = 0; k < PER_VECTOR; k += 2) ((double2*)to)[k / 2] = make_double2(v.at[k], v.at[k + 1]);
 }
 
-struct Long {  // runs whose sums are to have a row of their own behind the output's: their output rows
+struct Long {  // output rows of the runs whose sums have separate rows after the output
   const int* rows;
-  int first;  // the first such row
+  int first;  // number of the first such row
 
   __device__ __forceinline__ int row(int run) const { return STORED == STORED_AS_FLOAT && run >= first ? rows[run - first] : run; }
 };
 
 #if STAGED
-// Copy the tile's blocks of factor rows to shared memory, unless they are there already.
+// Copies the tile's blocks of factor rows to shared memory, unless they are there already.
 __device__ __forceinline__ void stage(const Inputs& in, const Job& job, int panel, int* holds) {
   __syncthreads();
   Packed* to = held;

@@ -1,4 +1,4 @@
-// What the kernels of phi.cu and interleaved.cu share: models' values, and quotients.
+// Shared code of phi.cu and interleaved.cu: the model's values, and quotients.
 
 #pragma once
 
@@ -15,8 +15,8 @@ __device__ __forceinline__ real dot(const Vector& a, const Vector& b) {
   return sum;
 }
 
-// Add up N numbers over W lanes. While there are several numbers, each half of the lanes gives the other half of them away.
-// So number u of N ends at lane u * W / N and those after it; where N is more than W, at place u % (N / W).
+// Sums N numbers over W lanes. While a lane has several numbers, it exchanges half of them with another lane. Sum u of
+// N ends // up in the lanes from u * W / N on; if N exceeds W, at position u % (N / W).
 template <int N, int W>
 __device__ __forceinline__ void fold(real* sums, int lane) {
   if constexpr (W > 1 && N > 1) {
@@ -33,16 +33,17 @@ __device__ __forceinline__ void fold(real* sums, int lane) {
   }
 }
 
-__device__ __forceinline__ float inverse(float x) { return __fdividef(1.0f, x); }  // to 1 unit in the last place
+__device__ __forceinline__ float inverse(float x) { return __fdividef(1.0f, x); }  // error of 1 unit in the last place
 __device__ __forceinline__ double inverse(double x) {
   double y;
   asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
 #pragma unroll
-  for (int k = 0; k < 2; k++) y = fma(y, fma(-x, y, 1.0), y);  // 20, 40, 53 bits; no branch, as x is a normal number
+  // 20, 40, 53 bits; no branch, because x is a normal number.
+  for (int k = 0; k < 2; k++) y = fma(y, fma(-x, y, 1.0), y);
   return y;
 }
 
-// Return the sum over the block's threads to the first of them, added up in the same order every time.
+// Returns the sum over the block's threads to the first thread, always added in the same order.
 __device__ __forceinline__ double sum_of_block(double x) {
   __shared__ double sums[THREADS / 32];
 #pragma unroll

@@ -1,4 +1,4 @@
-// Copies memory unless a flag is set: what led to it is kept.
+// Copies memory unless a flag is set, so that the state that led to a flag is preserved.
 
 #pragma once
 

@@ -1,26 +1,38 @@
-// What equations know of the factor matrices of CP-ALS, and its flags; see amped/backend/ops/equations.py and small.py.
+// State of CP-ALS's normal equations on the device, and its flags; see amped/backend/ops/equations.py and
+// normal_equations/host.py.
 
 #pragma once
 
-enum Fact { ITERATIONS, FIT, BEST, FLAGS, SQUARED_NORMS, MODE, FACTS };  // of a run; MODE is where a flag was raised
-enum Flag { SINGULAR = 1, NOISY = 2, RANGE = 4, NOT_FINITE = 8, NEAR = 16 };
-struct State {  // addresses; `order` matrices of each kind where they are plural
+// Of a run; MODE is the mode that raised a flag.
+enum Fact { ITERATIONS,
+            FIT,
+            BEST,
+            FLAGS,
+            SQUARED_NORMS,
+            MODE,
+            FACTS };
+enum Flag { SINGULAR = 1,
+            NOISY = 2,
+            RANGE = 4,
+            NOT_FINITE = 8,
+            NEAR = 16 };
+struct State {  // addresses; plural names have `order` matrices
   double *facts, *norms, *scales, *divisor, *grams, *weights, *totals, *inverse;
-  int order, parts, constrained, part;  // `weights` are the last norms unless it is
+  int order, parts, constrained, part;  // unconstrained: `weights` are the last mode's norms
 };
-struct System { double *gram, *right, *begin; };  // as in nonnegative.py
-struct Limits {  // as in cuda/held.py
+struct System { double *gram, *right, *begin; };  // as in ops/nonnegative.py
+struct Limits {  // as in launches/device_matrices.py
   double norm, most, noise, condition, accuracy, rounding, near;
   int gains;
 };
 
-__device__ double larger(double a, double b) { return a > b || isnan(a) ? a : b; }  // NaN wins
+__device__ double larger(double a, double b) { return a > b || isnan(a) ? a : b; }  // NaN propagates
 __device__ void raise(const State& s, int flag, int mode) {
   s.facts[FLAGS] = (int)s.facts[FLAGS] | flag;
   s.facts[MODE] = mode;
 }
 
-__device__ double add_up(double value) {  // over the block, to all of its threads
+__device__ double add_up(double value) {  // sum over the block, for all of its threads
   __shared__ double of_warp[32];
   for (int step = 16; step; step /= 2) value += __shfl_xor_sync(~0u, value, step);
   __syncthreads();
@@ -32,8 +44,8 @@ __device__ double add_up(double value) {  // over the block, to all of its threa
   return total;
 }
 
-// Writes whether equations are singular or not finite, from the sizes of a matrix and of its inverse, which is `positive` if
-// all pivots were; `exactly`: of an MTTKRP in double precision. By one thread.
+// Raises a flag if the equations are singular or not finite. `sizes` is the product of the norms of the matrix and its
+// inverse; // `positive`: all pivots were positive; `exactly`: the MTTKRP is in double precision. For one thread.
 __device__ void judge(const State& s, const Limits& limits, int mode, int exactly, bool finite, bool positive, double sizes) {
   const double fit = s.facts[FIT], distance = isnan(fit) ? 1 : fmax(1 - fit, limits.accuracy);
   const double most = exactly ? limits.condition : fmin(limits.condition, limits.noise * distance);
@@ -41,8 +53,8 @@ __device__ void judge(const State& s, const Limits& limits, int mode, int exactl
   else if (!positive || !(sizes <= most)) raise(s, SINGULAR, mode);
 }
 
-// Writes the fit, from the squared norm of the model, its inner product with the tensor, and what that is rounded by; `exact`
-// ones count. By one thread.
+// Computes the fit from the squared norm of the model, its inner product with the tensor, and the size of the rounding
+// error. // Fits near 1 count only if `exact`. For one thread.
 __device__ void take_fit(const State& s, const Limits& limits, double squared, double inner, double size, double length, int exact) {
   const int flags = s.facts[FLAGS];
   const double left = limits.norm * limits.norm + squared - 2 * inner, distance = sqrt(left < 0 ? 0 : left) / limits.norm;

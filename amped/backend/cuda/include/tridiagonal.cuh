@@ -1,17 +1,17 @@
-// A symmetric matrix as Q T Q^T, T tridiagonal, Q a product of reflections: see backend/leading.py.
+// Reduction of a symmetric matrix to tridiagonal form, Q T Q^T, by Householder reflections; see backend/ops/eigh.py.
 //
-// A cluster of thread blocks holds the matrix in registers: a block 32 rows, a warp four, a lane every 32nd column. In each
-// step the reflection of a column is found by every warp for itself, from the same numbers in the same order. Then blocks
-// tell each other the product of the matrix with it, and the next column: one barrier of the cluster a step.
+// A cluster of thread blocks holds the matrix in registers: a block 32 rows, a warp four, a lane every 32nd column. In
+// each // step every warp computes the reflection of a column itself, from the same numbers in the same order. Then the
+// blocks // exchange the product of the matrix with it, and the next column: one cluster barrier per step.
 //
 // Compile-time parameters, here and in eigh.cu: SIZE (rows), COUNT (eigenvectors).
 
 #pragma once
 
 constexpr unsigned ALL = 0xFFFFFFFF;
-constexpr int PARTS = (SIZE + 31) / 32, PADDED = 32 * PARTS;  // columns of a lane, which are thread blocks as well
-constexpr int WARPS = 8, EACH = 32 / WARPS;                   // rows of a warp
-constexpr bool KEPT = PARTS <= 12;                            // reflections, in registers; of more columns there are too few
+constexpr int PARTS = (SIZE + 31) / 32, PADDED = 32 * PARTS;  // columns of a lane; also the number of thread blocks
+constexpr int WARPS = 8, EACH = 32 / WARPS;  // rows of a warp
+constexpr bool KEPT = PARTS <= 12;  // whether reflections stay in registers, which do not suffice for more columns
 static_assert(EACH == 4);
 
 __device__ __forceinline__ double add_up(double value) {
@@ -21,21 +21,21 @@ __device__ __forceinline__ double add_up(double value) {
 }
 
 #if __CUDA_ARCH__ >= 900
-// All blocks have told what was told before `arrive` where `wait` returns.
+// When `wait` returns, all blocks see what other blocks sent before `arrive`.
 __device__ __forceinline__ void arrive() {
   __syncwarp();
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-// Write to what another block of the cluster has in the place of `own`.
+// Writes to the address that corresponds to `own` in another block of the cluster.
 __device__ __forceinline__ void tell(double2* own, int block, double2 value) {
   unsigned there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"((unsigned)__cvta_generic_to_shared(own)), "r"(block));
   asm volatile("st.shared::cluster.v2.f64 [%0], {%1, %2};" ::"r"(there), "d"(value.x), "d"(value.y) : "memory");
 }
 
-// Add up four numbers over a warp: lanes 8 r to 8 r + 7 have the sum of the r-th.
+// Sums four numbers over a warp: lanes 8 r to 8 r + 7 have the sum of number r.
 __device__ __forceinline__ double add_up_four(const double (&value)[EACH], int lane) {
   const bool low = lane & 16, odd = lane & 8;
   const double first = (low ? value[2] : value[0]) + __shfl_xor_sync(ALL, low ? value[0] : value[2], 16);
@@ -46,14 +46,16 @@ __device__ __forceinline__ double add_up_four(const double (&value)[EACH], int l
   return sum;
 }
 
-// Writes T's diagonal and what is beside it, and the reflections 1 - factor v v^T, (SIZE, PADDED).
+// Writes T's diagonal and off-diagonal, and the reflections 1 - factor v v^T, (SIZE, PADDED).
 extern "C" __global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(32 * WARPS, 1)
 tridiagonal(const double* __restrict__ matrix, double* __restrict__ diagonal, double* __restrict__ beside,
             double* __restrict__ reflections, double* __restrict__ factors) {
-  __shared__ double2 told[2][PADDED];  // of each row: its product with the reflection, and its number of the next column
+  // For each row: its product with the reflection, and its entry of the next column.
+  __shared__ double2 told[2][PADDED];
   __shared__ double held[2][PADDED];   // reflections
   const int block = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = 32 * block + EACH * warp;
-  // The matrix changes by - v w^T - w v^T; w is `factor` times its product with v, less `part` times v.
+  // The update of the matrix is - v w^T - w v^T, where w is `factor` times the product of the matrix with v, minus
+  // `part` times v.
   double a[EACH][PARTS], column[PARTS], v[PARTS], w[PARTS], factor = 0, part = 0;
 #pragma unroll
   for (int j = 0; j < PARTS; j++) {
@@ -89,14 +91,14 @@ tridiagonal(const double* __restrict__ matrix, double* __restrict__ diagonal, do
     }
     below = add_up(below), pivot = __shfl_sync(ALL, pivot, next % 32);
     const double squared = pivot * pivot + below, norm = squared * rsqrt(squared);
-    const double lead = below == 0 ? 0 : pivot + copysign(norm, pivot);  // v's first number
+    const double lead = below == 0 ? 0 : pivot + copysign(norm, pivot);  // first entry of v
 
-    // The reflection before changes the matrix; this one is multiplied with it.
+    // Apply the previous reflection to the matrix, and multiply by the current one.
     double product[EACH] = {}, of_next[EACH] = {};
 #pragma unroll
     for (int j = 0; j < PARTS; j++) {
       const int c = 32 * j + lane;
-      if (32 * j + 32 < k) {  // columns that are done: `held` has zeros there
+      if (32 * j + 32 < k) {  // finished columns, for which `held` has zeros
         if (warp == 1 && block == k % PARTS) reflections[k * PADDED + c] = 0;
         continue;
       }

@@ -1,8 +1,8 @@
-// What kernels of TTMc have in common: nonzeros in coordinate form, and rows of the result that several chunks share. A
-// row is written by the chunk that it begins in; what later chunks add is carried, and added by `carry_up`.
+// Shared code of the TTMc kernels: nonzeros in coordinate format, and rows of the result that several chunks share. A
+// row is // written by the chunk in which it begins; sums of later chunks are carried, and added by `carry_up`.
 //
-// Compile-time parameters: STORED (type of values and factors), REAL (of products and short sums), INPUTS, RANKS (columns of each input mode), STRIDES (in memory), BATCH (nonzeros that a
-// thread loads at once).
+// Compile-time parameters: STORED (type of values and factors), REAL (of products and short sums), INPUTS, RANKS
+// (columns of // each input mode), STRIDES (columns in memory), BATCH (nonzeros that a thread loads at once).
 
 #pragma once
 
@@ -11,7 +11,7 @@ typedef REAL real;
 
 constexpr int RANK[] = {RANKS}, STRIDE[] = {STRIDES};
 constexpr int C = INPUTS - 1, B = INPUTS > 1 ? INPUTS - 2 : 0, W_MODES = INPUTS > 2 ? INPUTS - 2 : 0;
-constexpr int FAN_IN = 64;  // carries that are added up at once
+constexpr int FAN_IN = 64;  // carries summed by one thread
 
 __host__ __device__ constexpr int product(int from, int to) {
   int found = 1;
@@ -25,7 +25,7 @@ struct Nonzeros {
   const int* column[INPUTS + 1];
   const stored* values;
   const stored* factor[INPUTS];
-  long long count, first_row, new_begin, new_end;  // rows of the result, counted from its first
+  long long count, first_row, new_begin, new_end;  // rows of the result relative to its first
   int chunk;
 };
 
@@ -34,13 +34,13 @@ struct __align__(sizeof(T) * BATCH) Batch {
   T at[BATCH];
 };
 
-// Whether a chunk begins with a row that began before it, and which.
+// Returns the first row of a chunk if it began in an earlier chunk, otherwise -1.
 __device__ __forceinline__ int carried_row(const int* __restrict__ rows, long long chunk, int size) {
   const long long at = chunk * size;
   return at && rows[at - 1] == rows[at] ? rows[at] : -1;
 }
 
-// Add up the carries of a row among FAN_IN chunks, then those sums: `last` adds them to the row.
+// Sums the carries of a row within groups of FAN_IN chunks, then over the groups: `last` adds the total to the row.
 extern "C" __global__ void __launch_bounds__(256)
 carry_up(const int* __restrict__ rows, long long chunks, int size, long long first_row, int last, double* __restrict__ carry,
          double* __restrict__ out) {

@@ -1,3 +1,3 @@
-// The reductions after the kernels of mttkrp.cu; those after phi.cu and interleaved.cu are compiled with what else they need.
+// Reductions after mttkrp.cu. Those after phi.cu and interleaved.cu are compiled together with their auxiliary kernels.
 
 #include "combine.cuh"

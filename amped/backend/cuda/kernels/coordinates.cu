@@ -1,22 +1,23 @@
-// MTTKRP over nonzeros in coordinate (COO) form: the published algorithms, for comparison and for least memory.
+// MTTKRP over nonzeros in coordinate (COO) format: the published algorithms, for comparison and for least memory.
 //
-// ATOMIC      Algorithm 2 of AMPED (MTTKRP-A and -B of GenTen): one atomic addition per nonzero to its output row, in the
-//             factors' precision. A row of millions of nonzeros loses those below its last bit.
-// otherwise   MTTKRP-C of GenTen: a permutation orders the nonzeros by row; a thread sums runs of equal row and adds each
-//             sum to the output in double precision.
+// ATOMIC      Algorithm 2 of AMPED (MTTKRP-A and -B of GenTen): one atomic addition per nonzero to its output row, in
+// the //             factors' precision. In rows with millions of nonzeros, additions below the last bit are lost.
+// otherwise   MTTKRP-C of GenTen: a permutation sorts the nonzeros by row; a thread sums runs of equal row and adds
+// each //             sum to the output in double precision.
 //
-// Compile-time parameters: INPUTS (input modes), STORED (type of values and factors), REAL (of products), LANES (threads per row), WIDTH (vectors per factor row), COLUMN (the
-// index column of the output mode; the others are the input modes, in order) and ATOMIC.
+// Compile-time parameters: INPUTS (input modes), STORED (type of values and factors), REAL (of products), LANES
+// (threads per // row), WIDTH (vectors per factor row), COLUMN (index column of the output mode; the others are the
+// input modes, in order) and // ATOMIC.
 
 typedef REAL real;
 
 typedef STORED stored;
 
 constexpr int PER_VECTOR = 16 / sizeof(stored), COLUMNS = WIDTH * PER_VECTOR;
-constexpr int CHUNK = 128;  // nonzeros; the longest sum in the factors' precision
+constexpr int CHUNK = 128;  // nonzeros: longest sum in the factors' precision
 constexpr int BATCH = 4;    // nonzeros whose factor rows are loaded together
 
-struct __align__(16) Row {  // 16 bytes of it
+struct __align__(16) Row {  // 16 bytes of a row
   stored at[PER_VECTOR];
 };
 struct Vector {
@@ -25,7 +26,7 @@ struct Vector {
 struct Nonzeros {
   const int* column[INPUTS + 1];
   const stored* values;
-  const unsigned* order;  // permutation; null is the identity
+  const unsigned* order;  // permutation; null: identity
   const Row* factor[INPUTS];
   long long count, first_row;
 };

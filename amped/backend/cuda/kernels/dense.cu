@@ -1,10 +1,12 @@
-// What MTTKRPs of a dense block take beside matrix products, and matrix-free MTTKRPs; see dense.py for the Sweep.
+// Kernels for MTTKRPs of a dense block other than matrix products: Khatri-Rao products, contractions, and matrix-free
+// MTTKRPs.
 //
 //   ORDER  modes of the block, in memory order: mode 0 varies slowest
 //   REAL   type of elements and of factor matrices
-//   LANES  threads that take the columns of a row of a partial result, one each
+//   LANES  threads that share a row of a partial result, one column each
 //
-// Factor matrices, Khatri-Rao products and partial results have `columns` columns in memory, of which the last may be zero.
+// Factor matrices, Khatri-Rao products and partial results have `columns` columns in memory; the last ones may be
+// padding.
 
 typedef REAL real;
 constexpr int WARP = 32, THREADS = 256, WARPS = THREADS / WARP, SIDES = THREADS / LANES;
@@ -14,7 +16,8 @@ struct Modes {
   int length[ORDER];
 };
 
-// Rows `begin` to `begin + rows` of the Khatri-Rao product of modes `first` to `end`, the last of which varies fastest.
+// Computes rows `begin` to `begin + rows` of the Khatri-Rao product of modes `first` to `end`; the last mode varies
+// fastest.
 extern "C" __global__ void __launch_bounds__(THREADS)
 khatri_rao(const Modes modes, int first, int end, long long begin, long long rows, int columns, real* __restrict__ out) {
   for (long long e = blockIdx.x * (long long)THREADS + threadIdx.x; e < rows * columns; e += gridDim.x * (long long)THREADS) {
@@ -31,15 +34,16 @@ khatri_rao(const Modes modes, int first, int end, long long begin, long long row
   }
 }
 
-// The part of a partial result of modes `first` to `end`, (I_first, ..., columns), in the MTTKRP of `mode`: of each of its
-// rows the sum over a chunk of the others. Row i of chunk c goes to parts[(c * I_mode + i) * columns]; `adds`: to what is there.
+// Contracts a partial result of modes `first` to `end`, (I_first, ..., columns), to the MTTKRP of `mode`: for each of
+// its rows, the sum over a chunk of the other indices. Row i of chunk c is stored at
+// parts[(c * I_mode + i) * columns], or added to what is there if `adds` is set.
 extern "C" __global__ void __launch_bounds__(THREADS)
 contract(const Modes modes, int first, int end, int mode, const real* __restrict__ partial, int columns, unsigned chunk, int adds,
          double* __restrict__ parts) {
   __shared__ double sums[SIDES][LANES];
   const int lane = threadIdx.x % LANES, column = blockIdx.z * LANES + lane, side = threadIdx.x / LANES;
-  const int fast = mode == end - 1 ? end - 2 : end - 1;  // of the others, that which varies fastest
-  long long step[ORDER], whole = 1;                      // rows of the partial result to the next index
+  const int fast = mode == end - 1 ? end - 2 : end - 1;  // fastest of the other modes
+  long long step[ORDER], whole = 1;  // distance to the next index, in rows of the partial result
 #pragma unroll
   for (int m = ORDER - 1; m >= 0; m--) {
     step[m] = whole;
@@ -50,7 +54,7 @@ contract(const Modes modes, int first, int end, int mode, const real* __restrict
   const unsigned length = modes.length[fast];
   double total = 0;
   if (column < columns) {
-    for (unsigned at = from; at < to;) {  // indices of the fastest mode, side by side
+    for (unsigned at = from; at < to;) {  // consecutive indices of the fastest mode
       const unsigned index = at % length, count = min(length - index, to - at);
       unsigned left = at / length;
       long long place = row * step[mode] + index * step[fast];
@@ -79,7 +83,7 @@ contract(const Modes modes, int first, int end, int mode, const real* __restrict
   }
 }
 
-// Add up `chunks` parts of `count` numbers each; `adds`: to what is there.
+// Sums `chunks` parts of `count` numbers each; adds to `out` if `adds`.
 extern "C" __global__ void __launch_bounds__(THREADS)
 add_up(const double* __restrict__ parts, long long count, int chunks, int adds, double* __restrict__ out) {
   const long long at = blockIdx.x * (long long)THREADS + threadIdx.x;
@@ -89,7 +93,7 @@ add_up(const double* __restrict__ parts, long long count, int chunks, int adds, 
   out[at] = sum;
 }
 
-// Add up `parts` matrices of `count` numbers in double precision; `adds`: to what is there.
+// Sums `parts` matrices of `count` numbers in double precision; adds to `out` if `adds`.
 extern "C" __global__ void __launch_bounds__(THREADS)
 add_parts(const real* __restrict__ from, long long count, int parts, int adds, real* __restrict__ out) {
   const long long at = blockIdx.x * (long long)THREADS + threadIdx.x;
@@ -105,8 +109,9 @@ widen(const real* __restrict__ from, long long count, int adds, double* __restri
   if (at < count) out[at] = (adds ? out[at] : 0) + (double)from[at];
 }
 
-// The matrix-free MTTKRP of `mode` (Algorithms 2 and 3 of the GenTen paper): a warp takes a tile, `tile` elements of one slice,
-// and 32 columns at a time. With `alone` a slice has one tile, which is stored; others are added atomically.
+// The matrix-free MTTKRP of `mode` (Algorithms 2 and 3 of the GenTen paper): a warp processes a tile, `tile` elements
+// of one // slice, and 32 columns at a time. With `alone` a slice is one tile, whose sum is stored; otherwise sums are
+// added atomically.
 extern "C" __global__ void __launch_bounds__(THREADS)
 matrix_free(const Modes modes, const real* __restrict__ block, int mode, int columns, long long tile, long long tiles, int alone,
             int adds, double* __restrict__ out) {
@@ -125,7 +130,7 @@ matrix_free(const Modes modes, const real* __restrict__ block, int mode, int col
     const long long row = job / blocks / tiles, begin = job / blocks % tiles * tile, end = min(begin + tile, slice);
     if (column >= columns) continue;
     double total = 0;
-    for (long long at = begin; at < end;) {  // one fibre of the mode that varies fastest, or the part of it in the tile
+    for (long long at = begin; at < end;) {  // one fibre of the fastest mode, or the part of it in the tile
       long long left = at / modes.length[fast], place = row * step[mode];
       const int from = at % modes.length[fast], to = min((long long)modes.length[fast], from + end - at);
       real lead = 1;

@@ -1,18 +1,20 @@
-// The product of a dense block, as a matrix X, with a Khatri-Rao product that is never stored: C = X K, or X^T K. Tensor cores;
-// single precision by three products of parts of numbers (TF32), to the rounding of single precision. Needs a Hopper GPU, or
-// a newer one.
+// The product of a dense block, as a matrix X, with a Khatri-Rao product that is never stored: C = X K, or X^T K. Uses
+// tensor // cores; in single precision by three products of split numbers (TF32), with the accuracy of single
+// precision. Needs a Hopper // GPU or newer.
 //
-//   REAL        type of what is computed, and of all matrices but X; REAL_IS_DOUBLE
+//   REAL        type of the computation, and of all matrices but X; REAL_IS_DOUBLE
 //   ITEM        type of X
-//   PARTS       factor matrices of the Khatri-Rao product, the last of which varies fastest
+//   PARTS       factor matrices of the Khatri-Rao product; the last varies fastest
 //   TRANSPOSED  1: the rows of C are the columns of X
-//   WIDE        columns of C that a block of threads computes: 32, 64 or 128; in single precision 8 or 16, too
-//   BLOCKS      of threads that a multiprocessor is to have room for
+//   WIDE        columns of C per thread block: 32, 64 or 128; in single precision also 8 or 16
+//   BLOCKS      target of thread blocks per multiprocessor
 //   STAGES      steps of the depth that are in shared memory at once
-//   VECTOR      bytes of X that are copied at once: 16, if all rows of X are aligned to that, else those of a number
+//   VECTOR      bytes of X that are copied at once: 16 if all rows of X are aligned to 16 bytes, else the size of a
+// number
 //
-// A block of threads computes a tile of TALL x WIDE numbers of C, or a part of it: see dense_tiles.cu. X comes to shared memory by
-// asynchronous copies, STAGES - 1 steps of DEEP ahead. K is made as far ahead: what it is made of is read one step before.
+// A thread block computes a tile of TALL x WIDE numbers of C, or a part of it: see dense_tiles.cuh. X is loaded into
+// shared memory // by asynchronous copies, STAGES - 1 steps of DEEP ahead. K is computed equally far ahead from rows
+// that are loaded one step before.
 
 #include "dense_tiles.cuh"
 
@@ -20,22 +22,26 @@ typedef REAL real;
 typedef ITEM item;
 constexpr bool DOUBLE = sizeof(real) == 8;
 constexpr int TALL = 128, DEEP = 128 / sizeof(real), EIGHT = 8;
-constexpr int TILES = WIDE <= 32 ? 2 : 4, FEW = WIDE < 32 ? WIDE / 8 : 4;  // of a warp: tiles of 16 x 8
-constexpr int ACROSS = WIDE < 32 ? 1 : WIDE / 32;                         // warps side by side
+constexpr int TILES = WIDE <= 32 ? 2 : 4, FEW = WIDE < 32 ? WIDE / 8 : 4;  // tiles of 16 x 8 per warp
+constexpr int ACROSS = WIDE < 32 ? 1 : WIDE / 32;  // warps across the columns
 constexpr int THREADS = TALL / (16 * TILES) * ACROSS * 32;
-__device__ constexpr int pad(int bytes) { return bytes == 8 ? 4 : 8; }  // rows of fragments then lie in different banks
-constexpr int PITCH = TRANSPOSED ? TALL + pad(sizeof(item)) : DEEP + 4;  // of X in shared memory: DEEP rows, or TALL
-constexpr int HELD = (TRANSPOSED ? DEEP : TALL) * PITCH * sizeof(item) / sizeof(real);  // of X, as many numbers of K
+__device__ constexpr int pad(int bytes) { return bytes == 8 ? 4 : 8; }  // puts rows of fragments into different banks
+// Row stride of X in shared memory: DEEP or TALL rows.
+constexpr int PITCH = TRANSPOSED ? TALL + pad(sizeof(item)) : DEEP + 4;
+// Size of X in a stage, in numbers of K.
+constexpr int HELD = (TRANSPOSED ? DEEP : TALL) * PITCH * sizeof(item) / sizeof(real);
 constexpr int SPAN = WIDE + (WIDE == 8 ? 0 : pad(sizeof(real))), MADE = DEEP * SPAN;
-constexpr int HALVES = DOUBLE ? 1 : 2, STAGE = HELD + HALVES * MADE;  // of K: what is above, then what is below
-constexpr int PAIRS = WIDE / 2, LINES = THREADS / PAIRS, EACH = DEEP / LINES;  // of K, that a thread makes in a step
-constexpr int NUMBERS = VECTOR / sizeof(item), LENGTH = TRANSPOSED ? TALL : DEEP;  // of X, copied at once; side by side
+constexpr int HALVES = DOUBLE ? 1 : 2, STAGE = HELD + HALVES * MADE;  // K: high parts, then low parts
+// Numbers of K that a thread computes per step.
+constexpr int PAIRS = WIDE / 2, LINES = THREADS / PAIRS, EACH = DEEP / LINES;
+// Numbers of X that are copied at once; length of a row.
+constexpr int NUMBERS = VECTOR / sizeof(item), LENGTH = TRANSPOSED ? TALL : DEEP;
 constexpr int ROWS = THREADS / (LENGTH / NUMBERS), COPIES = TALL * DEEP / NUMBERS / THREADS;
 
 struct Product {
   const real* factor[PARTS];
   unsigned length[PARTS];
-  unsigned begin;  // the first row
+  unsigned begin;  // first row
 };
 
 struct __align__(2 * sizeof(real)) Pair {
@@ -52,7 +58,7 @@ __device__ __forceinline__ void multiply(double (&sum)[4], const Fragment (&a)[4
       : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
 }
 #else
-struct Fragment {  // a number is high + low; tensor cores cut off what is beyond 11 bits of each
+struct Fragment {  // x = high + low; tensor cores truncate each to 11 bits
   unsigned high, low;
 };
 __device__ __forceinline__ float rounded(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u); }
@@ -74,13 +80,13 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const Fragment (&a)[4]
 }
 #endif
 
-// Copy to shared memory, `count` bytes of VECTOR; the others are zero.
+// Copies `count` of VECTOR bytes to shared memory; the remaining bytes become zero.
 __device__ __forceinline__ void copy(item* to, const item* from, int count) {
   const unsigned place = (unsigned)__cvta_generic_to_shared(to);
 #if VECTOR == 16
 #if TRANSPOSED
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(count) : "memory");
-#else  // the next step reads what lies behind
+#else  // the next step reads the following bytes
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(count) : "memory");
 #endif
 #else
@@ -88,11 +94,11 @@ __device__ __forceinline__ void copy(item* to, const item* from, int count) {
 #endif
 }
 
-// A thread's part of the copies of X: COPIES vectors of each step, ROWS rows of shared memory apart.
+// A thread's part of the copies of X: COPIES vectors per step, ROWS rows of shared memory apart.
 struct Copies {
-  const item* from;        // of the next step, the first vector
-  long long apart, ahead;  // to the next vector, and to that of the next step
-  int to, rows, across;    // the place in a stage; how many of the vectors' rows are there; numbers that are there
+  const item* from;  // first vector of the next step
+  long long apart, ahead;  // distance to the next vector, and to the next step
+  int to, rows, across;  // position in a stage; remaining rows and numbers of X
 
   __device__ Copies(const item* x, long long pitch, int row, int rows_of_c, unsigned begin) {
     const int down = threadIdx.x / (LENGTH / NUMBERS), side = threadIdx.x % (LENGTH / NUMBERS) * NUMBERS;
@@ -111,7 +117,7 @@ struct Copies {
     }
   }
 
-  // Begin to copy a step; its depth is `left`, at least. What is not there becomes zero.
+  // Starts copying a step; `left` is the remaining depth. Numbers out of range become zero.
   __device__ __forceinline__ void step(item* stage, int left) {
     const int lines = TRANSPOSED ? left - (int)(threadIdx.x / (LENGTH / NUMBERS)) : rows, numbers = TRANSPOSED ? across : left - across;
     const int bytes = numbers <= 0 ? 0 : (numbers < NUMBERS ? numbers * (int)sizeof(item) : VECTOR);
@@ -125,11 +131,11 @@ struct Copies {
   }
 };
 
-// Find where a step's rows of factor matrices begin; a thread finds those of a row of K.
+// Finds the rows of the factor matrices for a step; each thread finds those of one row of K.
 __device__ __forceinline__ void find_step(const real* (*lines)[PARTS], const Product& product, unsigned at, unsigned depth,
                                           int columns) {
   if (threadIdx.x >= DEEP) return;
-  const unsigned line = min(at + threadIdx.x, depth - 1);  // beyond, X is zero
+  const unsigned line = min(at + threadIdx.x, depth - 1);  // beyond the end, X is zero
   unsigned row = product.begin + line;
 #pragma unroll
   for (int m = PARTS - 1; m >= 0; m--) {
@@ -139,7 +145,7 @@ __device__ __forceinline__ void find_step(const real* (*lines)[PARTS], const Pro
   }
 }
 
-// Read what a step of K is made of: this thread's pairs of each factor matrix.
+// Loads this thread's pairs of each factor matrix for a step of K.
 __device__ __forceinline__ void read_step(Pair (&pairs)[PARTS][EACH], const real* (*lines)[PARTS], int column, int columns) {
 #pragma unroll
   for (int k = 0; k < EACH; k++)
@@ -172,7 +178,7 @@ __device__ __forceinline__ void store_step(real* to, const Pair (&pairs)[PARTS][
 
 extern __shared__ __align__(16) unsigned char memory[];
 
-// x: of rows `pitch` numbers apart; `rows` and `columns` of C. `adds`: to what is there.
+// `pitch` is the row stride of x; `rows` and `columns` are those of C, which is added to if `adds`.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 multiply_block(const item* __restrict__ x, long long pitch, int rows, unsigned depth, const __grid_constant__ Tiling<real> tiling,
                const Product product, int columns, int adds, real* __restrict__ c) {
@@ -213,7 +219,8 @@ multiply_block(const item* __restrict__ x, long long pitch, int rows, unsigned d
     const real* of_k = stages + s % STAGES * STAGE + HELD;
     const item* held = (const item*)(of_k - HELD);
 #if !REAL_IS_DOUBLE
-    real now[TILES][FEW][4] = {};  // tensor cores cut off what they add up: so they add few products, and sums are rounded here
+    // Tensor cores truncate when they add, so they add few products, and the sums are rounded here.
+    real now[TILES][FEW][4] = {};
 #define SUM now
 #else
 #define SUM sum
@@ -256,7 +263,7 @@ multiply_block(const item* __restrict__ x, long long pitch, int rows, unsigned d
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         const int i = of_c.row + top + t * 16 + group + h * 8, k = of_c.column + left + u * 8 + place * 2;
-        if (i < rows && k < columns) {  // a row has whole pairs
+        if (i < rows && k < columns) {  // rows have whole pairs
           const real one = sum[t][u][2 * h], other = sum[t][u][2 * h + 1];
           real* pair = to + (long long)i * columns + k;
           pair[0] = adds ? pair[0] + one : one;

@@ -1,41 +1,43 @@
-// The product of a dense block of single precision, as a matrix X, with a Khatri-Rao product that is never stored: C = X K, or
-// X^T K, by tensor cores of a Hopper GPU. Numbers are high + low, of 11 bits each (TF32): three products, to the rounding of
-// single precision. A warpgroup has parts of X in registers, and those of K in shared memory.
+// The product of a dense single-precision block, as a matrix X, with a Khatri-Rao product that is never stored: C = X
+// K, or // X^T K, by the tensor cores of a Hopper GPU. Numbers are split into high + low parts of 11 bits each (TF32):
+// three products give // the accuracy of single precision. A warpgroup holds parts of X in registers, and those of K in
+// shared memory.
 //
-//   WIDE    columns of C that a block of threads computes: 32, 64 or 128
+//   WIDE    columns of C per thread block: 32, 64 or 128
 //   STAGES  steps of the depth that are in shared memory at once
-//   BLOCKS  of threads that a multiprocessor is to have room for
-//   LONG    1: the last factor matrix has rows for a step, or more
+//   BLOCKS  target of thread blocks per multiprocessor
+//   LONG    1: the last factor matrix has at least as many rows as a step
 //
-// And what dense_steps.cu names.
+// See also the parameters of dense_steps.cuh.
 //
-// A block of threads computes a tile of TALL x WIDE numbers of C, or a part of it: see dense_tiles.cu. X comes to shared memory by
-// asynchronous copies, STAGES - 1 steps of DEEP ahead. K is made one step less ahead: what it is made of is read a step before. A
-// step is multiplied while K is made and until the next one's X is read.
+// A thread block computes a tile of TALL x WIDE numbers of C, or a part of it: see dense_tiles.cuh. X is loaded into
+// shared memory // by asynchronous copies, STAGES - 1 steps of DEEP ahead. K is computed one step later, from rows
+// loaded one step before. A step // is multiplied while the next K is computed and until the next X is loaded into
+// registers.
 
 #include "dense_steps.cuh"
 #include "dense_tiles.cuh"
 
 constexpr int TALL = 128, DEEP = 32, FOUR = 4, THREADS = 256;  // FOUR: numbers of a vector
-constexpr int PITCH = TRANSPOSED ? TALL + 8 : DEEP + FOUR;     // of X: vectors then lie in different banks
-constexpr int LENGTH = TRANSPOSED ? TALL : DEEP, LINES = TRANSPOSED ? DEEP : TALL;  // of X in shared memory
-constexpr int HELD = LINES * PITCH, MADE = DEEP * WIDE, STAGE = HELD + 2 * MADE;    // of K: what is above, then what is below
-constexpr int QUADS = DEEP / FOUR, EACH = WIDE * QUADS / THREADS;                   // of K: of a column, and of a thread
-constexpr int HAS = 2, SUMS = WIDE / 2;  // rows of C that a thread has; its sums
+constexpr int PITCH = TRANSPOSED ? TALL + 8 : DEEP + FOUR;  // row stride of X; puts vectors into different banks
+constexpr int LENGTH = TRANSPOSED ? TALL : DEEP, LINES = TRANSPOSED ? DEEP : TALL;  // size of X in shared memory
+constexpr int HELD = LINES * PITCH, MADE = DEEP * WIDE, STAGE = HELD + 2 * MADE;  // K: high parts, then low parts
+constexpr int QUADS = DEEP / FOUR, EACH = WIDE * QUADS / THREADS;  // quads (vectors of K) per column, and per thread
+constexpr int HAS = 2, SUMS = WIDE / 2;  // rows of C per thread; sums per thread
 static_assert(HELD * 4 % 1024 == 0, "K is aligned");
 
-// The place in a step of K of number `s` of quad `q`: that of X, which lane s of four has as the q-th.
+// The position in a step of K of number `s` of quad `q`, which corresponds to number q of X in lane s of four.
 __device__ __forceinline__ int place_of(int q, int s) { return TRANSPOSED || SHIFTED ? s + FOUR * q : QUADS * s + q; }
 
 __device__ __forceinline__ float rounded(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u); }
 
-// What a thread makes of K: quads of a column. Rows beyond the last count for nothing, as X is zero there.
-#if LONG  // of the other factor matrices, a step has two rows at most
+// The quads of a column of K that a thread computes. Rows beyond the end do not matter, because X is zero there.
+#if LONG  // a step spans at most two rows of the other factor matrices
 struct Maker {
   static constexpr int LAST = PARTS - 1;
   const Product<float>& product;
   const int column, columns;
-  unsigned row[PARTS], turn;  // of factor matrices: the first row of the next step; when, in a step, the last one begins anew
+  unsigned row[PARTS], turn;  // next row of each factor matrix; row of the step where the last one wraps around
   float numbers[EACH][FOUR], leads[2];
 
   __device__ Maker(const Product<float>& product, int column, int columns, unsigned begin)
@@ -43,7 +45,7 @@ struct Maker {
     product.find(begin, [&](int m, unsigned index) { row[m] = index; });
   }
 
-  // Read what a step is made of, and go on to the next one.
+  // Loads the rows for a step, and advances to the next one.
   __device__ __forceinline__ void read() {
     turn = product.length[LAST] - row[LAST];
     leads[0] = lead();
@@ -94,7 +96,7 @@ struct Maker {
     last -= 1 + product.begin;
   }
 
-  // Read what a step is made of, and go on to the next one. A lane finds one row.
+  // Loads the rows for a step, and advances to the next one. Each lane finds one row.
   __device__ __forceinline__ void read() {
     unsigned rows[PARTS];
     product.find(min(row + place_of(threadIdx.x % 32 / FOUR, threadIdx.x % FOUR), last), [&](int m, unsigned r) { rows[m] = r; });
@@ -121,7 +123,7 @@ struct Maker {
     return *(const float*)((const char*)(product.factor[m] + column) + (unsigned long long)row * bytes);
   }
 
-  // Store both halves: a line of 128 bytes for each column, swizzled as wgmma wants it.
+  // Stores both parts: a line of 128 bytes per column, swizzled as wgmma requires.
   __device__ __forceinline__ void store(float* to) const {
     const int own = threadIdx.x % WIDE;
 #pragma unroll
@@ -140,7 +142,7 @@ struct Maker {
   }
 };
 
-// Read a thread's numbers of a step of X: of each row that it has, one of each quad.
+// Loads a thread's numbers of a step of X: one of each quad, for each of its rows.
 __device__ __forceinline__ void read_x(float (&x)[HAS][QUADS], const float* held, int line) {
   const int place = threadIdx.x % 4;
 #if TRANSPOSED && SHIFTED
@@ -197,7 +199,7 @@ __device__ __forceinline__ void read_x(float (&x)[HAS][QUADS], const float* held
   ".f32.tf32.tf32 {" sums "}, " factors ", p, 1, 1;\n}"
 #define TEXT(...) TEXT_OF(__VA_ARGS__)
 
-// Begin to multiply 64 x 8 numbers of X with 8 x WIDE of K, and to add that to sums, or set them.
+// Starts a product of 64 x 8 numbers of X with 8 x WIDE of K, which is added to the sums, or replaces them.
 __device__ __forceinline__ void multiply(float (&sum)[SUMS], const float (&a)[4], unsigned long long k, int adds) {
   asm volatile(TEXT(OPERANDS)
                : ALL_SUMS
@@ -205,14 +207,14 @@ __device__ __forceinline__ void multiply(float (&sum)[SUMS], const float (&a)[4]
                  "l"(k), "r"(adds));
 }
 
-// Say to the compiler that sums are others from here on.
+// Makes the compiler treat the sums as modified here.
 __device__ __forceinline__ void keep(float (&sum)[SUMS]) {
   asm volatile("" : ALL_SUMS::"memory");
 }
 
-// Begin to multiply a step. Tensor cores cut off what they add up: so they add few products.
+// Starts the products of a step. Tensor cores truncate when they add, so they add few products.
 __device__ __forceinline__ void multiply_step(float (&sum)[SUMS], const float (&of_x)[HAS][QUADS], unsigned long long high_k) {
-  constexpr int STEP = 2;  // 16 bytes: of 8 rows of K
+  constexpr int STEP = 2;  // 16 bytes, 8 rows of K
   const unsigned long long low_k = high_k + MADE / FOUR;
   float high[QUADS / 2][4], low[QUADS / 2][4];
 #pragma unroll
@@ -234,7 +236,7 @@ __device__ __forceinline__ void multiply_step(float (&sum)[SUMS], const float (&
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Wait for products, and add them to sums.
+// Waits for the products, and adds them to the sums.
 __device__ __forceinline__ void add_up(float (&sum)[SUMS], float (&now)[SUMS]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   keep(now);
@@ -244,7 +246,7 @@ __device__ __forceinline__ void add_up(float (&sum)[SUMS], float (&now)[SUMS]) {
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// x: of rows `pitch` numbers apart; `rows` and `columns` of C. `adds`: to what is there.
+// `pitch` is the row stride of x; `rows` and `columns` are those of C, which is added to if `adds`.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 multiply_block(const float* __restrict__ x, long long pitch, int rows, unsigned depth, const __grid_constant__ Tiling<float> tiling,
                const __grid_constant__ Product<float> product, int columns, int adds, float* __restrict__ c) {
@@ -254,7 +256,7 @@ multiply_block(const float* __restrict__ x, long long pitch, int rows, unsigned 
   const int group = lane / 4, place = lane % 4, top = warp * 16;
   const unsigned begin = tile.begin, end = tile.end;
   const int steps = (end - begin + DEEP - 1) / DEEP;
-  // Rows of C: the first that this thread has, and from one to the next.
+  // Rows of C of this thread: the first, and the distance to the next.
   constexpr int NEXT = TRANSPOSED && !SHIFTED ? 1 : 8;
   const int first = top + (TRANSPOSED && !SHIFTED ? HAS * group : group);
   const float* corner = x + (TRANSPOSED ? (begin + place) * pitch + row : (row + first) * pitch + begin);
@@ -271,19 +273,20 @@ multiply_block(const float* __restrict__ x, long long pitch, int rows, unsigned 
   }
   maker.read();
   float sum[SUMS] = {}, now[SUMS] = {};
-  int stage = 0, filled = STAGES - 2, copied = STAGES - 1;  // of the step; of that whose K is made; of that whose X is copied
+  // Current step; step whose K is computed; step whose X is copied.
+  int stage = 0, filled = STAGES - 2, copied = STAGES - 1;
   for (int s = 0; s < steps; s++) {
     wait_copies<STAGES - 2>();
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma reads K
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // makes K visible to wgmma
     __syncthreads();
     if (s + STAGES - 1 < steps) copies.step(stages + copied * STAGE);
     end_copies();
     const float* held = stages + stage * STAGE;
-    // Of K, for wgmma: the address and the distance of 8 columns in 16 bytes, and that lines of 128 bytes are swizzled.
+    // Descriptor of K for wgmma: address, distance of 8 columns in units of 16 bytes, swizzle mode of 128 bytes.
     const unsigned long long of_k = (unsigned)__cvta_generic_to_shared(held + HELD) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
     float of_x[HAS][QUADS];
     read_x(of_x, held, line);
-    add_up(sum, now);  // of the step before, which was multiplied until here
+    add_up(sum, now);  // of the previous step, which was multiplied meanwhile
     multiply_step(now, of_x, of_k);
     if (s + STAGES - 2 < steps) {
       maker.store(stages + filled * STAGE + HELD);
@@ -302,7 +305,7 @@ multiply_block(const float* __restrict__ x, long long pitch, int rows, unsigned 
 #pragma unroll
     for (int u = 0; u < WIDE / 8; u++) {
       const int r = of_c.row + first + i * NEXT, k = of_c.column + u * 8 + place * 2;
-      if (r < rows && k < columns) {  // a row has whole pairs
+      if (r < rows && k < columns) {  // rows have whole pairs
         const float one = sum[4 * u + 2 * i], other = sum[4 * u + 2 * i + 1];
         float2* pair = (float2*)(to + (long long)r * columns + k);
         *pair = adds ? make_float2(pair->x + one, pair->y + other) : make_float2(one, other);

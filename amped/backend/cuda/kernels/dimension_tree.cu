@@ -1,9 +1,10 @@
-// Sums over one of the two modes of a partial result, each number times a row of that mode's factor matrix.
+// Contraction of a partial result over one of its two modes: sums of its numbers times rows of that mode's factor
+// matrix.
 //
 //   REAL  type of the partial result and of factor matrices
-//   ROWS  rows of the output that a thread computes: a row of the factor matrix is read once for all of them
+//   ROWS  rows of the output per thread: each row of the factor matrix is loaded once for all of them
 //
-// Matrices have `columns` columns in memory, a multiple of as many as VECTOR bytes hold.
+// Matrices have `columns` columns in memory, a multiple of the numbers in VECTOR bytes.
 
 typedef REAL real;
 constexpr int WARP = 32, THREADS = 256, WARPS = THREADS / WARP, VECTOR = 16, LANES = VECTOR / sizeof(real), AHEAD = 2;
@@ -12,8 +13,9 @@ struct alignas(VECTOR) Vector {
   real of[LANES];
 };
 
-// out[row] = sum over `at` of partial[row * row_step + at * sum_step] * factor[at], of `rows` rows; the numbers from blockIdx.y
-// times `chunk` on go to out + blockIdx.y * rows * columns. `adds`: to what is there. Grid: (rows, and columns of each, chunks).
+// out[row] = sum over `at` of partial[row * row_step + at * sum_step] * factor[at], for `rows` rows. The block sums a
+// chunk of // `at`, from blockIdx.y * chunk on, and stores it at out + blockIdx.y * rows * columns, or adds it if
+// `adds`. Grid: (rows x columns, chunks).
 extern "C" __global__ void __launch_bounds__(THREADS)
 contract_pair(const real* __restrict__ partial, const real* __restrict__ factor, int columns, int rows, int count,
               long long row_step, long long sum_step, int chunk, int adds, double* __restrict__ out) {

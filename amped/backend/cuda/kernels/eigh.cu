@@ -1,18 +1,19 @@
-// Leading eigenvectors of a tridiagonal matrix, brought back by reflections: see backend/leading.py.
+// Leading eigenvectors of a tridiagonal matrix, transformed back by the reflections; see backend/ops/eigh.py.
 
 #include "tridiagonal.cuh"
 
 constexpr int THREADS = 256, ROUNDS = 8, OFTEN = 8;
-constexpr double TINY = 1e-60;  // relative; the square of what is beside the diagonal is no smaller
+constexpr double TINY = 1e-60;  // lower bound of the relative squares of off-diagonal entries
 
-// Divide a pair by a power of two near the larger number.
+// Divides two numbers by a power of two near the larger one.
 __device__ __forceinline__ void rescale(double& one, double& other) {
   const int exponent = max(__double2hiint(one) >> 20 & 0x7FF, __double2hiint(other) >> 20 & 0x7FF);
   const double scale = __hiloint2double((2046 - min(exponent, 2045)) << 20, 0);
   one *= scale, other *= scale;
 }
 
-// The eigenvalues of T below `x`: changes of sign of the leading minors (Barth, Martin and Wilkinson 1967).
+// Returns the number of eigenvalues of T below `x`: sign changes of the leading minors (Barth, Martin and Wilkinson
+// 1967).
 __device__ __forceinline__ int below(const double* __restrict__ d, const double* __restrict__ squares, double x) {
   double before = 1, minor = d[0] - x;
   int count = minor < 0;
@@ -26,20 +27,21 @@ __device__ __forceinline__ int below(const double* __restrict__ d, const double*
   return count;
 }
 
-// Writes the largest eigenvalues, what is left over when T is multiplied with their eigenvectors, relative to T, and the
-// eigenvectors of the matrix over the roots of the eigenvalues, (SIZE, COUNT). A block of threads finds one of each.
+// Writes the largest eigenvalues, the residuals of their eigenvectors of T relative to T, and the eigenvectors of the
+// matrix // divided by the roots of the eigenvalues, (SIZE, COUNT). A thread block computes one eigenpair.
 extern "C" __global__ void __launch_bounds__(THREADS)
 eigenvectors(const double* __restrict__ diagonal, const double* __restrict__ beside, const double* __restrict__ reflections,
              const double* __restrict__ factors, double* __restrict__ values, double* __restrict__ left_over,
              double* __restrict__ vectors) {
   __shared__ double d[SIZE], e[SIZE + 1], squares[SIZE + 1];
-  __shared__ double up[SIZE], down[SIZE], up_before[SIZE], down_before[SIZE];  // minors from both ends, and those before
-  __shared__ double z[PADDED + 2];                                             // the eigenvector, and a zero at either end
+  // Minors from both ends, and the previous ones.
+  __shared__ double up[SIZE], down[SIZE], up_before[SIZE], down_before[SIZE];
+  __shared__ double z[PADDED + 2];  // the eigenvector, with a zero at either end
   __shared__ double of_warp[THREADS / 32];
   const int t = threadIdx.x, warp = t / 32, lane = t % 32;
   double norm = 0;
   for (int i = t; i < SIZE; i += THREADS) {
-    d[i] = diagonal[i], e[i] = i ? beside[i - 1] : 0;  // e[i] is before d[i]
+    d[i] = diagonal[i], e[i] = i ? beside[i - 1] : 0;  // e[i] precedes d[i]
     const double size = fabs(d[i]) + fabs(e[i]) + (i + 1 < SIZE ? fabs(beside[i]) : 0);
     norm = size > norm || isnan(size) ? size : norm;
   }
@@ -70,7 +72,7 @@ eigenvectors(const double* __restrict__ diagonal, const double* __restrict__ bes
   }
   const double value = (low + high) / 2;
 
-  // The factors of T - value from both ends meet where the eigenvector is large (Parlett and Dhillon 1997).
+  // The factorisations of T - value from both ends meet where the eigenvector is large (Parlett and Dhillon 1997).
   if (!t) {
     double before = up_before[0] = 1, minor = up[0] = d[0] - value;
 #pragma unroll 8

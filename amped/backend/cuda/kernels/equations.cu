@@ -1,22 +1,22 @@
-// The small matrices of CP-ALS between the modes of an iteration; see amped/backend/ops/equations.py for what they are. Nothing
-// waits for the host. All but `add_dots` and `keep` run as one thread block for each run: a matrix has at most 48 columns.
+// The normal equations of CP-ALS between the modes of an iteration; see amped/backend/ops/equations.py. The host never
+// waits. // All kernels but `add_dots` and `keep` run as one thread block per run: a matrix has at most 48 columns.
 //
-//   RANK  columns, or, of several runs (batch_index.cu), the most of one
+//   RANK  columns; for a batch of runs (batch_index.cuh), the largest number
 //   REAL  type of the factor matrices
 //
-// Sums are added up in the same order every time.
+// Sums are always added in the same order.
 
 #include "batch_index.cuh"
 #include "state.cuh"
 
 constexpr int ENTRIES = RANK * RANK;
-constexpr int MOST = 1024;  // threads: each has its part of a matrix in registers
+constexpr int MOST = 1024;  // threads, each with a part of a matrix in registers
 constexpr int THREADS = ENTRIES < MOST ? (ENTRIES + 31) / 32 * 32 : MOST, EACH = (ENTRIES + THREADS - 1) / THREADS;
 constexpr int DOT_THREADS = 256, TOGETHER = DOT_THREADS / RANK;
-constexpr double VANISHED = 1e-30;  // as in small.py
+constexpr double VANISHED = 1e-30;  // as in normal_equations/host.py
 
 __device__ State state_of(State s, const Runs& runs, int number) {
-#if SEVERAL  // `totals` and `inverse` lie elsewhere than the others
+#if SEVERAL  // `totals` and `inverse` are stored separately
   const long long skip = number * runs.apart;
   s.facts += skip, s.norms += skip, s.scales += skip, s.divisor += skip, s.grams += skip, s.weights += skip;
   s.totals += number * (RANK + 2 + s.parts) * RANK, s.inverse += number * ENTRIES;
@@ -28,8 +28,8 @@ __device__ System system_of(System system, int number) {
   return {system.gram + number * ENTRIES, system.right + number * RANK, system.begin + number * RANK};
 }
 
-// Writes the inverse of the elementwise product of the other modes' Gram matrices, with the scales of the stored columns in
-// it, and clears the totals. Gauss and Jordan's elimination: of a positive definite matrix it needs no pivoting.
+// Inverts the elementwise product of the other modes' Gram matrices, includes the scales of the stored columns, and
+// clears the // totals. Gauss-Jordan elimination: a positive definite matrix needs no pivoting.
 extern "C" __global__ void __launch_bounds__(THREADS)
 prepare(State all, Limits limits, Runs runs, int mode, int exactly, double ridge) {
   const Run run = run_of(runs, blockIdx.x, 0);
@@ -64,7 +64,7 @@ prepare(State all, Limits limits, Runs runs, int mode, int exactly, double ridge
     __syncthreads();
     const double *row = line[k % 2], pivot = row[k], over = 1 / pivot;
     int thread = t;
-    asm volatile("" : "+r"(thread));  // or rows and columns are kept in registers that are not there
+    asm volatile("" : "+r"(thread));  // otherwise rows and columns are kept in registers, which do not suffice
     positive &= pivot > 0;
 #pragma unroll
     for (int n = 0; n < EACH; n++) {
@@ -90,7 +90,8 @@ prepare(State all, Limits limits, Runs runs, int mode, int exactly, double ridge
   judge(s, limits, mode, exactly, finite, positive, sqrt(size) * sqrt(inverse_size));
 }
 
-// Writes what rows without negative numbers are to minimise, and clears the totals; `again`: `divisor` and `begin` are there.
+// Computes the quadratic problem of non-negative rows, and clears the totals; `again`: `divisor` and `begin` are set
+// already.
 extern "C" __global__ void __launch_bounds__(THREADS)
 constrain(State all, Limits limits, Runs runs, System systems, int mode, int again, double ridge) {
   const Run run = run_of(runs, blockIdx.x, again ? RANGE : 0);
@@ -126,19 +127,20 @@ constrain(State all, Limits limits, Runs runs, System systems, int mode, int aga
       if (m != mode) other *= s.grams[m * ENTRIES + e];
     product += other;
     finite &= isfinite(product);
-    system.gram[e] = diagonal[i] == 0 ? 0 : product * (divisor[i] * divisor[j]);  // 0: another mode has lost the column
+    // 0: the column is zero in another mode.
+    system.gram[e] = diagonal[i] == 0 ? 0 : product * (divisor[i] * divisor[j]);
   }
   if (!__syncthreads_and(finite) && !t) raise(s, NOT_FINITE, mode);
 }
 
-// Changes what columns are divided by, where they are out of range, and clears the totals, to solve once more; of a matrix that
-// is `nonnegative` it writes what its columns are to be multiplied with first. See `widened` in small.py.
+// Changes the divisors of columns that are out of range, and clears the totals, so that the mode is solved again. For a
+// `nonnegative` mode it sets the factors of the start, too. See `widened` in normal_equations/host.py.
 extern "C" __global__ void __launch_bounds__(THREADS) widen(State all, Limits limits, Runs runs, System systems, int nonnegative) {
   const Run run = run_of(runs, blockIdx.x, SEVERAL ? RANGE : 0);
   const State s = state_of(all, runs, blockIdx.x);
   __shared__ double changed[RANK], length[RANK];
   const int t = threadIdx.x;
-  if (SEVERAL && !run.rank) {  // sums over the ranks come once more, of those that others wait for as well
+  if (SEVERAL && !run.rank) {  // runs that others wait for take part in the sums over the ranks once more
     for (int k = t; s.part && k < (RANK + 2 + s.parts) * RANK; k += THREADS) s.totals[k] = 0;
     return;
   }
@@ -163,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) widen(State all, Limits li
   for (int k = t; k < (RANK + 2 + s.parts) * RANK; k += THREADS) s.totals[k] = 0;
 }
 
-// Takes the norms out of the columns of a factor matrix whose rows are solved, and keeps its Gram matrix, from the totals.
+// Normalises the columns of a factor matrix whose rows are solved, and stores its Gram matrix, from the totals.
 extern "C" __global__ void __launch_bounds__(THREADS) finish(State all, Limits limits, Runs runs, int mode, int again) {
   const Run run = run_of(runs, blockIdx.x, again ? RANGE : 0);
   if (!run.rank) return;
@@ -184,8 +186,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish(State all, Limits l
     if (!again && largest != 0 && !(largest > 1 / limits.most && largest < limits.most)) atomicOr(&found, RANGE);
   }
   __syncthreads();
-  if (found) {  // the first thing to be done about it
-    if (!t) raise(s, found & NOISY ? NOISY : found & RANGE ? RANGE : NOT_FINITE, mode);
+  if (found) {  // only the first problem is handled
+    if (!t) raise(s, found & NOISY ? NOISY : found & RANGE ? RANGE
+                                                           : NOT_FINITE,
+                  mode);
     return;
   }
   if (t < RANK) scale[t] = 0;
@@ -201,8 +205,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish(State all, Limits l
   for (int e = t; e < ENTRIES; e += THREADS) s.grams[mode * ENTRIES + e] = gram[e] * (scale[e / RANK] * scale[e % RANK]);
 }
 
-// Computes the fit from the inner products of the stored columns with those of an MTTKRP, which are in the totals; `exact` ones,
-// as `blocks` parts, are in double precision, and count only where the others were not good enough.
+// Computes the fit from the inner products of the stored columns with those of an MTTKRP, which are in the totals.
+// `exact` // ones, in `blocks` parts, are in double precision, and count only if the others were not accurate enough.
 extern "C" __global__ void __launch_bounds__(THREADS)
 fit(State all, Limits limits, Runs runs, const double* dots, int blocks, int exact) {
   const Run run = run_of(runs, blockIdx.x, exact ? NEAR : 0);
@@ -232,7 +236,7 @@ fit(State all, Limits limits, Runs runs, const double* dots, int blocks, int exa
   take_fit(s, limits, squared, inner, size, length, exact);
 }
 
-// Writes, per thread block, the inner products of two matrices' columns.
+// Computes, per thread block, the inner products of two matrices' columns.
 extern "C" __global__ void __launch_bounds__(DOT_THREADS)
 add_dots(Runs runs, const double* __restrict__ source, long long source_stride, const REAL* __restrict__ target,
          long long target_stride, long long rows, double* __restrict__ parts) {
@@ -252,5 +256,5 @@ add_dots(Runs runs, const double* __restrict__ source, long long source_stride, 
   parts[blockIdx.x * RANK + column] = dot;
 }
 
-// A kernel of its own: included last, it leaves the code of those above as it was.
+// Included last, so that the compiled code of the kernels above does not change.
 #include "snapshot.cuh"

@@ -1,15 +1,15 @@
-// The small matrices of CP-ALS where they have many columns, by many thread blocks; see amped/backend/ops/equations.py for what they
-// are, and equations.cu, which computes the same of few columns. Nothing waits for the host.
+// The normal equations of CP-ALS for large ranks, by many thread blocks; see amped/backend/ops/equations.py, and
+// equations.cu for // small ranks. The host never waits.
 //
 //   REAL  type of the factor matrices
-//   SIDE  see block_cholesky.cu
+//   SIDE  see block_cholesky.cuh
 //
-// Matrices are inverted square by square (block_cholesky.cu). Sums are added up in the same order every time.
+// Matrices are inverted by squares (block_cholesky.cuh). Sums are always added in the same order.
 
 #include "state.cuh"
 #include "block_cholesky.cuh"
 
-constexpr int COLUMNS = 32;  // of a block that computes inner products
+constexpr int COLUMNS = 32;  // columns of a thread block that computes inner products
 
 __device__ void clear_totals(const State& s, int rank, long long first, long long step) {
   for (long long k = first; k < (rank + 2LL + s.parts) * rank; k += step) s.totals[k] = 0;
@@ -22,8 +22,8 @@ __device__ double product_of(const State& s, long long entry, int rank, int with
   return product;
 }
 
-// Writes the elementwise product of the other modes' Gram matrices, with the identity where there are no columns, and X in place
-// of its first square; clears the totals.
+// Computes the elementwise product of the other modes' Gram matrices, with the identity in the padding, and replaces
+// its first // square by X; clears the totals.
 extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Wide w, int mode, double ridge) {
   const Place at = place_of(w.squares, 0);
   const int t = threadIdx.x, rank = w.rank, block = blockIdx.y * w.squares + blockIdx.x;
@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Wide w, i
   if (!t) parts.positive[0] = positive;
 }
 
-// Sweeps the square `k` of the diagonal, in place of which its X is, out of the others, from one matrix to the other.
+// Sweeps square `k` of the diagonal, which is replaced by its X, out of the others, from one matrix to the other.
 extern "C" __global__ void __launch_bounds__(THREADS) sweep(Wide w, int k) {
   const Place at = place_of(w.squares, k + 1);
   if (!at.there) return;
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sweep(Wide w, int k) {
   if (i == k && j == k) {
     copy(right, x, pitch, true);
     __syncthreads();
-    multiply(others, right, right, lane);  // the inverse, X^T X
+    multiply(others, right, right, lane);  // inverse of the square, X^T X
 #pragma unroll
     for (int n = 0; n < EACH; n++) sums[n][0] = -others[n][0], sums[n][1] = -others[n][1];
   } else if (i == k || j == k) {
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sweep(Wide w, int k) {
   if (!threadIdx.x) parts_of(w).positive[i] = positive;
 }
 
-// Writes the inverse, with the scales of the stored columns in it: the swept matrix is minus that.
+// Extracts the inverse, which is minus the swept matrix, and includes the scales of the stored columns.
 extern "C" __global__ void __launch_bounds__(THREADS) unpack(State s, Wide w, int mode) {
   __shared__ double square[SIDE * PITCH], scale[SIDE], over_divisor[SIDE];
   const int t = threadIdx.x, i = blockIdx.y, j = blockIdx.x, rank = w.rank;
@@ -143,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) unpack(State s, Wide w, in
   if (!t && i >= j) parts_of(w).inverse_sizes[i * (i + 1) / 2 + j] = i == j ? size : 2 * size;
 }
 
-// Says whether the matrix could be inverted; one block of threads.
+// Raises a flag if the matrix could not be inverted; one thread block.
 extern "C" __global__ void __launch_bounds__(THREADS) settle(State s, Limits limits, Wide w, int mode, int exactly) {
   const Parts parts = parts_of(w);
   double size = 0, inverse_size = 0;
@@ -158,7 +158,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) settle(State s, Limits lim
   if (!threadIdx.x) judge(s, limits, mode, exactly, finite, positive, sqrt(size) * sqrt(inverse_size));
 }
 
-// Writes what rows without negative numbers are to minimise, and clears the totals; `again`: `divisor` and `begin` are there.
+// Computes the quadratic problem of non-negative rows, and clears the totals; `again`: `divisor` and `begin` are set
+// already.
 extern "C" __global__ void __launch_bounds__(THREADS) constrain(State s, System system, int rank, int mode, int again, double ridge) {
   const long long first = blockIdx.x * (long long)THREADS + threadIdx.x, step = gridDim.x * (long long)THREADS;
   const double *norms = s.norms + mode * rank, *scales = s.scales + mode * rank;
@@ -169,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) constrain(State s, System 
     const double divisor = again ? s.divisor[i] : norms[i] * scales[i], other = again ? s.divisor[j] : norms[j] * scales[j];
     const double product = (i == j ? ridge : 0) + product_of(s, e, rank, mode);
     finite &= isfinite(product);
-    const bool lost = product_of(s, i * (rank + 1LL), rank, mode) == 0;  // another mode has lost the column
+    const bool lost = product_of(s, i * (rank + 1LL), rank, mode) == 0;  // the column is zero in another mode
     system.gram[e] = lost ? 0 : product * (divisor * other);
     if (i != j) continue;
     double scale = 1;
@@ -178,11 +179,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) constrain(State s, System 
     system.right[i] = scale * divisor;
     if (!again) s.divisor[i] = divisor, system.begin[i] = scales[i] * s.weights[i] / divisor;
   }
-  if (!__syncthreads_and(finite) && !threadIdx.x) raise(s, NOT_FINITE, mode);  // whichever block it is
+  if (!__syncthreads_and(finite) && !threadIdx.x) raise(s, NOT_FINITE, mode);  // any thread block may raise it
 }
 
-// Takes the norms out of the columns of a factor matrix whose rows are solved, and keeps its Gram matrix, from the totals. If a
-// number of a Gram matrix is none, there is one on its diagonal. Every block of threads looks at all columns.
+// Normalises the columns of a factor matrix whose rows are solved, and stores its Gram matrix, from the totals. If a
+// Gram // matrix has a NaN, it has one on its diagonal. Every thread block examines all columns.
 extern "C" __global__ void __launch_bounds__(THREADS) finish(State s, Limits limits, int rank, int mode, int again) {
   extern __shared__ double scale[];
   __shared__ int found;  // flags
@@ -208,8 +209,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish(State s, Limits lim
     scale[t] = s.divisor[t] / norm_of(t, largest);
   }
   __syncthreads();
-  if (found) {  // the first thing to be done about it
-    if (!blockIdx.x && !threadIdx.x) raise(s, found & NOISY ? NOISY : found & RANGE ? RANGE : NOT_FINITE, mode);
+  if (found) {  // only the first problem is handled
+    if (!blockIdx.x && !threadIdx.x) raise(s, found & NOISY ? NOISY : found & RANGE ? RANGE
+                                                                                    : NOT_FINITE,
+                                           mode);
     return;
   }
   for (int t = threadIdx.x; !blockIdx.x && t < rank; t += THREADS) {
@@ -222,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish(State s, Limits lim
     s.grams[mode * entries + e] = gram[e] * (scale[e / rank] * scale[e % rank]);
 }
 
-// Writes, per thread block, parts of the squared norm of the model, and of the squared lengths of its components.
+// Computes, per thread block, parts of the squared norm of the model and of the squared norms of its components.
 extern "C" __global__ void __launch_bounds__(THREADS) add_squares(State s, Wide w, int exact) {
   if (exact && !((int)s.facts[FLAGS] & NEAR)) return;
   const int rank = w.rank;
@@ -239,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_squares(State s, Wide 
   if (!threadIdx.x) parts[0] = squared, parts[1] = length;
 }
 
-// Computes the fit from them, and from inner products as `fit` of equations.cu does; one block of threads.
+// Computes the fit from these parts and from inner products, like `fit` of equations.cu; one thread block.
 extern "C" __global__ void __launch_bounds__(THREADS)
 fit(State s, Limits limits, Wide w, int count, const double* dots, int blocks, int exact) {
   if (exact && !((int)s.facts[FLAGS] & NEAR)) return;
@@ -259,7 +262,7 @@ fit(State s, Limits limits, Wide w, int count, const double* dots, int blocks, i
   if (!threadIdx.x) take_fit(s, limits, squared, inner, size / limits.norm / limits.norm, s.constrained ? length : 0, exact);
 }
 
-// Writes, per thread block, the inner products of two matrices' columns.
+// Computes, per thread block, the inner products of two matrices' columns.
 extern "C" __global__ void __launch_bounds__(THREADS)
 add_dots(const double* __restrict__ source, long long source_stride, const REAL* __restrict__ target, long long target_stride,
          long long rows, int rank, double* __restrict__ parts) {
@@ -276,5 +279,5 @@ add_dots(const double* __restrict__ source, long long source_stride, const REAL*
   parts[blockIdx.x * (long long)rank + column] = dot;
 }
 
-// A kernel of its own: included last, it leaves the code of those above as it was.
+// Included last, so that the compiled code of the kernels above does not change.
 #include "snapshot.cuh"

@@ -1,11 +1,12 @@
-// Phi of several models, or their log-likelihoods, over packed nonzeros; packed.cu and quotients.cu come before. As phi.cu,
-// but a block of threads computes the columns of one unit, that of blockIdx.y: those of one model or of several side by
-// side. LANES threads walk through a chunk. MODEL of them have all columns of one model: its values are sums over them.
-// The blocks of a unit come one after the other, so that the first-level caches hold much of its rows.
+// Phi of several models, or their log-likelihoods, over packed nonzeros. Like phi.cu, but a thread block computes the
+// columns of // one unit, number blockIdx.y: one model, or several small ones. LANES threads walk through a chunk.
+// MODEL of them have all // columns of one model, whose values are sums over these threads. The blocks of a unit are
+// consecutive, so that the L1 caches // hold much of its rows.
 //
-// Compile-time parameters beside those of packed.cu:
-//   THREAD_COUNT; LOGS: `logs` instead of `phi`, which adds up value * log(model) of all nonzeros.
-// WIDTH is LANES, a power of two, ROWS_OF_MORE is 1; TILED and STAGED are 0, and STORED is STORED_AS_REAL.
+// Compile-time parameters in addition to those of packed.cuh:
+//   THREAD_COUNT  threads of a block
+//   LOGS          1: `logs` instead of `phi`, which sums value * log(model) over the nonzeros
+// WIDTH is LANES, a power of two; ROWS_OF_MORE is 1, TILED and STAGED are 0, and STORED is STORED_AS_REAL.
 
 #include "packed.cuh"
 #include "quotients.cuh"
@@ -13,9 +14,9 @@
 static_assert(power_from(LANES) == LANES, "sums over lanes");
 
 struct Unit {
-  int first;   // column
-  int lanes;   // of each of its models
-  int number;  // of its first model
+  int first;  // first column
+  int lanes;  // lanes of each model
+  int number;  // number of its first model
 };
 
 struct Where {  // the nonzeros
@@ -25,18 +26,18 @@ struct Where {  // the nonzeros
   const int* runs;
 };
 
-struct Sink {  // where a thread's sums go
+struct Sink {  // destination of a thread's sums
   double* out;
   double* carry;
-  long long columns;  // from row to row
+  long long columns;  // row stride
   bool live;
 };
 
-// Walk through the `count` nonzeros of a chunk; see phi.cu. `own` is at this thread's vector of row 0 of B.
+// Walks through the `count` nonzeros of a chunk; see phi.cu. `own` is at this thread's vector of row 0 of B.
 template <int MODEL>
 __device__ __forceinline__ double walk(const Rows& rows, const Packed* own, const char* unit, int chunk, int count,
                                        const int* __restrict__ runs, int start, real floor, const Sink& to) {
-  constexpr int HELD = BATCH > MODEL ? BATCH / MODEL : 1;  // models' values that a thread holds after `fold`
+  constexpr int HELD = BATCH > MODEL ? BATCH / MODEL : 1;  // models' values per thread after `fold`
   const int lane = threadIdx.x % MODEL;
   const auto row_of = [&](int run) { return unpack(gather<false>(own + (long long)run * rows.width)); };
   const int* run = runs + (start >> 1);
@@ -67,7 +68,7 @@ __device__ __forceinline__ double walk(const Rows& rows, const Packed* own, cons
       Vector product[BATCH];
       real model[BATCH];
       multiply<FIBRE>(rows, r, product);
-      int begun = 0;  // runs, in this batch
+      int begun = 0;  // runs begun in this batch
 #pragma unroll
       for (int u = 0; u < BATCH; u++) {
         const bool begins = bits<RUN_AT, 1>(r[u]);
@@ -86,7 +87,7 @@ __device__ __forceinline__ double walk(const Rows& rows, const Packed* own, cons
       }
       fold<BATCH, MODEL>(model, lane);
 #pragma unroll
-      for (int h = 0; h < HELD; h++) model[h] = model[h] < floor ? floor : model[h];  // NaN stays
+      for (int h = 0; h < HELD; h++) model[h] = model[h] < floor ? floor : model[h];  // NaN propagates
 #if LOGS
 #pragma unroll
       for (int h = 0; h < HELD; h++) {
@@ -119,7 +120,7 @@ __device__ __forceinline__ double walk(const Rows& rows, const Packed* own, cons
   return logs;
 }
 
-// The same, where a model has so many lanes as the unit says.
+// Dispatches on the number of lanes per model.
 template <int MODEL, typename... Arguments>
 __device__ __forceinline__ double walk_as(int lanes, const Arguments&... given) {
   if constexpr (MODEL < LANES)
@@ -127,8 +128,8 @@ __device__ __forceinline__ double walk_as(int lanes, const Arguments&... given) 
   return walk<MODEL>(given...);
 }
 
-// Return the column that a thread computes, and whether it is to write it. Threads of models that are done compute those of
-// another one, as that reads nothing more; -1 if all are done.
+// Returns the column of a thread, and whether to write it. Threads of finished models repeat another model of the unit,
+// which // reads no additional data; -1 if all are finished.
 __device__ __forceinline__ int column_of(const Unit& unit, const int* done, bool& live) {
   const int lane = threadIdx.x % LANES, each = unit.lanes * PER_VECTOR;
   int model = lane / unit.lanes;
@@ -143,7 +144,7 @@ __device__ __forceinline__ int column_of(const Unit& unit, const int* done, bool
   return unit.first + model * each + lane % unit.lanes * PER_VECTOR;
 }
 
-// Store the sum of each model of a unit over the block's threads, added up in the same order every time.
+// Stores the sum of each model of a unit over the block's threads, always added in the same order.
 __device__ __forceinline__ void store_sums(const Unit& unit, double sum, double* parts) {
   __shared__ double sums[THREADS];
   sums[threadIdx.x] = sum;
@@ -162,8 +163,8 @@ __device__ __forceinline__ void store_sums(const Unit& unit, double sum, double*
 #define KERNEL phi
 #endif
 
-// `phi` stores sums of runs in `out`, or in `carry`, as `mttkrp` does. `logs` stores a sum for each block of threads in
-// `carry`, a model's one after the other. Nothing is done for a model where `done`, by its first column, is not 0.
+// `phi` stores sums of runs in `out` or `carry`, as `mttkrp` does. `logs` stores a sum per thread block in `carry`,
+// model by // model. Models whose `done`, by first column, is nonzero are skipped.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 KERNEL(const __grid_constant__ Inputs in, const __grid_constant__ Where from, double* __restrict__ out,
        double* __restrict__ carry, const Packed* __restrict__ own, int width, real floor, int chunks,
@@ -174,7 +175,7 @@ KERNEL(const __grid_constant__ Inputs in, const __grid_constant__ Where from, do
   if (column < 0) return;
   int c = blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
   const bool there = c < chunks;
-  if (!there) c = 0;  // as all threads of a warp take part in its shuffles
+  if (!there) c = 0;  // all threads of a warp take part in its shuffles
   const Job& job = from.jobs[c / GROUPS];
   const int group = c % GROUPS;
   Rows rows;

@@ -1,6 +1,6 @@
-// What is done beside interleaved.cu, of the columns of some models; combine.cu comes before. blockIdx.y is a model's number:
-// `models` has its first column, and how many it has, a power of two. Nothing is done for one where `done`, by its first
-// column, is not 0.
+// Auxiliary kernels of interleaved.cu on the columns of models. blockIdx.y is the number of a model: `models` has its
+// first // column and its number of columns, a power of two. A model whose `done`, by first column, is nonzero is
+// skipped.
 //
 //   REAL  type of the factor matrices
 
@@ -12,7 +12,7 @@ typedef long long count;
 struct __align__(8) Model {
   int first, columns;
 
-  // The row and the column of this model's entry `e`, and the entries of so many rows.
+  // Row and column of entry `e` of this model, and the number of entries of a number of rows.
   __device__ __forceinline__ count row(count e) const { return e >> (__ffs(columns) - 1); }
   __device__ __forceinline__ int column(count e) const { return first + (int)(e & (columns - 1)); }
   __device__ __forceinline__ count entries(count rows) const { return rows * columns; }
@@ -29,7 +29,7 @@ struct Live {
   __device__ __forceinline__ bool skips(int number) const { return done && done[models[number].first]; }
 };
 
-// Set rows to 0.
+// Sets rows to 0.
 extern "C" __global__ void clear(double* __restrict__ out, count columns, count rows, const Live live) {
   if (live.skips(blockIdx.y)) return;
   const Model model = live.of(blockIdx.y);
@@ -42,7 +42,7 @@ extern "C" __global__ void copy(const double* __restrict__ from, double* __restr
   for (int k = threadIdx.x; k < model.columns; k += blockDim.x) to[model.first + k] = from[model.first + k];
 }
 
-// All levels of the sum of carries, a model by one block of threads; see `combine_rest`.
+// All levels of the sum of carries, one thread block per model; see `combine_rest`.
 extern "C" __global__ void __launch_bounds__(512, 1)
 combine_models(const int* __restrict__ starts, const int* __restrict__ runs, const double* carry, double* up, double* out,
                count items, int columns, const Live live) {
@@ -58,7 +58,7 @@ combine_models(const int* __restrict__ starts, const int* __restrict__ runs, con
   }
 }
 
-// Numbers that are not negative are in the order of their bits; NaN is above all of them. See mu_update.cu.
+// Non-negative numbers compare like their bits; NaN is the largest. See mu_update.cu.
 extern "C" __global__ void measure(const double* __restrict__ phi, count phi_stride, const real* __restrict__ matrix, count stride,
                                    count rows, unsigned long long* violations, const Live live) {
   if (live.skips(blockIdx.y)) return;
@@ -76,7 +76,7 @@ extern "C" __global__ void measure(const double* __restrict__ phi, count phi_str
   if (threadIdx.x % 32 == 0 && bits) atomicMax(violations + model.first, bits);
 }
 
-// A block may find `done` set by another one of this launch: then it would set it, too.
+// A block may see that another one of this launch has set `done`: then it would set it, too.
 extern "C" __global__ void apply(const double* __restrict__ phi, count phi_stride, real* matrix, count stride, count rows,
                                  const double* __restrict__ violations, double* facts, double tol, const Model* __restrict__ models,
                                  int* done) {
@@ -98,7 +98,7 @@ extern "C" __global__ void apply(const double* __restrict__ phi, count phi_strid
   }
 }
 
-// Add up the `items` sums of a model, in the same order every time, and add that to its place in `totals`.
+// Sums the `items` partial sums of a model, always in the same order, and adds the result to `totals`.
 extern "C" __global__ void __launch_bounds__(512)
 sum_logs(const double* __restrict__ parts, count items, const Model* __restrict__ models, double* totals) {
   __shared__ double sums[512];

@@ -1,8 +1,9 @@
-// MTTKRP over packed nonzeros; see packed.cu, which comes before.
+// MTTKRP over packed nonzeros; see packed.cuh.
 
 #include "packed.cuh"
 
-// Sum the `count` nonzeros of a chunk. `start`: 2 * (number of its first run) + (1 if that run began in an earlier chunk).
+// Sums the `count` nonzeros of a chunk. `start`: 2 * (number of its first run) + (1 if that run began in an earlier
+// chunk).
 __device__ __forceinline__ void walk(const Rows& rows, const char* unit, int chunk, int count, const int* __restrict__ runs,
                                      int start, const Long& apart, total* __restrict__ out, double* __restrict__ carry) {
   const int* run = runs + (start >> 1);
@@ -31,7 +32,7 @@ __device__ __forceinline__ void walk(const Rows& rows, const char* unit, int chu
     next = *++run;
     sum = {};
   };
-  Records ahead = read(unit, chunk);  // load one step ahead: a step's work hides the memory latency
+  Records ahead = read(unit, chunk);  // loaded one step ahead, to hide the memory latency
 #if FIBRE
   lead = rows.row<0>(ahead.at[0]);
 #endif

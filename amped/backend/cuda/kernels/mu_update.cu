@@ -1,12 +1,12 @@
-// The elementwise work of CP-APR's multiplicative updates; see amped/backend/ops/mu_update.py. A grid of threads goes over the
-// entries of (rows, columns) matrices, row by row; `stride` and `phi_stride` are numbers from row to row.
+// Elementwise kernels of CP-APR's multiplicative updates; see amped/backend/ops/mu_update.py. A grid of threads visits
+// the // entries of (rows, columns) matrices, row by row; `stride` and `phi_stride` are row strides in numbers.
 //
 //   REAL  type of the factor matrices
 
 typedef REAL real;
 typedef long long count;
 
-constexpr int WIDE = 32, TALL = 8;  // a block that adds up columns: threads across and down
+constexpr int WIDE = 32, TALL = 8;  // thread block for column sums: threads across and down
 
 __device__ count first() { return blockIdx.x * (count)blockDim.x + threadIdx.x; }
 __device__ count step() { return gridDim.x * (count)blockDim.x; }
@@ -16,19 +16,19 @@ __device__ unsigned long long bits(double x) { return __double_as_longlong(x); }
 __device__ float number(unsigned int x) { return __uint_as_float(x); }
 __device__ double number(unsigned long long x) { return __longlong_as_double(x); }
 
-// `kappas`, if there are any, are those of columns.
+// `kappas`, if not null, has one number per column.
 extern "C" __global__ void begin(real* matrix, count stride, count rows, int columns, const double* __restrict__ weights,
                                  const double* __restrict__ kappas, double kappa, double least) {
   for (count e = first(); e < rows * columns; e += step()) {
     const int column = e % columns;
     real& entry = matrix[e / columns * stride + column];
     const bool small = entry < least;
-    const double a = small ? number((bits(entry) | 1) - 1) : entry;  // or a zero would not be one
+    const double a = small ? number((bits(entry) | 1) - 1) : entry;  // or a zero could not be marked
     entry = (small && (bits(entry) & 1) ? a + (kappas ? kappas[column] : kappa) : a) * weights[column];
   }
 }
 
-// Numbers that are not negative are in the order of their bits; NaN is above all of them.
+// Non-negative numbers compare like their bits; NaN is the largest.
 extern "C" __global__ void measure(const double* __restrict__ phi, count phi_stride, const real* __restrict__ matrix, count stride,
                                    count rows, int columns, unsigned long long* violation, const int* __restrict__ done) {
   if (*done) return;
@@ -63,7 +63,7 @@ extern "C" __global__ void apply(const double* __restrict__ phi, count phi_strid
   }
 }
 
-// Each block adds up its share of the rows of 32 columns, the same every time.
+// Each block sums its share of the rows of 32 columns, which is always the same.
 extern "C" __global__ void __launch_bounds__(WIDE* TALL)
 add_parts(const real* __restrict__ matrix, count stride, count rows, int columns, double* __restrict__ parts) {
   __shared__ double sums[TALL][WIDE];

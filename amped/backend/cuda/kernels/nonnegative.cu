@@ -1,11 +1,11 @@
 // Non-negative update of CP-ALS, one pass over MTTKRP rows: sweeps over the columns of each factor row (HALS), and the
-// Gram matrix, inner products and column maxima of what is stored.
+// Gram matrix, inner products and column maxima of the stored rows.
 //
-//   RANK   columns, or, of several runs (batch_index.cu), the most of one
+//   RANK   columns; for a batch of runs (batch_index.cuh), the largest number
 //   REAL   type of the factor matrix
 //   LANES  threads that share a row: 4, 8 or 32
 //
-// The steps of a row wait for one another: with some columns to a lane a warp has several rows, which do not.
+// The steps of a row depend on each other; with few lanes per row, a warp processes several independent rows.
 // A lane holds columns lane, lane + LANES, ... of a row and of its gradient. The owner of a column broadcasts its step.
 
 #include "batch_index.cuh"
@@ -13,13 +13,13 @@
 
 constexpr int THREADS = 256, GROUPS = THREADS / LANES, EACH = (RANK + LANES - 1) / LANES, SPAN = EACH * LANES;
 constexpr int ENTRIES = (RANK + 2) * RANK;                    // a block's partial result: Gram matrix, dots, largest
-constexpr int TOGETHER = THREADS / RANK;  // rows of the Gram matrix added up at once, a thread a column
+constexpr int TOGETHER = THREADS / RANK;  // rows of the Gram matrix summed at once, one thread per column
 constexpr int SQUARES = (RANK + TOGETHER - 1) / TOGETHER;
-constexpr int PATIENT = 8;                                    // more sweeps are worth asking whether a row has settled
-constexpr double SETTLED = 1e-13;                             // as in hals.py
+constexpr int PATIENT = 8;  // with more sweeps than this, test whether a row has converged
+constexpr double SETTLED = 1e-13;  // as in normal_equations/hals.py
 constexpr unsigned ALL = 0xffffffff;
 
-__device__ double over_group(double value) {  // the largest of a row's lanes
+__device__ double over_group(double value) {  // maximum over a row's lanes
 #pragma unroll
   for (int far = LANES / 2; far; far /= 2) value = larger(__shfl_xor_sync(ALL, value, far, LANES), value);
   return value;
@@ -31,7 +31,8 @@ __device__ void follow(double (&gradient)[EACH], const double* gram, int column,
   for (int k = 0; k < EACH; k++) gradient[k] -= step * gram[column * SPAN + k * LANES + lane];
 }
 
-// Updates `target` in place, `sweeps` times, from target * begin. Per thread block, `parts` gets what solve.cu's do.
+// Updates `target` in place, `sweeps` times, starting at target * begin. Per thread block, `parts` gets the same sums
+// as in solve.cu.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 hals(Runs runs, int again, const double* __restrict__ source, long long source_stride, const double* __restrict__ matrix,
      const double* __restrict__ right, const double* __restrict__ begin, int sweeps, REAL* __restrict__ target,
@@ -41,9 +42,9 @@ hals(Runs runs, int again, const double* __restrict__ source, long long source_s
   source += run.first, target += run.first;
   matrix += run.number * RANK * RANK, right += run.number * RANK, begin += run.number * RANK;
   extern __shared__ double shared[];
-  double *gram = shared, *tile = gram + RANK * SPAN;  // GROUPS rows as they are stored
+  double *gram = shared, *tile = gram + RANK * SPAN;  // GROUPS stored rows
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
-  const int across = threadIdx.x % RANK, down = threadIdx.x / RANK;  // of the Gram matrix
+  const int across = threadIdx.x % RANK, down = threadIdx.x / RANK;  // position in the Gram matrix
   for (int k = threadIdx.x; k < RANK * SPAN; k += THREADS) {
     const int row = k / SPAN, column = k % SPAN;
     gram[k] = column < RANK ? matrix[row * RANK + column] : 0;
@@ -81,10 +82,10 @@ hals(Runs runs, int again, const double* __restrict__ source, long long source_s
       double change = 0;
 #pragma unroll
       for (int k = 0; k < EACH; k++)
-#pragma unroll 2  // more take more registers than there are
+#pragma unroll 2  // more would exceed the registers
         for (int owner = 0; owner < LANES && k * LANES + owner < run.rank; owner++) {
           double moved = numbers[k] + gradient[k] * over[k];
-          if (moved < 0) moved = 0;  // NaN stays
+          if (moved < 0) moved = 0;  // NaN propagates
           const double step = active ? moved - numbers[k] : 0;
           if (lane == owner) {
             if (active) numbers[k] = moved;
@@ -123,7 +124,7 @@ hals(Runs runs, int again, const double* __restrict__ source, long long source_s
 #pragma unroll
   for (int q = 0; q < SQUARES; q++)
     if (down < TOGETHER && q * TOGETHER + down < RANK) part[(q * TOGETHER + down) * RANK + across] = square[q];
-  for (int turn = 0; turn < 2; turn++) {  // inner products, then the largest
+  for (int turn = 0; turn < 2; turn++) {  // inner products, then maxima
 #pragma unroll
     for (int k = 0; k < EACH; k++) tile[group * SPAN + k * LANES + lane] = turn ? most[k] : dot[k];
     __syncthreads();

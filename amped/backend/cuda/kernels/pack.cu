@@ -1,14 +1,14 @@
-// Packs nonzeros for mttkrp.cu, which defines jobs, chunks, records and runs. Compile-time parameters: INPUTS and REAL. One
-// thread per chunk. `count_runs` first counts the runs that begin in each chunk, and the long runs; their prefix sums (`sum_counts`)
-// place the runs of each chunk.
+// Packs nonzeros into the jobs, chunks, records and runs of packed.cuh. Compile-time parameters: INPUTS and REAL. One
+// thread // per chunk. `count_runs` first counts the runs and long runs that begin in each chunk; their prefix sums
+// (`sum_counts`) // determine where each chunk's runs are stored.
 
 typedef REAL real;
 typedef unsigned int word;
 
 constexpr int STRIP = 4, AT_ONCE = 4;
-// In tiles with fp32, runs of LONG_RUN nonzeros or more are long: each sum gets a row of its own, so that an output row
-// accumulates few single-precision sums per tile. End pieces of a cut run are long from LONG_END nonzeros on, middle pieces
-// always.
+// In tiles with fp32, runs of at least LONG_RUN nonzeros are long: each sum gets a separate row, so that an output row
+// accumulates few single-precision sums per tile. End pieces of a cut run are long from LONG_END nonzeros on, middle
+// pieces // always.
 constexpr int LONG_RUN = 64, LONG_END = 16;
 constexpr int LONGEST_RUN = 512;  // nonzeros; longer runs are cut
 
@@ -22,9 +22,9 @@ struct Span {
   int tile;
 };
 struct Sorted {
-  const int* column[INPUTS + 1];  // output indices, then those of the input modes
+  const int* column[INPUTS + 1];  // output indices, then input indices
   const real* values;
-  const word* order;  // permutation into tile order; null is the identity
+  const word* order;  // permutation into tile order; null: identity
   __device__ long long at(long long x) const { return order ? order[x] : x; }
 };
 struct Layout {
@@ -36,8 +36,9 @@ struct Layout {
 struct Chunk {
   long long begin, end;
   bool carried;     // the first run began in an earlier chunk or shard, and its sum is carried
-  bool owns;        // this chunk adds the first run's entry to `runs`
-  bool cut_before, cut_after;  // the previous / next chunk has nonzeros of this one's first / last row and tile
+  bool owns;  // this chunk stores the first run's entry of `runs`
+  // The previous / next chunk has nonzeros of the same row and tile as this one's first / last.
+  bool cut_before, cut_after;
   __device__ Chunk(const Sorted& in, const Job* jobs, const Span* spans, const Layout& layout, int c) {
     const int j = c / layout.groups;
     const Span& span = spans[j];
@@ -60,9 +61,9 @@ struct Run {
   const Layout& layout;
   const Chunk& chunk;
   int row = 0, length = 0;
-  bool part, first = true;  // continues an earlier piece of its row; is the chunk's first run
+  bool part, first = true;  // continues a piece of its row; is the chunk's first run
   __device__ Run(const Layout& layout, const Chunk& chunk) : layout(layout), chunk(chunk), part(chunk.cut_before) {}
-  // Whether a nonzero of row `next` begins a new run.
+  // Returns whether a nonzero of row `next` begins a new run.
   __device__ bool ends_before(int next) const {
     return length && (next != row || (layout.tiled && length >= LONGEST_RUN));
   }
@@ -107,8 +108,8 @@ extern "C" __global__ void count_runs(Sorted in, const Job* __restrict__ jobs, c
   long_counts[c] = long_ones;
 }
 
-// Add up each row of `counts`, (rows, items), in place: a number becomes the sum of those before it and itself. A block of
-// threads takes a row, each thread a part of it.
+// In-place inclusive prefix sums of each row of `counts`, (rows, items). One thread block per row, each thread sums a
+// part.
 extern "C" __global__ void __launch_bounds__(1024) sum_counts(int* counts, long long items) {
   __shared__ int sums[1024];
   int* row = counts + blockIdx.x * items;
@@ -182,7 +183,7 @@ extern "C" __global__ void pack(Sorted in, const Job* __restrict__ jobs, const S
   for (int t = 0; t < job.chunk; t++) {
     Writer out(records + (strip + t / AT_ONCE) * unit_bytes, group % STRIP * AT_ONCE + t % AT_ONCE, layout.record);
     const long long x = chunk.begin + t;
-    // Padding: value 0 with the chunk's last indices, as other indices could fetch an infinite row and give NaN.
+    // Padding: value 0 with the chunk's last indices, because other indices could fetch an infinite row and give NaN.
     const long long at = in.at(min(x, chunk.end - 1));
     unsigned long long code = layout.grain != 0 ? (unsigned long long)-layout.low : 0;
     bool begins = false, fibre = false;

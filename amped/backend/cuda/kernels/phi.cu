@@ -1,24 +1,24 @@
-// Phi of CP-APR over packed nonzeros; packed.cu and quotients.cu come before. An MTTKRP whose values are divided by the
-// model's: each thread also holds 16 bytes of the output mode's row B (`own`) over a run, next to its sum.
+// Phi of CP-APR over packed nonzeros: an MTTKRP whose values are divided by the model's. Each thread also holds 16
+// bytes of // the output mode's row B (`own`) over a run, next to its sum.
 //
-// Compile-time parameters beside those of packed.cu:
-//   THREAD_COUNT: so many threads compute as many groups of a job at a time as they can; LOGS: `logs` instead of `phi`,
-//   which adds up value * log(model) of all nonzeros.
+// Compile-time parameters in addition to those of packed.cuh:
+//   THREAD_COUNT  threads of a block, which process as many groups of a job at a time as possible
+//   LOGS          1: `logs` instead of `phi`, which sums value * log(model) over the nonzeros
 // BATCH is 1, 2 or 4, PANELS is 1 if TILED or FIBRE, and STORED is STORED_AS_REAL.
 
 #include "packed.cuh"
 #include "quotients.cuh"
 
-constexpr int TEAM = power_from(LANES);  // threads of a group: those from LANES on hold zeros
+constexpr int TEAM = power_from(LANES);  // threads of a group; those from LANES on hold zeros
 constexpr int TOGETHER = THREADS / TEAM, ROUNDS = (GROUPS + TOGETHER - 1) / TOGETHER;
-constexpr int HELD = BATCH > TEAM ? BATCH / TEAM : 1;  // models' values that a thread holds after `fold`
+constexpr int HELD = BATCH > TEAM ? BATCH / TEAM : 1;  // models' values per thread after `fold`
 
-struct Own {  // one thread's access to rows of B
+struct Own {  // a thread's access to rows of B
   const Packed* rows;
   int lane;
   Long apart;
 
-  // The row of a run; long runs have numbers of their own.
+  // The row of a run; long runs have separate numbers.
   __device__ __forceinline__ Vector of(int run) const {
     if constexpr (TILED && SINGLE)
       if (run >= apart.first) run = apart.rows[run - apart.first];
@@ -29,7 +29,7 @@ struct Own {  // one thread's access to rows of B
   }
 };
 
-// The models' value at a nonzero, this thread's part, if rows do not fit a group's vectors: column by column.
+// This thread's part of the model's value at a nonzero, if rows exceed a group's vectors: column by column.
 __device__ __forceinline__ real wide_dot(const Rows& first, const Record& r, const Packed* own, int lane) {
   real sum = 0;
 #pragma unroll 1
@@ -48,16 +48,16 @@ __device__ __forceinline__ real wide_dot(const Rows& first, const Record& r, con
   return sum;
 }
 
-struct Sink {  // where a thread's sums go
+struct Sink {  // destination of a thread's sums
   total* out;
   double* carry;
-  bool there;  // whether it has nonzeros
-  bool live;   // and columns of its own
+  bool there;  // whether the thread has nonzeros
+  bool live;  // and columns
 };
 
-// Walk through the `count` nonzeros of a chunk: add their part of Phi to the rows of `to`, or return that of the
-// log-likelihood. `start`: as in mttkrp.cu. All threads of a warp walk through chunks of equal length.
-// `first` and `own` are at the thread's vector of a row's first columns, `rows` at that of its panel.
+// Walks through the `count` nonzeros of a chunk: adds their part of Phi to the rows of `to`, or returns their part of
+// the // log-likelihood. `start` as in mttkrp.cu. All threads of a warp walk through chunks of equal length. `first`
+// and `own` are at the // thread's vector of a row's first columns, `rows` at the vector of its panel.
 __device__ __forceinline__ double walk(const Rows& rows, const Rows& first, const Own& own, const char* unit, int chunk,
                                        int count, const int* __restrict__ runs, int start, real floor, const Sink& to) {
   const int* run = runs + (start >> 1);
@@ -99,7 +99,7 @@ __device__ __forceinline__ double walk(const Rows& rows, const Rows& first, cons
       Vector product[BATCH];
       real model[BATCH];
       multiply<FIBRE>(rows, r, product);
-      int begun = 0;  // runs, in this batch: sums follow only when all of its values are known
+      int begun = 0;  // runs begun in this batch; sums follow once all its values are known
 #pragma unroll
       for (int u = 0; u < BATCH; u++) {
         const bool begins = bits<RUN_AT, 1>(r[u]);
@@ -120,7 +120,7 @@ __device__ __forceinline__ double walk(const Rows& rows, const Rows& first, cons
       }
       fold<BATCH, TEAM>(model, own.lane);
 #pragma unroll
-      for (int h = 0; h < HELD; h++) model[h] = model[h] < floor ? floor : model[h];  // NaN stays
+      for (int h = 0; h < HELD; h++) model[h] = model[h] < floor ? floor : model[h];  // NaN propagates
 #if LOGS
 #pragma unroll
       for (int h = 0; h < HELD; h++) {
@@ -153,7 +153,7 @@ __device__ __forceinline__ double walk(const Rows& rows, const Rows& first, cons
   return to.there ? logs : 0;  // lanes without columns have sums of `fold`, too
 }
 
-struct Where {  // of the nonzeros, and of rows of B
+struct Where {  // nonzeros, and rows of B
   const Job* jobs;
   const int* first_job;
   const char* records;
@@ -170,7 +170,7 @@ __device__ __forceinline__ double compute(const Inputs& in, const Where& from, c
   const int column = PANELS > 1 ? min(panel * LANES + vector, WIDTH - 1) : vector;
   int group = round * TOGETHER + threadIdx.x / TEAM;
   const bool there = (ROUNDS * TOGETHER == GROUPS || group < GROUPS) && from.starts[j * GROUPS + group] >= 0;
-  if (!there) group = 0;  // of which there are nonzeros: all threads of a warp take part in its shuffles
+  if (!there) group = 0;  // a group with nonzeros, because all threads of a warp take part in its shuffles
   const long long c = j * GROUPS + group;
   Rows rows, first;
   int at = vector;
@@ -196,7 +196,7 @@ __device__ __forceinline__ double compute(const Inputs& in, const Where& from, c
 #define KERNEL phi
 #endif
 
-// `phi` adds to `out` and `carry` as `mttkrp` does. `logs` stores a sum for each block of threads in `carry`.
+// `phi` adds to `out` and `carry` like `mttkrp`. `logs` stores one sum per thread block in `carry`.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 KERNEL(const __grid_constant__ Inputs in, const Job* __restrict__ jobs, const int* __restrict__ first_job,
        const char* __restrict__ records, const int* __restrict__ starts, const int* __restrict__ runs, total* __restrict__ out,

@@ -1,8 +1,8 @@
-// What Phi needs beside the kernels of combine.cu, which comes before, compiled with SKIPS.
+// Auxiliary kernels of Phi, compiled together with combine.cuh with SKIPS.
 
 #include "combine.cuh"
 
-// Set so many pairs of doubles to 0.
+// Sets pairs of doubles to 0.
 extern "C" __global__ void clear(double2* __restrict__ out, long long vectors, const int* skip) {
   SKIP;
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -15,7 +15,7 @@ extern "C" __global__ void copy(const double* __restrict__ from, double* __restr
   if (i < count) to[i] = from[i];
 }
 
-// Add up the blocks' sums, by one block of threads in the same order every time, and add that to `sum`.
+// Adds the blocks' sums, always in the same order, in one thread block, to `sum`.
 extern "C" __global__ void __launch_bounds__(512) sum_logs(const double* __restrict__ parts, long long items, double* sum) {
   __shared__ double sums[512];
   double x = 0;

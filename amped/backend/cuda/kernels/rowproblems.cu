@@ -1,29 +1,32 @@
-// Passes over the nonzeros of rows that PDNR and PQNR solve in step; rowsteps.cu decides where the rows go. The nonzeros are
-// packed ones of a single tile, in the order of their rows: see packed.cu, which comes before.
+// Passes over the nonzeros of rows that PDNR and PQNR solve together; rowsteps.cu computes the steps. The nonzeros are
+// packed // (packed.cuh), in a single tile, sorted by row.
 //
-// Compile-time parameters beside those of packed.cu:
+// Compile-time parameters in addition to those of packed.cuh:
 //   RANK    columns
-//   NEWTON  1: second derivatives are added up too
-//   MAPS    if defined: sums are those of any loss, and map_weight, map_curve and map_value come before, functions of an
-//           element and the model's value: see code/rows.py. Otherwise they are those of PDNR and PQNR.
+//   NEWTON  1: second derivatives are summed, too
+//   MAPS    if defined, sums are those of any loss, with the functions map_weight, map_curve and map_value of an
+// element //           and the model's value, which precede this text: see code/rows.py. Otherwise they are those of
+// PDNR and PQNR.
 //
-// A task is a part of one row's nonzeros, for one block of threads, which takes TILE of them at a time: their rows of Pi, in
-// double precision, are in shared memory. Parts of rows are summed in the order of their nonzeros: results are repeatable.
+// A task is a part of one row's nonzeros, for one thread block, which processes TILE nonzeros at a time: their rows of
+// Pi, in // double precision, are in shared memory. Parts of rows are summed in the order of their nonzeros: results
+// are repeatable.
 
 #include "packed.cuh"
 
 constexpr int TEAM = 128;                        // threads of a block
 constexpr int TILE = RANK <= 256 ? 32 : 16;      // nonzeros
-constexpr int SHARING = TEAM / TILE;             // threads for the model's value at a nonzero
-constexpr int EDGE = RANK <= 24 ? 2 : 4;         // a thread adds up EDGE x EDGE second derivatives
+constexpr int SHARING = TEAM / TILE;  // threads that compute the model's value at a nonzero
+constexpr int EDGE = RANK <= 24 ? 2 : 4;  // a thread sums EDGE x EDGE second derivatives
 constexpr int SIDE = (RANK + EDGE - 1) / EDGE, SPAN = SIDE * EDGE, PITCH = SPAN | 1;
-constexpr int PAIRS = SIDE * (SIDE + 1) / 2;     // of such squares: those up to the diagonal
-constexpr int MOST_PARTS = 8;                    // of a tile, which different threads add up
-__device__ constexpr int parts_of(int jobs) { return TEAM / jobs < 1 ? 1 : TEAM / jobs < MOST_PARTS ? TEAM / jobs : MOST_PARTS; }
+constexpr int PAIRS = SIDE * (SIDE + 1) / 2;  // such squares on and below the diagonal
+constexpr int MOST_PARTS = 8;  // most parts of a tile that different threads sum
+__device__ constexpr int parts_of(int jobs) { return TEAM / jobs < 1 ? 1 : TEAM / jobs < MOST_PARTS ? TEAM / jobs
+                                                                                                    : MOST_PARTS; }
 constexpr int HESSIAN_PARTS = parts_of(PAIRS), PHI_PARTS = parts_of(RANK), EACH = (RANK + TEAM - 1) / TEAM;
-constexpr int LACK = RANK + NEWTON * RANK * RANK, SUMS = LACK + 2;  // numbers of a row: Phi, its derivatives, LACK, counts
-constexpr int LENGTHS = 11, MINE = (LENGTHS + SHARING - 1) / SHARING;  // of steps: 1, 1/2, 1/4, ...
-constexpr int ACTIVE = 0;                        // a row's status, as in rowsteps.cu
+constexpr int LACK = RANK + NEWTON * RANK * RANK, SUMS = LACK + 2;  // numbers of a row: Phi, derivatives, LACK, counts
+constexpr int LENGTHS = 11, MINE = (LENGTHS + SHARING - 1) / SHARING;  // step lengths 1, 1/2, 1/4, ...
+constexpr int ACTIVE = 0;  // status of a row, as in rowsteps.cu
 constexpr unsigned ALL = ~0u;
 
 #ifndef MAPS
@@ -38,13 +41,13 @@ struct Nonzeros {
   const char* records;
 };
 struct Tasks {
-  const int* row;    // of each task: its place among a batch's rows, and `first`
-  const int* begin;  // the first nonzero
+  const int* row;  // position of each task's row in a batch, and in `first`
+  const int* begin;  // first nonzero
   const int* end;
   int first;
 };
 
-struct Room {  // of a block of threads
+struct Room {  // shared memory of a thread block
   double *pi, *vector, *second, *value, *weight, *curve;
   int* index;
   __device__ Room() {
@@ -84,7 +87,7 @@ __device__ __forceinline__ void store_indices(const Record& r, int* to) {
   }
 }
 
-// Write the rows of Pi, and the values, of `count` nonzeros; values of others are zero, and their rows hold anything.
+// Loads the rows of Pi, and the values, of `count` nonzeros; other values are zero, and their rows undefined.
 __device__ __forceinline__ void fill(const Inputs& in, const Nonzeros& of, int begin, int count, const Room& room) {
   __syncthreads();
   if (threadIdx.x < TILE) {
@@ -108,7 +111,7 @@ __device__ __forceinline__ void fill(const Inputs& in, const Nonzeros& of, int b
   __syncthreads();
 }
 
-// The product of a row of Pi with a vector, to each thread of those that share the nonzero.
+// The product of a row of Pi with a vector, for all threads that share the nonzero.
 __device__ __forceinline__ double dot(const double* pi, const double* vector) {
   double sum = 0;
   for (int r = threadIdx.x % SHARING; r < RANK; r += SHARING) sum += pi[threadIdx.x / SHARING * PITCH + r] * vector[r];
@@ -117,8 +120,9 @@ __device__ __forceinline__ double dot(const double* pi, const double* vector) {
   return sum;
 }
 
-// Set a task's part: Phi at `b`, second derivatives up to the diagonal, how far models are below the floor (or the loss), and counts. A
-// block computes TEAM squares of second derivatives: blockIdx.y says which, and those of 0 the other sums.
+// Computes a task's part of Phi at `b`, second derivatives up to the diagonal, the distance of models below the floor
+// (or the // loss), and counts. A block computes TEAM squares of second derivatives, number blockIdx.y; number 0 also
+// the other sums.
 extern "C" __global__ void __launch_bounds__(TEAM)
 add_sums(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks tasks, const int* __restrict__ status,
          const double* __restrict__ b, double* __restrict__ parts, double floor) {
@@ -197,8 +201,9 @@ add_sums(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks tasks
 }
 
 #ifndef MAPS
-// Set a task's part of how the objective changes from `b` to each length of `step`, but for the sum of the step: infinity if
-// a nonzero's model that is above the floor comes below it. Below the floor the logarithm goes on as a straight line.
+// Computes a task's part of the change of the objective from `b` for each length of `step`, except the sum of the step:
+// infinity if // the model falls below the floor at a nonzero where it was above. Below the floor the logarithm is
+// continued linearly.
 extern "C" __global__ void __launch_bounds__(TEAM)
 add_changes(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks tasks, const int* __restrict__ status,
             const double* __restrict__ b, const double* __restrict__ step, double* __restrict__ parts, double floor) {
@@ -242,8 +247,8 @@ add_changes(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks ta
   }
 }
 
-// Add up the parts of `count` rows, `width` numbers each; tasks of a row are from first[row] to first[row + 1]. Without
-// `places` row k is the k-th of the state, and its sums take the place of its first part.
+// Adds the parts of `count` rows, `width` numbers each; the tasks of row k are first[k] to first[k + 1]. Without
+// `places`, row k // is row k of the state, and its sums replace its first part.
 extern "C" __global__ void gather(const double* parts, const int* __restrict__ first, int first_task, int count, int width,
                                   const int* __restrict__ places, const int* __restrict__ status, double* sums) {
   const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -256,7 +261,7 @@ extern "C" __global__ void gather(const double* parts, const int* __restrict__ f
   else sums[(long long)begin * width + column] = sum;
 }
 #else
-// Set the rows of a batch, `b`, to those of `own` that `names` names, and their status.
+// Sets the rows of a batch, `b`, to the rows `names` of `own`, and their status.
 extern "C" __global__ void take_rows(const int* __restrict__ names, const real* __restrict__ own, int count, double* b, int* status) {
   const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   const long long row = at / RANK;
@@ -265,7 +270,7 @@ extern "C" __global__ void take_rows(const int* __restrict__ names, const real* 
   if (at % RANK == 0) status[row] = ACTIVE;
 }
 
-// Add the parts of a batch's rows to the rows of `out` that `names` names: gradient, all second derivatives, and the loss.
+// Adds the parts of a batch's rows to the rows `names` of `out`: gradient, all second derivatives, and the loss.
 extern "C" __global__ void add_systems(const double* parts, const int* __restrict__ first, int first_task, int count,
                                        const int* __restrict__ names, double* out) {
   constexpr int OUT = LACK + 1;
@@ -279,7 +284,7 @@ extern "C" __global__ void add_systems(const double* parts, const int* __restric
 }
 #endif
 
-// Note where the nonzeros of each row begin, in `begins`, by the row; others stay as they are. A thread takes a chunk.
+// Writes the first nonzero of each row to `begins`; other entries are unchanged. One thread per chunk.
 extern "C" __global__ void find_rows(const Nonzeros of, const int* __restrict__ starts, const int* __restrict__ runs, int chunks,
                                      int nonzeros, int* __restrict__ begins) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x;

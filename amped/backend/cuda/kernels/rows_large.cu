@@ -1,4 +1,4 @@
-// Rows of factor matrices of many columns, once a matrix product has solved them: rounded and stored, and what is added up.
+// Rows of factor matrices of large rank, after a matrix product has solved them: rounded and stored, and their sums.
 //
 //   REAL  type of the factor matrix
 
@@ -6,8 +6,9 @@
 
 constexpr int THREADS = 256, COLUMNS = 32, TOGETHER = THREADS / COLUMNS;  // rows at once
 
-// Stores `solved`, and leaves what was stored there, and zeros in its last rows, up to `all`. Per thread block, `lines` gets the
-// inner products of columns with those of `source`, where these are wanted, and the largest magnitudes before rounding.
+// Stores `solved`, leaves the stored numbers in it, and sets its last rows, up to `all`, to zero. Per thread block,
+// `lines` gets // the inner products of columns with those of `source`, if needed, and the column maxima before
+// rounding.
 extern "C" __global__ void __launch_bounds__(THREADS)
 store(const double* __restrict__ source, long long source_stride, double* __restrict__ solved, REAL* __restrict__ target,
       long long target_stride, long long rows, long long all, int rank, int with_dots, double* __restrict__ lines) {

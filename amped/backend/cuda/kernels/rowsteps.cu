@@ -1,28 +1,29 @@
-// Where rows go that PDNR and PQNR solve in step, from the sums of rowproblems.cu. newton.py and quasi_newton.py of the CPU say
-// what is computed, and why; here a block of threads takes a row.
+// Steps of rows that PDNR and PQNR solve together, from the sums of rowproblems.cu. See newton.py and quasi_newton.py
+// of the CPU // for the algorithms; here a thread block computes a row.
 //
 //   RANK    columns
 //   REAL    type of factor matrices
 //   NEWTON  1: PDNR; 0: PQNR
-//   TEAM    threads of a block, in whole warps: few where rows are short, as they wait for each other often
+//   TEAM    threads of a block, in whole warps: few for short rows, because they often wait for each other
 //
 // Pass 0 raises rows whose model is below the floor; each later pass is an inner iteration.
 
 constexpr int WARPS = TEAM / 32;
 constexpr int LACK = RANK + NEWTON * RANK * RANK, SUMS = LACK + 2, LENGTHS = 11;  // as in rowproblems.cu
-constexpr int DAMPING = 0, DOWNHILL = 1, PREDICTED = 2, COUNT = 3, FACTS = 4;     // of a row
-constexpr int PAIRS = 3, OLD = 2 * PAIRS, LAST = OLD + 1;  // vectors of PQNR: steps, turns of the gradient, the point before
+constexpr int DAMPING = 0, DOWNHILL = 1, PREDICTED = 2, COUNT = 3, FACTS = 4;  // numbers of a row
+// Vectors of PQNR: steps, differences of gradients, the previous point.
+constexpr int PAIRS = 3, OLD = 2 * PAIRS, LAST = OLD + 1;
 constexpr int VECTORS = NEWTON ? 0 : LAST + 1;
-constexpr int ACTIVE = 0, FRESH = 1, DONE = 2;  // status; FRESH: the sums are those of where the row is
+constexpr int ACTIVE = 0, FRESH = 1, DONE = 2;  // status; FRESH: the sums belong to the current point
 constexpr int KKT = 0, ITERATIONS = 1, FAILED = 2;
-constexpr int OUT = 0, FREE = 1, FIXED = 2;     // a component: held at zero, to be solved for, or its step is known
+constexpr int OUT = 0, FREE = 1, FIXED = 2;  // component: set to zero, solved for, or with a known step
 constexpr double FIRST_DAMPING = 1e-5, MORE = 3.5, LESS = 2.0 / 7, POOR = 0.25, GOOD = 0.75;
 constexpr double NEAR = 1e-3, ARMIJO = 1e-4, RAISED = 0.01, LEAST_PIVOT = 1e-14, LEAST_CURVED = 1e-12;
 constexpr unsigned ALL = ~0u;
 
-struct State {  // of a batch's rows
+struct State {  // rows of a batch
   int* status;
-  double *b, *step, *facts, *vectors;  // RANK, RANK, FACTS, VECTORS * RANK numbers a row
+  double *b, *step, *facts, *vectors;  // RANK, RANK, FACTS, VECTORS * RANK numbers per row
 };
 
 __device__ double sum_of_warp(double x) {
@@ -31,7 +32,7 @@ __device__ double sum_of_warp(double x) {
   return x;
 }
 
-__device__ double sum_of_block(double x) {  // to each thread
+__device__ double sum_of_block(double x) {  // for each thread
   __shared__ double sums[WARPS];
   x = sum_of_warp(x);
   __syncthreads();
@@ -42,7 +43,7 @@ __device__ double sum_of_block(double x) {  // to each thread
   return x;
 }
 
-__device__ double larger(double a, double b) { return a > b || isnan(a) ? a : b; }  // NaN wins
+__device__ double larger(double a, double b) { return a > b || isnan(a) ? a : b; }  // NaN propagates
 
 __device__ double largest_of_block(double x) {
   __shared__ double found[WARPS];
@@ -56,17 +57,19 @@ __device__ double largest_of_block(double x) {
   return x;
 }
 
-__device__ void note_largest(double* seen, double x) {  // bits of numbers that are not negative are in their order; NaN is last
+// Non-negative numbers compare like their bits; NaN is the largest.
+__device__ void note_largest(double* seen, double x) {
   atomicMax((unsigned long long*)(seen + KKT), (unsigned long long)__double_as_longlong(x) & ~(1ull << 63));
 }
 
 #define EACH(r) for (int r = threadIdx.x; r < RANK; r += TEAM)
 
-// Begin with rows: `rows` names those of `own`, (rows, stride), of a batch; without `own` the state has them.
+// Initialises the rows `names` of `own`, (rows, stride), of a batch; without `own` the rows are in the state.
 extern "C" __global__ void __launch_bounds__(TEAM)
 begin_rows(const State state, const int* __restrict__ rows, const REAL* __restrict__ own, long long stride) {
   const long long row = blockIdx.x;
-  if (own) EACH(r) state.b[row * RANK + r] = (double)own[rows[row] * stride + r];
+  if (own)
+    EACH (r) state.b[row * RANK + r] = (double)own[rows[row] * stride + r];
   if (threadIdx.x == 0) {
     state.status[row] = ACTIVE;
     state.facts[row * FACTS + DAMPING] = FIRST_DAMPING;
@@ -76,14 +79,14 @@ begin_rows(const State state, const int* __restrict__ rows, const REAL* __restri
 
 extern "C" __global__ void __launch_bounds__(TEAM)
 end_rows(const State state, const int* __restrict__ rows, REAL* __restrict__ own, long long stride) {
-  EACH(r) own[rows[blockIdx.x] * stride + r] = (REAL)state.b[(long long)blockIdx.x * RANK + r];
+  EACH (r) own[rows[blockIdx.x] * stride + r] = (REAL)state.b[(long long)blockIdx.x * RANK + r];
 }
 
-// Set rows without nonzeros to zero.
+// Sets rows without nonzeros to zero.
 extern "C" __global__ void __launch_bounds__(TEAM)
 clear_rows(const int* __restrict__ rows, REAL* __restrict__ own, long long stride, double* seen) {
   double violation = 0;
-  EACH(r) {
+  EACH (r) {
     REAL& b = own[rows[blockIdx.x] * stride + r];
     violation = larger(b < 1 ? (double)b : 1.0, violation);
     b = 0;
@@ -110,11 +113,11 @@ struct Row {  // shared memory of a block, for its row
 #if NEWTON
 __device__ double entry(const double* hessian, int i, int k) { return i < k ? hessian[k * RANK + i] : hessian[i * RANK + k]; }
 
-// List the components to be solved for; return how many.
+// Lists the components to be solved for; returns their number.
 __device__ int list_free(const Row& row) {
   __syncthreads();
   int count = 0;
-  EACH(r) {
+  EACH (r) {
     int before = 0;
     for (int k = 0; k < r; k++) before += row.kind[k] == FREE;
     if (row.kind[r] == FREE) row.live[before] = r;
@@ -123,7 +126,7 @@ __device__ int list_free(const Row& row) {
   return (int)sum_of_block(count);
 }
 
-// Solve with the damped Hessian of the first `n` live components: Cholesky's factor in `lower`, the solution in `right`.
+// Solves with the damped Hessian of the first `n` live components: Cholesky factor in `lower`, solution in `right`.
 __device__ void solve(const Row& row, const double* hessian, int n, double damping) {
   double* lower = row.lower;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -165,7 +168,7 @@ __device__ void solve(const Row& row, const double* hessian, int n, double dampi
   __syncthreads();
 }
 
-// Set the step to the damped Newton step within the bounds; return the change that the quadratic model predicts.
+// Sets the step to the damped Newton step within the bounds; returns the change predicted by the quadratic model.
 __device__ double direct(const Row& row, const double* hessian, double damping) {
   for (int n = list_free(row); n; n = list_free(row)) {
     solve(row, hessian, n, damping);
@@ -181,7 +184,7 @@ __device__ double direct(const Row& row, const double* hessian, double damping) 
   }
   __syncthreads();
   double predicted = 0;
-  EACH(r) predicted += row.step[r] * (1 - row.phi[r]);
+  EACH (r) predicted += row.step[r] * (1 - row.phi[r]);
   for (int i = threadIdx.x / 32; i < RANK; i += WARPS)
     for (int k = threadIdx.x % 32; k <= i; k += 32)
       predicted += row.step[i] * hessian[i * RANK + k] * row.step[k] * (i == k ? 0.5 : 1);
@@ -190,11 +193,12 @@ __device__ double direct(const Row& row, const double* hessian, double damping) 
 #else
 __device__ double dot_free(const Row& row, const double* a, const double* b) {
   double sum = 0;
-  EACH(r) if (row.kind[r] == FREE) sum += a[r] * b[r];
+  EACH (r)
+    if (row.kind[r] == FREE) sum += a[r] * b[r];
   return sum_of_block(sum);
 }
 
-// Multiply the step's free components by the inverse Hessian that the last pairs tell of, in two loops over them.
+// Multiplies the step's free components by the L-BFGS approximation of the inverse Hessian (two-loop recursion).
 __device__ void multiply(const Row& row, const double* vectors, int count) {
   const int used = min(count, PAIRS);
   double scale = 0, curved[PAIRS], share[PAIRS] = {};
@@ -209,23 +213,23 @@ __device__ void multiply(const Row& row, const double* vectors, int count) {
     if (scale == 0) scale = both / length;
     curved[n] = both;
     share[n] = dot_free(row, step, row.step) / both;
-    EACH(r) row.step[r] -= share[n] * turn[r];
+    EACH (r) row.step[r] -= share[n] * turn[r];
   }
-  EACH(r) row.step[r] *= scale > 0 ? scale : 1;
+  EACH (r) row.step[r] *= scale > 0 ? scale : 1;
 #pragma unroll
   for (int n = PAIRS - 1; n >= 0; n--) {
     if (curved[n] == 0) continue;
     const int k = (count - 1 - n) % PAIRS;
     const double *step = vectors + k * RANK, *turn = vectors + (PAIRS + k) * RANK;
     const double part = share[n] - dot_free(row, turn, row.step) / curved[n];
-    EACH(r) row.step[r] += part * step[r];
+    EACH (r) row.step[r] += part * step[r];
   }
 }
 
-// Set the step to the quasi-Newton step within the bounds, and note the point; the first step is a multiplicative one.
+// Sets the step to the quasi-Newton step within the bounds, and stores the point; the first step is multiplicative.
 __device__ void direct(const Row& row, double* vectors, double* facts, int iteration) {
   int count = (int)facts[COUNT];
-  EACH(r) {
+  EACH (r) {
     if (iteration > 0) {
       vectors[count % PAIRS * RANK + r] = row.b[r] - vectors[OLD * RANK + r];
       vectors[(PAIRS + count % PAIRS) * RANK + r] = vectors[LAST * RANK + r] - row.phi[r];
@@ -239,10 +243,10 @@ __device__ void direct(const Row& row, double* vectors, double* facts, int itera
   count++;
   if (threadIdx.x == 0) facts[COUNT] = count;
   for (bool again = true; again;) {
-    EACH(r) row.step[r] = row.phi[r] - 1;
+    EACH (r) row.step[r] = row.phi[r] - 1;
     multiply(row, vectors, count);
     bool out = false;
-    EACH(r) {
+    EACH (r) {
       if (row.kind[r] == FREE && !(row.b[r] + row.step[r] >= 0)) {
         row.kind[r] = FIXED;
         out = true;
@@ -254,8 +258,8 @@ __device__ void direct(const Row& row, double* vectors, double* facts, int itera
 }
 #endif
 
-// Decide where each row goes in pass `number`. The sums of row k are number (slots ? slots[k] - first_slot : k). `reuses`:
-// sums stay where a row stays.
+// Computes the step of each row in pass `number`. The sums of row k are number (slots ? slots[k] - first_slot : k).
+// `reuses`: // sums remain valid while a row stays in place.
 extern "C" __global__ void __launch_bounds__(TEAM)
 step(const State state, const double* __restrict__ all_sums, const int* __restrict__ slots, int first_slot, int number,
      int reuses, double tolerance, double* seen) {
@@ -264,7 +268,7 @@ step(const State state, const double* __restrict__ all_sums, const int* __restri
   const double* sums = all_sums + (slots ? slots[k] - first_slot : k) * (long long)SUMS;
   double *b = state.b + k * RANK, *facts = state.facts + k * FACTS, violation = 0, length = 0;
   const Row row;
-  EACH(r) {
+  EACH (r) {
     row.b[r] = b[r];
     row.phi[r] = sums[r];
     const double move = fmin(b[r], 1 - sums[r]);
@@ -273,9 +277,9 @@ step(const State state, const double* __restrict__ all_sums, const int* __restri
   }
   violation = largest_of_block(violation);
   const double near = fmin(NEAR, sqrt(sum_of_block(length)));
-  if (number == 0) {  // a Newton step from below the floor no more than doubles the model
+  if (number == 0) {  // a Newton step from below the floor at most doubles the model
     const bool raises = sums[LACK] < 0;
-    EACH(r) state.step[k * RANK + r] = raises ? RAISED * sums[LACK + 1] / RANK : 0;
+    EACH (r) state.step[k * RANK + r] = raises ? RAISED * sums[LACK + 1] / RANK : 0;
     if (threadIdx.x == 0) {
       note_largest(seen, violation);
       facts[DOWNHILL] = raises ? -1 : 1;
@@ -287,9 +291,10 @@ step(const State state, const double* __restrict__ all_sums, const int* __restri
     if (threadIdx.x == 0) state.status[k] = DONE;
     return;
   }
-  EACH(r) {
+  EACH (r) {
     row.step[r] = -row.b[r];
-    row.kind[r] = row.b[r] > near || row.phi[r] > 1 ? FREE : row.b[r] > 0 || !NEWTON ? FIXED : OUT;
+    row.kind[r] = row.b[r] > near || row.phi[r] > 1 ? FREE : row.b[r] > 0 || !NEWTON ? FIXED
+                                                                                     : OUT;
   }
   __syncthreads();
 #if NEWTON
@@ -299,7 +304,7 @@ step(const State state, const double* __restrict__ all_sums, const int* __restri
   direct(row, state.vectors + k * VECTORS * RANK, facts, number - 1);
 #endif
   double downhill = 0;
-  EACH(r) {
+  EACH (r) {
     downhill += (1 - row.phi[r]) * row.step[r];
     state.step[k * RANK + r] = row.step[r];
   }
@@ -312,8 +317,8 @@ step(const State state, const double* __restrict__ all_sums, const int* __restri
   }
 }
 
-// Make the step of pass `number`, of the length that decreases the objective enough; without one a multiplicative step, which
-// never ascends. A warp takes a row.
+// Takes the step of pass `number`, of the first length with sufficient decrease; if there is none, a multiplicative
+// step, which // never ascends. One warp per row.
 extern "C" __global__ void __launch_bounds__(TEAM)
 advance(const State state, const double* __restrict__ all_sums, const double* __restrict__ all_changes,
         const int* __restrict__ slots, int first_slot, int count, int number, int reuses, double* seen) {

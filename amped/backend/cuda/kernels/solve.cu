@@ -1,11 +1,11 @@
-// Least-squares update of CP-ALS, one pass over MTTKRP rows: solve and store factor rows, and accumulate the Gram matrix,
-// inner products and column maxima.
+// Least-squares update of CP-ALS, one pass over MTTKRP rows: solve and store factor rows, and accumulate the Gram
+// matrix, // inner products and column maxima.
 //
-//   RANK  columns, or, of several runs (batch_index.cu), the most of one
+//   RANK  columns; for a batch of runs (batch_index.cuh), the largest number
 //   REAL  type of the factor matrix
 //
-// A thread block loops over tiles of ROWS rows. Matrix products use tensor cores (fp64, from compute capability 8.0 on), an
-// 8 x 8 result per warp at a time; the rest is done column by column.
+// A thread block loops over tiles of ROWS rows. Matrix products use tensor cores (fp64, from compute capability 8.0
+// on), an // 8 x 8 result per warp at a time; the rest is done column by column.
 
 #include "batch_index.cuh"
 #include "state.cuh"
@@ -25,8 +25,8 @@ __device__ void multiply_add(double (&result)[2], double left, double right) {
       : "+d"(result[0]), "+d"(result[1]) : "d"(left), "d"(right));
 }
 
-// Writes source @ inverse, rounded, to `target`. Per thread block, `parts` gets the Gram matrix of the stored rows, their
-// columns' inner products with those of `source`, and the column maxima (magnitudes before rounding).
+// Writes source @ inverse, rounded, to `target`. Per thread block, `parts` gets the Gram matrix of the stored rows,
+// their // columns' inner products with those of `source`, and the column maxima (magnitudes before rounding).
 extern "C" __global__ void __launch_bounds__(THREADS)
 solve(Runs runs, int again, const double* __restrict__ source, long long source_stride, const double* __restrict__ inverse,
       REAL* __restrict__ target, long long target_stride, long long rows, double* __restrict__ parts) {
@@ -104,8 +104,8 @@ solve(Runs runs, int again, const double* __restrict__ source, long long source_
   part[(RANK + 1) * RANK + column] = most;
 }
 
-// Adds the blocks' partial results to the totals, in block order: bitwise repeatable. Those of a run are `apart` numbers from
-// those of the one before.
+// Adds the blocks' partial results to the totals, in block order: bitwise repeatable. The results of a run are `apart`
+// numbers // after those of the previous run.
 extern "C" __global__ void __launch_bounds__(THREADS)
 add_parts(Runs runs, int again, const double* __restrict__ parts, int blocks, double* __restrict__ gram, double* __restrict__ dots,
           double* __restrict__ largest, long long apart) {  // `dots` may be null

@@ -1,30 +1,30 @@
-// A sparse tensor times a matrix in one mode, fibre by fibre; see amped/backend/ops/ttm.py.
+// A sparse tensor times a matrix in one mode, fibre by fibre (SpTTM); see amped/backend/ops/ttm.py.
 //
-// Nonzeros are in the order of their fibres. The highest bit of an index says that its fibre ends with this nonzero, so
-// that nobody reads where fibres begin. Chunks of nonzeros are cut between fibres, or within long ones; see
-// amped/backend/fibres.py. A group of threads adds up a chunk, each thread a vector of the rows: the sum of a fibre stays
-// in registers and is stored once. What a chunk has of a fibre that goes on is carried, and `settle` adds it up.
+// Nonzeros are sorted by fibre. The highest bit of an index marks the last nonzero of a fibre, so that starts of fibres
+// need not // be read. Chunks of nonzeros are cut between fibres, or within long ones; see amped/backend/fibres.py. A
+// group of threads sums // a chunk, each thread one vector of the rows: the sum of a fibre stays in registers and is
+// stored once. The chunk's part of a // fibre that continues is carried, and `settle` adds it up.
 //
 //   REAL     type of values, matrix and result
-//   WIDTH    numbers of a value: 1, or those of the dense modes of a semi-sparse tensor
-//   VECTORS  vectors of 16 bytes of a row of the matrix
-//   LANES    threads of a group; wider rows take several groups, which are blockIdx.y apart
-//   GROUPS   of a block
+//   WIDTH    numbers per value: 1, or those of the dense modes of a semi-sparse tensor
+//   VECTORS  vectors of 16 bytes per row of the matrix
+//   LANES    threads of a group; wider rows take several groups, numbered by blockIdx.y
+//   GROUPS   groups of a thread block
 //   AHEAD    nonzeros whose rows are loaded together, a multiple of 4
 
 typedef REAL real;
 typedef long long count;
 
-constexpr int NUMBERS = 16 / sizeof(real);  // of a vector
+constexpr int NUMBERS = 16 / sizeof(real);  // numbers of a vector
 constexpr int COLUMNS = WIDTH * VECTORS;  // vectors of a row of the result
 constexpr unsigned INDEX = 0x7fffffff;
 
 struct __align__(16) vector { real x[NUMBERS]; };
 struct __align__(16) four { unsigned x[4]; };
-struct __align__(16) chunk { int begin, end, fibre, slot; };  // nonzeros; fibre of the first; where it carries to, or -1
-struct __align__(16) item { int begin, end, fibre, slot; };  // slots to add up; the fibre that gets the sum, or -1: a slot
+struct __align__(16) chunk { int begin, end, fibre, slot; };  // nonzeros; fibre of the first; slot of the carry, or -1
+struct __align__(16) item { int begin, end, fibre, slot; };  // slots to add; fibre of the sum, or -1 and a slot
 
-// Nonzeros are read once: past the caches, which hold rows of the matrix.
+// Nonzeros are read once, so they bypass the caches, which hold rows of the matrix.
 template <typename Bits>
 __device__ Bits streamed(const void* from) {
   const float4 bits = __ldcs((const float4*)from);
@@ -38,7 +38,7 @@ __device__ vector row_of(const real* from) {
 
 __device__ void store(real* to, const vector& from) { __stcs((float4*)to, reinterpret_cast<const float4&>(from)); }
 
-// Read nonzeros from a multiple of four on.
+// Loads nonzeros from a multiple of four on.
 __device__ void read(const unsigned* indices, const real* values, count begin, unsigned (&index)[AHEAD], real (&value)[AHEAD]) {
 #pragma unroll
   for (int j = 0; j < AHEAD; j += 4) {
@@ -100,7 +100,7 @@ ttm(const unsigned* __restrict__ indices, const real* __restrict__ values, const
   for (int i = 0; i < NUMBERS; i++) carries[((count)mine.slot * COLUMNS + column) * NUMBERS + i] = sum.x[i];
 }
 
-// Add up runs of carries: to the fibre's row, or to another carry.
+// Adds runs of carries to the fibre's row, or to another carry.
 extern "C" __global__ void settle(const item* __restrict__ items, int items_there, double* carries, real* out) {
   constexpr int WHOLE = COLUMNS * NUMBERS;
   const count me = blockIdx.x * (count)blockDim.x + threadIdx.x, number = me / WHOLE, column = me % WHOLE;

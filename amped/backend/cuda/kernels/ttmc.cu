@@ -1,12 +1,13 @@
-// TTMc over nonzeros in coordinate form, sorted by output row and then by their input indices: see backend/ttmc.py.
+// TTMc over nonzeros in coordinate format, sorted by output row and then by input indices: see backend/ops/ttmc.py.
 //
-// A group of LANES threads walks a chunk of nonzeros. Each thread holds a part of a row of the result in registers: BS of
-// the columns of the input mode before the last (b), V of the last one's (c), and WS of the Kronecker product of all modes
-// before (w). Nonzeros of a fibre are summed as rows of c; the sum times the fibre's row of b goes into a slice's sum,
-// and that times w into the row. Threads of a group need nothing of each other: a group may lie in two warps.
+// A group of LANES threads walks through a chunk of nonzeros. Each thread holds a part of a row of the result in
+// registers: BS of // the columns of the second to last input mode (b), V of the last one (c), and WS of the Kronecker
+// product of all earlier modes // (w). Nonzeros of a fibre are summed as rows of c; the sum times the fibre's row of b
+// is added to a slice's sum, and that times // w to the row. Threads of a group do not communicate: a group may lie in
+// two warps.
 //
-// Compile-time parameters, beside those of ttmc_rows.cu: BS, LANES_B (threads along b), LANES_C (along c), WS, PANELS_B,
-// PANELS_C, PANELS_W (thread blocks that share the columns), THREADS, BLOCKS.
+// Compile-time parameters in addition to those of ttmc_rows.cuh: BS, LANES_B (threads along b), LANES_C (along c), WS,
+// PANELS_B, // PANELS_C, PANELS_W (thread blocks that share the columns), THREADS, BLOCKS.
 
 #include "ttmc_rows.cuh"
 
@@ -109,7 +110,7 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
   for (int m = 0; m < INPUTS; m++) index[m] = in.column[m + 1][begin];
   if constexpr (INPUTS > 1) load_b(in, index[B], place, b);
 
-  const auto close = [&](bool whole) {  // a fibre, and perhaps its slice
+  const auto close = [&](bool whole) {  // ends a fibre, and perhaps its slice
     if constexpr (INPUTS == 1) {
 #pragma unroll
       for (int e = 0; e < V; e++) row.sum[0][0].at[e] += fibre.at[e];
@@ -135,7 +136,7 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
   };
 
   for (long long x = begin; x < end; x += BATCH) {
-    Batch<int> next[INPUTS + 1];  // columns end with unused memory: a whole batch can be read
+    Batch<int> next[INPUTS + 1];  // a whole batch can be read, because columns end with unused memory
     const Batch<stored> value = *reinterpret_cast<const Batch<stored>*>(in.values + x);
     Vector rows[BATCH];
 #pragma unroll

@@ -1,14 +1,17 @@
-// TTMc as matrix products on tensor cores in double precision, of nonzeros sorted by output row: see backend/ttmc.py.
+// TTMc as matrix products on tensor cores in double precision, over nonzeros sorted by output row: see
+// backend/ops/ttmc.py.
 //
 // A row of the result is a matrix: the sum over its nonzeros of a column, the value times the Kronecker product of the
-// factor rows of all input modes but the last (of three w and b, of two b), times a row, the last mode's (c). A warp walks a
-// chunk of nonzeros, 4 * BATCH at a time, of which each thread has BATCH. It multiplies four of them at once: one of each
-// four neighbouring threads, in any order. Factors in single precision are converted, so that their products are exact.
+// factor rows of all input modes but the last (of three w and b, of two b), times a row, that of the last mode (c). A
+// warp walks // through a chunk of nonzeros, 4 * BATCH at a time, of which each thread has BATCH. It multiplies four of
+// them at once: one of each // of four neighbouring threads, in any order. Factors in single precision are converted,
+// so that their products are exact.
 //
-// Thread g of eight has HB neighbouring columns of b and HC of c. HW numbers of w times HB make halves of tiles of 16 rows.
+// Thread g of eight has HB neighbouring columns of b and HC of c. HW numbers of w times HB form halves of tiles of 16
+// rows.
 //
-// Compile-time parameters, beside those of ttmc_rows.cu: HB, HC, HW, PANELS_B, PANELS_C, PANELS_W (warps that share the
-// columns), THREADS, BLOCKS.
+// Compile-time parameters in addition to those of ttmc_rows.cuh: HB, HC, HW, PANELS_B, PANELS_C, PANELS_W (warps that
+// share the // columns), THREADS, BLOCKS.
 
 #include "ttmc_rows.cuh"
 
@@ -26,7 +29,8 @@ struct Word<8> { using type = int2; };
 template <>
 struct Word<16> { using type = int4; };
 
-// Add the product of 16 x 4 and 4 x 8 numbers: `upper` and `lower` are the thread's of the first and the last eight rows.
+// Adds the product of 16 x 4 and 4 x 8 numbers: `upper` and `lower` are the thread's results in the first and last
+// eight rows.
 __device__ __forceinline__ void multiply_add(double (&upper)[2], double (&lower)[2], double a, double b, double c) {
 #if __CUDA_ARCH__ >= 900
   asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
@@ -69,7 +73,7 @@ __device__ __forceinline__ void write(Row& row, const Place& place, double* __re
         }
 }
 
-// Load numbers at once, of memory that nobody writes.
+// Loads consecutive numbers at once, from read-only memory.
 template <int N, typename T>
 __device__ __forceinline__ void load(const T* __restrict__ from, T* to) {
   using Some = typename Word<N * sizeof(T)>::type;
@@ -77,8 +81,8 @@ __device__ __forceinline__ void load(const T* __restrict__ from, T* to) {
   memcpy(to, &some, sizeof some);
 }
 
-// N columns of a row, of which `row` is the one numbered `first`. Where it has no more they are of no account: zeros, or,
-// if all are beyond its end, some that are there.
+// N columns of a row, of which `row` is column `first`. Columns beyond the end do not matter: they are zeros, or, if
+// all are // beyond it, some existing ones.
 template <int N, int COLUMNS>
 __device__ __forceinline__ void load_row(const real* __restrict__ row, int first, real (&to)[N]) {
   constexpr int AT_ONCE = N % V == 0 ? V : (N % 2 == 0 ? 2 : 1);
@@ -93,7 +97,7 @@ __device__ __forceinline__ void load_row(const real* __restrict__ row, int first
   }
 }
 
-// Where these columns begin.
+// The first of these columns.
 template <int N, int COLUMNS>
 __device__ __forceinline__ const real* begin_of(const real* matrix, int first) {
   return matrix + (COLUMNS % N || first < COLUMNS ? first : 0);
@@ -104,7 +108,7 @@ struct Gathered {
   real b[BATCH][HB], c[BATCH][HC], w[BATCH][WEIGHTS];
 };
 
-// Where a thread's columns of each factor matrix begin.
+// The first of a thread's columns of each factor matrix.
 struct Columns {
   const real *b, *c, *w;
 };
@@ -119,7 +123,7 @@ __device__ __forceinline__ void gather(const int (&at)[INPUTS][BATCH], const Col
   }
 }
 
-// Add nonzeros with these values.
+// Adds nonzeros with these values.
 __device__ __forceinline__ void add(const real (&values)[BATCH], const Gathered& found, Row& row) {
 #pragma unroll
   for (int u = 0; u < BATCH; u++) {
@@ -161,13 +165,15 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
     carried = false;
   };
 
-  // Factor rows are loaded one turn before they are used, and input indices two. Each turn has names of its own for what it
-  // loads: to copy that to others would be to wait for it. Columns end with unused memory: a whole batch can be read.
+  // Factor rows are loaded one turn before their use, and input indices two. Each turn has separate variables for what
+  // it // loads, because copying them would wait for the load. Columns end with unused memory: a whole batch can be
+  // read.
   constexpr int TURN = 4 * BATCH;
   const int size = end - begin, last = (size - 1) / TURN * TURN, first_c = (panel_c * 8 + g) * HC;
   Columns from = {begin_of<HB, STRIDE[B]>(in.factor[B], place.b), begin_of<HC, STRIDE[C]>(in.factor[C], first_c),
                   begin_of<WEIGHTS, STRIDE[0]>(in.factor[0], place.w)};
-  asm("" : "+l"(from.b), "+l"(from.c), "+l"(from.w));  // or each address is made from the matrix's, in four steps
+  // Otherwise each address is computed from the matrix's in four steps.
+  asm("" : "+l"(from.b), "+l"(from.c), "+l"(from.w));
   int inputs[INPUTS][BATCH];
   const auto look = [&](int x) {
 #pragma unroll
@@ -175,10 +181,10 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
   };
   struct Mine {
     real values[BATCH];
-    int last_row;  // of the turn
+    int last_row;  // last row of the turn
   };
   const auto take = [&](int x, Mine& mine, Gathered& found) {
-    if (x >= last) {  // indices of what is not of the chunk may be none
+    if (x >= last) {  // indices beyond the chunk may be invalid
 #pragma unroll
       for (int u = 0; u < BATCH; u++)
 #pragma unroll
@@ -207,7 +213,7 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
       if (x + k * BATCH + u >= size) row_of[u] = now.last_row;
     for (;;) {  // one row after the other
       real values[BATCH];
-      int least = now.last_row;  // of the rows that are left
+      int least = now.last_row;  // smallest of the remaining rows
 #pragma unroll
       for (int u = 0; u < BATCH; u++) {
         values[u] = row_of[u] == of ? now.values[u] : (real)0;

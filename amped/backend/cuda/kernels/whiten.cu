@@ -1,12 +1,12 @@
-// What makes the columns of a matrix orthonormal, from its Gram matrix: see backend/leading.py.
+// The transformation that makes the columns of a matrix orthonormal, from its Gram matrix: see backend/ops/eigh.py.
 //
 // Compile-time parameter: COUNT (columns).
 
 constexpr int THREADS = 256;
 constexpr unsigned ALL = 0xFFFFFFFF;
 
-// Writes what makes the columns of a matrix orthonormal whose Gram matrix this is, (COUNT, COUNT), the largest number by
-// which that is not the identity, and the least pivot of its Cholesky factor, relative to its diagonal.
+// Writes the transformation, (COUNT, COUNT), the largest deviation of the Gram matrix from the identity, and the
+// smallest pivot of its // Cholesky factor, relative to its diagonal.
 extern "C" __global__ void __launch_bounds__(THREADS)
 whiten(const double* __restrict__ gram, double* __restrict__ change, double* __restrict__ off, double* __restrict__ pivots) {
   __shared__ double m[COUNT][COUNT + 1], length[COUNT], of_warp[THREADS / 32], roots[COUNT];
@@ -29,7 +29,7 @@ whiten(const double* __restrict__ gram, double* __restrict__ change, double* __r
   for (int w = 0; w < THREADS / 32; w++) most = of_warp[w] > most || isnan(of_warp[w]) ? of_warp[w] : most;
   for (int n = t; n < COUNT * COUNT; n += THREADS) m[n / COUNT][n % COUNT] *= length[n / COUNT] * length[n % COUNT];
   __syncthreads();
-  // Elimination; the lower half becomes the inverse of the Cholesky factor but for its rows' scales.
+  // Elimination; the lower half becomes the inverse of the Cholesky factor except for the scales of its rows.
   double least = 1;
   for (int k = 0; k < COUNT; k++) {
     const double pivot = m[k][k], over = 1 / pivot;
