@@ -67,9 +67,9 @@ def test_nonzeros_count_beyond_zeros() -> None:
     ("text", "what"),
     [
         ("x +", "invalid syntax"), ("y + 1", "'y'"), ("x.real", "'x.real'"), ("__import__('os')", "__import__"),
-        ("where(x, 1, 2)", "no comparison"), ("where(0 < x < 1, 1, 2)", "no comparison"), ("x @ m", "'x @ m'"),
-        ("exp(x, m)", "not known"), ("True", "'True'"), ("1e999", "not known"), ("x < m", "not known"),
-        ("x if m else 1", "not known"), ("1" + 400 * "0", "not known"),
+        ("where(x, 1, 2)", "not a comparison"), ("where(0 < x < 1, 1, 2)", "not a comparison"), ("x @ m", "'x @ m'"),
+        ("exp(x, m)", "not supported"), ("True", "'True'"), ("1e999", "not supported"), ("x < m", "not supported"),
+        ("x if m else 1", "not supported"), ("1" + 400 * "0", "not supported"),
     ],
 )  # fmt: skip
 def test_formulas_that_are_not_understood(text: str, what: str) -> None:
@@ -83,6 +83,6 @@ def test_losses_that_cannot_be() -> None:
     with pytest.raises(InputError, match=r"is not 1\.0 m"):
         Loss("wrong", "(x - m)**2", "2 * (m - x)", "2", at_zero=(1.0, 0.0))
     odds = Loss("odds", "log1p(m) - x * log(m)", "1 / (1 + m) - x / m", "x / m**2 - 1 / (1 + m)**2", lower=0.0)
-    with pytest.raises(InputError, match="'odds': no closed form"):
+    with pytest.raises(InputError, match="'odds': .* no closed form"):
         odds.maps(absent_are_zero=True)
     assert math.isinf(GAUSSIAN.lower)

@@ -4,7 +4,7 @@
 //            matrices have room for RANK columns, and are 0 beyond its own
 //
 // A run of a batch that has raised a flag is skipped until the host has examined it: a launch serves the runs whose
-// flags // equal `wanted`.
+// flags equal `wanted`.
 
 #pragma once
 

@@ -1,9 +1,9 @@
 // Inverses of large symmetric positive definite matrices, computed by squares (square submatrices).
 //
 // Each step sweeps one square of rows and columns out of all others (Gauss-Jordan elimination, which keeps the matrix
-// symmetric: // only squares on and below the diagonal are stored). The updates use the inverse X of the square's
-// Cholesky factor, because // rounding errors of the square's inverse, X^T X, would be multiplied by its condition
-// number. The thread block that updates // the next square on the diagonal also computes its X.
+// symmetric: only squares on and below the diagonal are stored). The updates use the inverse X of the square's
+// Cholesky factor, because rounding errors of the square's inverse, X^T X, would be multiplied by its condition
+// number. The thread block that updates the next square on the diagonal also computes its X.
 //
 //   SIDE  rows and columns of a square: 64, or 32 if thread blocks have less shared memory
 
@@ -104,7 +104,7 @@ __device__ double over(double number) {  // 1 / number, for numbers of moderate 
 }
 
 // Writes the inverse of the Cholesky factor of a square in shared memory; returns whether the square is positive
-// definite. The // inverse replaces eliminated columns; in the end its rows are multiplied by the roots of the pivots.
+// definite. The inverse replaces eliminated columns; in the end its rows are multiplied by the roots of the pivots.
 __device__ bool invert(const double* square, double* to, long long pitch) {
   __shared__ double line[2][SIDE], pivots[SIDE];
   const int down = threadIdx.x / 16, across = threadIdx.x % 16;

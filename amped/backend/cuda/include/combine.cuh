@@ -18,9 +18,9 @@
 constexpr int FAN_IN = 16;
 
 // A thread's part of one level of the tree reduction of carries. Item i stands for chunk i * step. It has a carry if
-// its first // run began earlier: in an earlier chunk (level 0, `back` is 0), else at or before the chunk `back` before
-// it. A thread takes // one column of FAN_IN items and sums the carries of each run. If an item before them belongs to
-// the thread's first run, that // sum goes up a level. Hence one thread per level writes an output row. `starts` and
+// its first run began earlier: in an earlier chunk (level 0, `back` is 0), else at or before the chunk `back` before
+// it. A thread takes one column of FAN_IN items and sums the carries of each run. If an item before them belongs to
+// the thread's first run, that sum goes up a level. Hence one thread per level writes an output row. `starts` and
 // `runs` as in mttkrp.cu.
 __device__ __forceinline__ void level(const int* __restrict__ starts, const int* __restrict__ runs, const double* carry,
                                       double* up, double* out, long long items, long long step, long long back,

@@ -42,7 +42,7 @@ __device__ __forceinline__ void copy(void* to, const void* from, int bytes) {
 }
 
 // A thread's part of the copies of X: LINES lines in steps of LENGTH numbers. Copies are aligned: if lines of X are not
-// aligned, // a copied line begins up to 16 bytes early and has one more vector of 16 bytes.
+// aligned, a copied line begins up to 16 bytes early and has one more vector of 16 bytes.
 template <typename Real, int LENGTH, int LINES, int PITCH, int THREADS>
 struct Copies {
   static constexpr int NUMBERS = 16 / sizeof(Real), SIDE = LENGTH / NUMBERS + SHIFTED, ALL = LINES * SIDE;

@@ -1,6 +1,6 @@
 // Tiling of the product C = X K in dense_wgmma.cu and dense_multiply.cu. C is cut into tiles of HIGH x BROAD numbers.
-// As many // tiles as occupy the GPU a whole number of times are computed whole. The depth of the remaining tiles is
-// cut into parts, // which are summed later, so that they occupy the GPU about as well.
+// As many tiles as occupy the GPU a whole number of times are computed whole. The depth of the remaining tiles is
+// cut into parts, which are summed later, so that they occupy the GPU about as well.
 
 #pragma once
 

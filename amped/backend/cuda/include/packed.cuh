@@ -1,5 +1,5 @@
 // Shared code of mttkrp.cu, phi.cu, interleaved.cu and rowproblems.cu: packed nonzeros, sorted by tile and, within a
-// tile, by // output row.
+// tile, by output row.
 //
 // A tile is a block of rows of each input factor matrix. A job is a contiguous part of one tile's nonzeros. Its GROUPS
 // chunks, one per group of LANES threads, are inter-shard partitions (AMPED, section 3.1.2). A run is a sequence of
@@ -8,7 +8,7 @@
 //
 // segmented  One tile. The sum of a run that began in its chunk is stored; that of a run that began earlier is the
 // chunk's //            carry, and `combine` sums the carries in double precision, in a fixed order: no atomics,
-// bitwise repeatable. // TILED      Output rows recur in many tiles, so sums are added by vector reductions in L2, in
+// bitwise repeatable. TILED      Output rows recur in many tiles, so sums are added by vector reductions in L2, in
 // the factors' precision: //            those of short runs to the output's rows, that of each long run to a separate
 // row after the output, which //            `gather_long` adds in double precision. The packer marks long runs, and
 // splits those that are too long. //            If products are in double precision but values are not, all sums are
@@ -100,7 +100,7 @@ __device__ __forceinline__ real value_of(const Record& r) {
 }
 
 // Loads one chunk's 4 records of the 16 in a unit, stored in planes: one per whole word, then of 16 bits, then of 8
-// bits. // Streaming loads, because records are read once and must not evict factor rows from the caches.
+// bits. Streaming loads, because records are read once and must not evict factor rows from the caches.
 __device__ __forceinline__ Records read(const char* unit, int chunk) {
   Records r;
 #pragma unroll

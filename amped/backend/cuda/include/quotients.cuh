@@ -16,7 +16,7 @@ __device__ __forceinline__ real dot(const Vector& a, const Vector& b) {
 }
 
 // Sums N numbers over W lanes. While a lane has several numbers, it exchanges half of them with another lane. Sum u of
-// N ends // up in the lanes from u * W / N on; if N exceeds W, at position u % (N / W).
+// N ends up in the lanes from u * W / N on; if N exceeds W, at position u % (N / W).
 template <int N, int W>
 __device__ __forceinline__ void fold(real* sums, int lane) {
   if constexpr (W > 1 && N > 1) {

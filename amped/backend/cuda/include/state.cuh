@@ -45,7 +45,7 @@ __device__ double add_up(double value) {  // sum over the block, for all of its 
 }
 
 // Raises a flag if the equations are singular or not finite. `sizes` is the product of the norms of the matrix and its
-// inverse; // `positive`: all pivots were positive; `exactly`: the MTTKRP is in double precision. For one thread.
+// inverse; `positive`: all pivots were positive; `exactly`: the MTTKRP is in double precision. For one thread.
 __device__ void judge(const State& s, const Limits& limits, int mode, int exactly, bool finite, bool positive, double sizes) {
   const double fit = s.facts[FIT], distance = isnan(fit) ? 1 : fmax(1 - fit, limits.accuracy);
   const double most = exactly ? limits.condition : fmin(limits.condition, limits.noise * distance);
@@ -54,7 +54,7 @@ __device__ void judge(const State& s, const Limits& limits, int mode, int exactl
 }
 
 // Computes the fit from the squared norm of the model, its inner product with the tensor, and the size of the rounding
-// error. // Fits near 1 count only if `exact`. For one thread.
+// error. Fits near 1 count only if `exact`. For one thread.
 __device__ void take_fit(const State& s, const Limits& limits, double squared, double inner, double size, double length, int exact) {
   const int flags = s.facts[FLAGS];
   const double left = limits.norm * limits.norm + squared - 2 * inner, distance = sqrt(left < 0 ? 0 : left) / limits.norm;

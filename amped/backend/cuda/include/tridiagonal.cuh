@@ -1,8 +1,8 @@
 // Reduction of a symmetric matrix to tridiagonal form, Q T Q^T, by Householder reflections; see backend/ops/eigh.py.
 //
 // A cluster of thread blocks holds the matrix in registers: a block 32 rows, a warp four, a lane every 32nd column. In
-// each // step every warp computes the reflection of a column itself, from the same numbers in the same order. Then the
-// blocks // exchange the product of the matrix with it, and the next column: one cluster barrier per step.
+// each step every warp computes the reflection of a column itself, from the same numbers in the same order. Then the
+// blocks exchange the product of the matrix with it, and the next column: one cluster barrier per step.
 //
 // Compile-time parameters, here and in eigh.cu: SIZE (rows), COUNT (eigenvectors).
 

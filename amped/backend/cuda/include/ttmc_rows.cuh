@@ -1,8 +1,8 @@
 // Shared code of the TTMc kernels: nonzeros in coordinate format, and rows of the result that several chunks share. A
-// row is // written by the chunk in which it begins; sums of later chunks are carried, and added by `carry_up`.
+// row is written by the chunk in which it begins; sums of later chunks are carried, and added by `carry_up`.
 //
 // Compile-time parameters: STORED (type of values and factors), REAL (of products and short sums), INPUTS, RANKS
-// (columns of // each input mode), STRIDES (columns in memory), BATCH (nonzeros that a thread loads at once).
+// (columns of each input mode), STRIDES (columns in memory), BATCH (nonzeros that a thread loads at once).
 
 #pragma once
 

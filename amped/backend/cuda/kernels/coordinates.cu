@@ -6,8 +6,8 @@
 // each //             sum to the output in double precision.
 //
 // Compile-time parameters: INPUTS (input modes), STORED (type of values and factors), REAL (of products), LANES
-// (threads per // row), WIDTH (vectors per factor row), COLUMN (index column of the output mode; the others are the
-// input modes, in order) and // ATOMIC.
+// (threads per row), WIDTH (vectors per factor row), COLUMN (index column of the output mode; the others are the
+// input modes, in order) and ATOMIC.
 
 typedef REAL real;
 

@@ -110,7 +110,7 @@ widen(const real* __restrict__ from, long long count, int adds, double* __restri
 }
 
 // The matrix-free MTTKRP of `mode` (Algorithms 2 and 3 of the GenTen paper): a warp processes a tile, `tile` elements
-// of one // slice, and 32 columns at a time. With `alone` a slice is one tile, whose sum is stored; otherwise sums are
+// of one slice, and 32 columns at a time. With `alone` a slice is one tile, whose sum is stored; otherwise sums are
 // added atomically.
 extern "C" __global__ void __launch_bounds__(THREADS)
 matrix_free(const Modes modes, const real* __restrict__ block, int mode, int columns, long long tile, long long tiles, int alone,

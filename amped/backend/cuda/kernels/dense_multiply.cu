@@ -1,6 +1,6 @@
 // The product of a dense block, as a matrix X, with a Khatri-Rao product that is never stored: C = X K, or X^T K. Uses
-// tensor // cores; in single precision by three products of split numbers (TF32), with the accuracy of single
-// precision. Needs a Hopper // GPU or newer.
+// tensor cores; in single precision by three products of split numbers (TF32), with the accuracy of single
+// precision. Needs a Hopper GPU or newer.
 //
 //   REAL        type of the computation, and of all matrices but X; REAL_IS_DOUBLE
 //   ITEM        type of X
@@ -13,7 +13,7 @@
 // number
 //
 // A thread block computes a tile of TALL x WIDE numbers of C, or a part of it: see dense_tiles.cuh. X is loaded into
-// shared memory // by asynchronous copies, STAGES - 1 steps of DEEP ahead. K is computed equally far ahead from rows
+// shared memory by asynchronous copies, STAGES - 1 steps of DEEP ahead. K is computed equally far ahead from rows
 // that are loaded one step before.
 
 #include "dense_tiles.cuh"

@@ -1,6 +1,6 @@
 // The product of a dense single-precision block, as a matrix X, with a Khatri-Rao product that is never stored: C = X
-// K, or // X^T K, by the tensor cores of a Hopper GPU. Numbers are split into high + low parts of 11 bits each (TF32):
-// three products give // the accuracy of single precision. A warpgroup holds parts of X in registers, and those of K in
+// K, or X^T K, by the tensor cores of a Hopper GPU. Numbers are split into high + low parts of 11 bits each (TF32):
+// three products give the accuracy of single precision. A warpgroup holds parts of X in registers, and those of K in
 // shared memory.
 //
 //   WIDE    columns of C per thread block: 32, 64 or 128
@@ -11,8 +11,8 @@
 // See also the parameters of dense_steps.cuh.
 //
 // A thread block computes a tile of TALL x WIDE numbers of C, or a part of it: see dense_tiles.cuh. X is loaded into
-// shared memory // by asynchronous copies, STAGES - 1 steps of DEEP ahead. K is computed one step later, from rows
-// loaded one step before. A step // is multiplied while the next K is computed and until the next X is loaded into
+// shared memory by asynchronous copies, STAGES - 1 steps of DEEP ahead. K is computed one step later, from rows
+// loaded one step before. A step is multiplied while the next K is computed and until the next X is loaded into
 // registers.
 
 #include "dense_steps.cuh"

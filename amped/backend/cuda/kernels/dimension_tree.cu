@@ -14,7 +14,7 @@ struct alignas(VECTOR) Vector {
 };
 
 // out[row] = sum over `at` of partial[row * row_step + at * sum_step] * factor[at], for `rows` rows. The block sums a
-// chunk of // `at`, from blockIdx.y * chunk on, and stores it at out + blockIdx.y * rows * columns, or adds it if
+// chunk of `at`, from blockIdx.y * chunk on, and stores it at out + blockIdx.y * rows * columns, or adds it if
 // `adds`. Grid: (rows x columns, chunks).
 extern "C" __global__ void __launch_bounds__(THREADS)
 contract_pair(const real* __restrict__ partial, const real* __restrict__ factor, int columns, int rows, int count,

@@ -28,7 +28,7 @@ __device__ __forceinline__ int below(const double* __restrict__ d, const double*
 }
 
 // Writes the largest eigenvalues, the residuals of their eigenvectors of T relative to T, and the eigenvectors of the
-// matrix // divided by the roots of the eigenvalues, (SIZE, COUNT). A thread block computes one eigenpair.
+// matrix divided by the roots of the eigenvalues, (SIZE, COUNT). A thread block computes one eigenpair.
 extern "C" __global__ void __launch_bounds__(THREADS)
 eigenvectors(const double* __restrict__ diagonal, const double* __restrict__ beside, const double* __restrict__ reflections,
              const double* __restrict__ factors, double* __restrict__ values, double* __restrict__ left_over,

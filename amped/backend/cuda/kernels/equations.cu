@@ -1,5 +1,5 @@
 // The normal equations of CP-ALS between the modes of an iteration; see amped/backend/ops/equations.py. The host never
-// waits. // All kernels but `add_dots` and `keep` run as one thread block per run: a matrix has at most 48 columns.
+// waits. All kernels but `add_dots` and `keep` run as one thread block per run: a matrix has at most 48 columns.
 //
 //   RANK  columns; for a batch of runs (batch_index.cuh), the largest number
 //   REAL  type of the factor matrices
@@ -29,7 +29,7 @@ __device__ System system_of(System system, int number) {
 }
 
 // Inverts the elementwise product of the other modes' Gram matrices, includes the scales of the stored columns, and
-// clears the // totals. Gauss-Jordan elimination: a positive definite matrix needs no pivoting.
+// clears the totals. Gauss-Jordan elimination: a positive definite matrix needs no pivoting.
 extern "C" __global__ void __launch_bounds__(THREADS)
 prepare(State all, Limits limits, Runs runs, int mode, int exactly, double ridge) {
   const Run run = run_of(runs, blockIdx.x, 0);
@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish(State all, Limits l
 }
 
 // Computes the fit from the inner products of the stored columns with those of an MTTKRP, which are in the totals.
-// `exact` // ones, in `blocks` parts, are in double precision, and count only if the others were not accurate enough.
+// `exact` ones, in `blocks` parts, are in double precision, and count only if the others were not accurate enough.
 extern "C" __global__ void __launch_bounds__(THREADS)
 fit(State all, Limits limits, Runs runs, const double* dots, int blocks, int exact) {
   const Run run = run_of(runs, blockIdx.x, exact ? NEAR : 0);

@@ -1,5 +1,5 @@
 // The normal equations of CP-ALS for large ranks, by many thread blocks; see amped/backend/ops/equations.py, and
-// equations.cu for // small ranks. The host never waits.
+// equations.cu for small ranks. The host never waits.
 //
 //   REAL  type of the factor matrices
 //   SIDE  see block_cholesky.cuh
@@ -23,7 +23,7 @@ __device__ double product_of(const State& s, long long entry, int rank, int with
 }
 
 // Computes the elementwise product of the other modes' Gram matrices, with the identity in the padding, and replaces
-// its first // square by X; clears the totals.
+// its first square by X; clears the totals.
 extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Wide w, int mode, double ridge) {
   const Place at = place_of(w.squares, 0);
   const int t = threadIdx.x, rank = w.rank, block = blockIdx.y * w.squares + blockIdx.x;
@@ -183,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) constrain(State s, System 
 }
 
 // Normalises the columns of a factor matrix whose rows are solved, and stores its Gram matrix, from the totals. If a
-// Gram // matrix has a NaN, it has one on its diagonal. Every thread block examines all columns.
+// Gram matrix has a NaN, it has one on its diagonal. Every thread block examines all columns.
 extern "C" __global__ void __launch_bounds__(THREADS) finish(State s, Limits limits, int rank, int mode, int again) {
   extern __shared__ double scale[];
   __shared__ int found;  // flags

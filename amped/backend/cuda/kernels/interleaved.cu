@@ -1,7 +1,7 @@
 // Phi of several models, or their log-likelihoods, over packed nonzeros. Like phi.cu, but a thread block computes the
-// columns of // one unit, number blockIdx.y: one model, or several small ones. LANES threads walk through a chunk.
-// MODEL of them have all // columns of one model, whose values are sums over these threads. The blocks of a unit are
-// consecutive, so that the L1 caches // hold much of its rows.
+// columns of one unit, number blockIdx.y: one model, or several small ones. LANES threads walk through a chunk.
+// MODEL of them have all columns of one model, whose values are sums over these threads. The blocks of a unit are
+// consecutive, so that the L1 caches hold much of its rows.
 //
 // Compile-time parameters in addition to those of packed.cuh:
 //   THREAD_COUNT  threads of a block
@@ -129,7 +129,7 @@ __device__ __forceinline__ double walk_as(int lanes, const Arguments&... given) 
 }
 
 // Returns the column of a thread, and whether to write it. Threads of finished models repeat another model of the unit,
-// which // reads no additional data; -1 if all are finished.
+// which reads no additional data; -1 if all are finished.
 __device__ __forceinline__ int column_of(const Unit& unit, const int* done, bool& live) {
   const int lane = threadIdx.x % LANES, each = unit.lanes * PER_VECTOR;
   int model = lane / unit.lanes;
@@ -164,7 +164,7 @@ __device__ __forceinline__ void store_sums(const Unit& unit, double sum, double*
 #endif
 
 // `phi` stores sums of runs in `out` or `carry`, as `mttkrp` does. `logs` stores a sum per thread block in `carry`,
-// model by // model. Models whose `done`, by first column, is nonzero are skipped.
+// model by model. Models whose `done`, by first column, is nonzero are skipped.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 KERNEL(const __grid_constant__ Inputs in, const __grid_constant__ Where from, double* __restrict__ out,
        double* __restrict__ carry, const Packed* __restrict__ own, int width, real floor, int chunks,

@@ -1,5 +1,5 @@
 // Auxiliary kernels of interleaved.cu on the columns of models. blockIdx.y is the number of a model: `models` has its
-// first // column and its number of columns, a power of two. A model whose `done`, by first column, is nonzero is
+// first column and its number of columns, a power of two. A model whose `done`, by first column, is nonzero is
 // skipped.
 //
 //   REAL  type of the factor matrices

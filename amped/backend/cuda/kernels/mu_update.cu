@@ -1,5 +1,5 @@
 // Elementwise kernels of CP-APR's multiplicative updates; see amped/backend/ops/mu_update.py. A grid of threads visits
-// the // entries of (rows, columns) matrices, row by row; `stride` and `phi_stride` are row strides in numbers.
+// the entries of (rows, columns) matrices, row by row; `stride` and `phi_stride` are row strides in numbers.
 //
 //   REAL  type of the factor matrices
 

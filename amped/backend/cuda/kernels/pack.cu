@@ -1,6 +1,6 @@
 // Packs nonzeros into the jobs, chunks, records and runs of packed.cuh. Compile-time parameters: INPUTS and REAL. One
-// thread // per chunk. `count_runs` first counts the runs and long runs that begin in each chunk; their prefix sums
-// (`sum_counts`) // determine where each chunk's runs are stored.
+// thread per chunk. `count_runs` first counts the runs and long runs that begin in each chunk; their prefix sums
+// (`sum_counts`) determine where each chunk's runs are stored.
 
 typedef REAL real;
 typedef unsigned int word;
@@ -8,7 +8,7 @@ typedef unsigned int word;
 constexpr int STRIP = 4, AT_ONCE = 4;
 // In tiles with fp32, runs of at least LONG_RUN nonzeros are long: each sum gets a separate row, so that an output row
 // accumulates few single-precision sums per tile. End pieces of a cut run are long from LONG_END nonzeros on, middle
-// pieces // always.
+// pieces always.
 constexpr int LONG_RUN = 64, LONG_END = 16;
 constexpr int LONGEST_RUN = 512;  // nonzeros; longer runs are cut
 

@@ -1,5 +1,5 @@
 // Phi of CP-APR over packed nonzeros: an MTTKRP whose values are divided by the model's. Each thread also holds 16
-// bytes of // the output mode's row B (`own`) over a run, next to its sum.
+// bytes of the output mode's row B (`own`) over a run, next to its sum.
 //
 // Compile-time parameters in addition to those of packed.cuh:
 //   THREAD_COUNT  threads of a block, which process as many groups of a job at a time as possible
@@ -56,8 +56,8 @@ struct Sink {  // destination of a thread's sums
 };
 
 // Walks through the `count` nonzeros of a chunk: adds their part of Phi to the rows of `to`, or returns their part of
-// the // log-likelihood. `start` as in mttkrp.cu. All threads of a warp walk through chunks of equal length. `first`
-// and `own` are at the // thread's vector of a row's first columns, `rows` at the vector of its panel.
+// the log-likelihood. `start` as in mttkrp.cu. All threads of a warp walk through chunks of equal length. `first`
+// and `own` are at the thread's vector of a row's first columns, `rows` at the vector of its panel.
 __device__ __forceinline__ double walk(const Rows& rows, const Rows& first, const Own& own, const char* unit, int chunk,
                                        int count, const int* __restrict__ runs, int start, real floor, const Sink& to) {
   const int* run = runs + (start >> 1);

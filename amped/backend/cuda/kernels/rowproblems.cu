@@ -1,5 +1,5 @@
 // Passes over the nonzeros of rows that PDNR and PQNR solve together; rowsteps.cu computes the steps. The nonzeros are
-// packed // (packed.cuh), in a single tile, sorted by row.
+// packed (packed.cuh), in a single tile, sorted by row.
 //
 // Compile-time parameters in addition to those of packed.cuh:
 //   RANK    columns
@@ -9,7 +9,7 @@
 // PDNR and PQNR.
 //
 // A task is a part of one row's nonzeros, for one thread block, which processes TILE nonzeros at a time: their rows of
-// Pi, in // double precision, are in shared memory. Parts of rows are summed in the order of their nonzeros: results
+// Pi, in double precision, are in shared memory. Parts of rows are summed in the order of their nonzeros: results
 // are repeatable.
 
 #include "packed.cuh"
@@ -121,7 +121,7 @@ __device__ __forceinline__ double dot(const double* pi, const double* vector) {
 }
 
 // Computes a task's part of Phi at `b`, second derivatives up to the diagonal, the distance of models below the floor
-// (or the // loss), and counts. A block computes TEAM squares of second derivatives, number blockIdx.y; number 0 also
+// (or the loss), and counts. A block computes TEAM squares of second derivatives, number blockIdx.y; number 0 also
 // the other sums.
 extern "C" __global__ void __launch_bounds__(TEAM)
 add_sums(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks tasks, const int* __restrict__ status,
@@ -202,7 +202,7 @@ add_sums(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks tasks
 
 #ifndef MAPS
 // Computes a task's part of the change of the objective from `b` for each length of `step`, except the sum of the step:
-// infinity if // the model falls below the floor at a nonzero where it was above. Below the floor the logarithm is
+// infinity if the model falls below the floor at a nonzero where it was above. Below the floor the logarithm is
 // continued linearly.
 extern "C" __global__ void __launch_bounds__(TEAM)
 add_changes(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks tasks, const int* __restrict__ status,
@@ -248,7 +248,7 @@ add_changes(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks ta
 }
 
 // Adds the parts of `count` rows, `width` numbers each; the tasks of row k are first[k] to first[k + 1]. Without
-// `places`, row k // is row k of the state, and its sums replace its first part.
+// `places`, row k is row k of the state, and its sums replace its first part.
 extern "C" __global__ void gather(const double* parts, const int* __restrict__ first, int first_task, int count, int width,
                                   const int* __restrict__ places, const int* __restrict__ status, double* sums) {
   const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;

@@ -7,7 +7,7 @@
 constexpr int THREADS = 256, COLUMNS = 32, TOGETHER = THREADS / COLUMNS;  // rows at once
 
 // Stores `solved`, leaves the stored numbers in it, and sets its last rows, up to `all`, to zero. Per thread block,
-// `lines` gets // the inner products of columns with those of `source`, if needed, and the column maxima before
+// `lines` gets the inner products of columns with those of `source`, if needed, and the column maxima before
 // rounding.
 extern "C" __global__ void __launch_bounds__(THREADS)
 store(const double* __restrict__ source, long long source_stride, double* __restrict__ solved, REAL* __restrict__ target,

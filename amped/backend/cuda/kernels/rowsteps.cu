@@ -1,5 +1,5 @@
 // Steps of rows that PDNR and PQNR solve together, from the sums of rowproblems.cu. See newton.py and quasi_newton.py
-// of the CPU // for the algorithms; here a thread block computes a row.
+// of the CPU for the algorithms; here a thread block computes a row.
 //
 //   RANK    columns
 //   REAL    type of factor matrices
@@ -259,7 +259,7 @@ __device__ void direct(const Row& row, double* vectors, double* facts, int itera
 #endif
 
 // Computes the step of each row in pass `number`. The sums of row k are number (slots ? slots[k] - first_slot : k).
-// `reuses`: // sums remain valid while a row stays in place.
+// `reuses`: sums remain valid while a row stays in place.
 extern "C" __global__ void __launch_bounds__(TEAM)
 step(const State state, const double* __restrict__ all_sums, const int* __restrict__ slots, int first_slot, int number,
      int reuses, double tolerance, double* seen) {
@@ -318,7 +318,7 @@ step(const State state, const double* __restrict__ all_sums, const int* __restri
 }
 
 // Takes the step of pass `number`, of the first length with sufficient decrease; if there is none, a multiplicative
-// step, which // never ascends. One warp per row.
+// step, which never ascends. One warp per row.
 extern "C" __global__ void __launch_bounds__(TEAM)
 advance(const State state, const double* __restrict__ all_sums, const double* __restrict__ all_changes,
         const int* __restrict__ slots, int first_slot, int count, int number, int reuses, double* seen) {

@@ -1,11 +1,11 @@
 // Least-squares update of CP-ALS, one pass over MTTKRP rows: solve and store factor rows, and accumulate the Gram
-// matrix, // inner products and column maxima.
+// matrix, inner products and column maxima.
 //
 //   RANK  columns; for a batch of runs (batch_index.cuh), the largest number
 //   REAL  type of the factor matrix
 //
 // A thread block loops over tiles of ROWS rows. Matrix products use tensor cores (fp64, from compute capability 8.0
-// on), an // 8 x 8 result per warp at a time; the rest is done column by column.
+// on), an 8 x 8 result per warp at a time; the rest is done column by column.
 
 #include "batch_index.cuh"
 #include "state.cuh"
@@ -26,7 +26,7 @@ __device__ void multiply_add(double (&result)[2], double left, double right) {
 }
 
 // Writes source @ inverse, rounded, to `target`. Per thread block, `parts` gets the Gram matrix of the stored rows,
-// their // columns' inner products with those of `source`, and the column maxima (magnitudes before rounding).
+// their columns' inner products with those of `source`, and the column maxima (magnitudes before rounding).
 extern "C" __global__ void __launch_bounds__(THREADS)
 solve(Runs runs, int again, const double* __restrict__ source, long long source_stride, const double* __restrict__ inverse,
       REAL* __restrict__ target, long long target_stride, long long rows, double* __restrict__ parts) {
@@ -105,7 +105,7 @@ solve(Runs runs, int again, const double* __restrict__ source, long long source_
 }
 
 // Adds the blocks' partial results to the totals, in block order: bitwise repeatable. The results of a run are `apart`
-// numbers // after those of the previous run.
+// numbers after those of the previous run.
 extern "C" __global__ void __launch_bounds__(THREADS)
 add_parts(Runs runs, int again, const double* __restrict__ parts, int blocks, double* __restrict__ gram, double* __restrict__ dots,
           double* __restrict__ largest, long long apart) {  // `dots` may be null

@@ -1,9 +1,9 @@
 // A sparse tensor times a matrix in one mode, fibre by fibre (SpTTM); see amped/backend/ops/ttm.py.
 //
 // Nonzeros are sorted by fibre. The highest bit of an index marks the last nonzero of a fibre, so that starts of fibres
-// need not // be read. Chunks of nonzeros are cut between fibres, or within long ones; see amped/backend/fibres.py. A
-// group of threads sums // a chunk, each thread one vector of the rows: the sum of a fibre stays in registers and is
-// stored once. The chunk's part of a // fibre that continues is carried, and `settle` adds it up.
+// need not be read. Chunks of nonzeros are cut between fibres, or within long ones; see amped/backend/fibres.py. A
+// group of threads sums a chunk, each thread one vector of the rows: the sum of a fibre stays in registers and is
+// stored once. The chunk's part of a fibre that continues is carried, and `settle` adds it up.
 //
 //   REAL     type of values, matrix and result
 //   WIDTH    numbers per value: 1, or those of the dense modes of a semi-sparse tensor

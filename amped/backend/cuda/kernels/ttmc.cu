@@ -1,13 +1,13 @@
 // TTMc over nonzeros in coordinate format, sorted by output row and then by input indices: see backend/ops/ttmc.py.
 //
 // A group of LANES threads walks through a chunk of nonzeros. Each thread holds a part of a row of the result in
-// registers: BS of // the columns of the second to last input mode (b), V of the last one (c), and WS of the Kronecker
-// product of all earlier modes // (w). Nonzeros of a fibre are summed as rows of c; the sum times the fibre's row of b
-// is added to a slice's sum, and that times // w to the row. Threads of a group do not communicate: a group may lie in
+// registers: BS of the columns of the second to last input mode (b), V of the last one (c), and WS of the Kronecker
+// product of all earlier modes (w). Nonzeros of a fibre are summed as rows of c; the sum times the fibre's row of b
+// is added to a slice's sum, and that times w to the row. Threads of a group do not communicate: a group may lie in
 // two warps.
 //
 // Compile-time parameters in addition to those of ttmc_rows.cuh: BS, LANES_B (threads along b), LANES_C (along c), WS,
-// PANELS_B, // PANELS_C, PANELS_W (thread blocks that share the columns), THREADS, BLOCKS.
+// PANELS_B, PANELS_C, PANELS_W (thread blocks that share the columns), THREADS, BLOCKS.
 
 #include "ttmc_rows.cuh"
 

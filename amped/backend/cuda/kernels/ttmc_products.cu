@@ -3,15 +3,15 @@
 //
 // A row of the result is a matrix: the sum over its nonzeros of a column, the value times the Kronecker product of the
 // factor rows of all input modes but the last (of three w and b, of two b), times a row, that of the last mode (c). A
-// warp walks // through a chunk of nonzeros, 4 * BATCH at a time, of which each thread has BATCH. It multiplies four of
-// them at once: one of each // of four neighbouring threads, in any order. Factors in single precision are converted,
+// warp walks through a chunk of nonzeros, 4 * BATCH at a time, of which each thread has BATCH. It multiplies four of
+// them at once: one of each of four neighbouring threads, in any order. Factors in single precision are converted,
 // so that their products are exact.
 //
 // Thread g of eight has HB neighbouring columns of b and HC of c. HW numbers of w times HB form halves of tiles of 16
 // rows.
 //
 // Compile-time parameters in addition to those of ttmc_rows.cuh: HB, HC, HW, PANELS_B, PANELS_C, PANELS_W (warps that
-// share the // columns), THREADS, BLOCKS.
+// share the columns), THREADS, BLOCKS.
 
 #include "ttmc_rows.cuh"
 
@@ -82,7 +82,7 @@ __device__ __forceinline__ void load(const T* __restrict__ from, T* to) {
 }
 
 // N columns of a row, of which `row` is column `first`. Columns beyond the end do not matter: they are zeros, or, if
-// all are // beyond it, some existing ones.
+// all are beyond it, some existing ones.
 template <int N, int COLUMNS>
 __device__ __forceinline__ void load_row(const real* __restrict__ row, int first, real (&to)[N]) {
   constexpr int AT_ONCE = N % V == 0 ? V : (N % 2 == 0 ? 2 : 1);
@@ -166,7 +166,7 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
   };
 
   // Factor rows are loaded one turn before their use, and input indices two. Each turn has separate variables for what
-  // it // loads, because copying them would wait for the load. Columns end with unused memory: a whole batch can be
+  // it loads, because copying them would wait for the load. Columns end with unused memory: a whole batch can be
   // read.
   constexpr int TURN = 4 * BATCH;
   const int size = end - begin, last = (size - 1) / TURN * TURN, first_c = (panel_c * 8 + g) * HC;

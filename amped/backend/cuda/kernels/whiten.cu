@@ -6,7 +6,7 @@ constexpr int THREADS = 256;
 constexpr unsigned ALL = 0xFFFFFFFF;
 
 // Writes the transformation, (COUNT, COUNT), the largest deviation of the Gram matrix from the identity, and the
-// smallest pivot of its // Cholesky factor, relative to its diagonal.
+// smallest pivot of its Cholesky factor, relative to its diagonal.
 extern "C" __global__ void __launch_bounds__(THREADS)
 whiten(const double* __restrict__ gram, double* __restrict__ change, double* __restrict__ off, double* __restrict__ pivots) {
   __shared__ double m[COUNT][COUNT + 1], length[COUNT], of_warp[THREADS / 32], roots[COUNT];
