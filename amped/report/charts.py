@@ -1,4 +1,4 @@
-"""Charts of the report: Matplotlib's, as SVG that takes the page's colours and font."""
+"""Charts of the report: Matplotlib figures as SVG that uses the page's colours and font."""
 
 from __future__ import annotations
 
@@ -16,56 +16,57 @@ from .pictures import POSITIVE, ZERO, curve
 
 SIZE = 2.9, 1.15  # inches
 FIT_SIZE = 4.2, 1.7
-POINTS = 240  # of a curve; longer columns are thinned, but their peaks stay
+POINTS = 240  # of a curve; longer columns are thinned, keeping their peaks
 Margins = tuple[float, float, float, float]
-MARGINS = 0.14, 0.19, 0.84, 0.74  # of the axes in their figure: left, bottom, width, height
-DATE_MARGINS = 0.14, 0.29, 0.84, 0.64  # their year is in a line of its own
+MARGINS = 0.14, 0.19, 0.84, 0.74  # of the axes within the figure: left, bottom, width, height
+DATE_MARGINS = 0.14, 0.29, 0.84, 0.64  # leaves room for a line with the year
 FIT_MARGINS = 0.14, 0.15, 0.84, 0.8
-COLOURS = {POSITIVE: "var(--series)", ZERO: "var(--faint)", "#000000": "currentColor"}  # the page knows light and dark
+# The page has light and dark colours.
+COLOURS = {POSITIVE: "var(--series)", ZERO: "var(--faint)", "#000000": "currentColor"}
 NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 UNWANTED = re.compile(
-    r' id="(?![mp][0-9a-f]{10}")[^"]*"'  # but those that are referred to
+    r' id="(?![mp][0-9a-f]{10}")[^"]*"'  # except ids that are referred to
     r'|font-family: [^;"]*;? ?| transform="rotate\(-0 [^"]*"|<defs>\s*<style.*?</defs>',
     re.DOTALL,
 )
 
-DIGITS = re.compile(r"(\.\d)\d+(?=[ \"])")  # of places
+DIGITS = re.compile(r"(\.\d)\d+(?=[ \"])")  # of coordinates
 
 
-def column_chart(labels: NDArray[Any] | None, column: NDArray[Any], told: str, percent: bool = False) -> str:
-    """Return a curve of a column over labels that have an order, or over its indices; `told` is what it shows."""
+def column_chart(labels: NDArray[Any] | None, column: NDArray[Any], description: str, percent: bool = False) -> str:
+    """Return a chart of a column over ordered labels, or over its indices; `description` is its alternative text."""
     place = np.arange(column.size) if labels is None else labels
-    kept = _kept(column)
+    rows = _thinned(column)
 
     def draw(axes: Any) -> None:
-        curve(axes, place[kept], column[kept])
+        curve(axes, place[rows], column[rows])
         if percent:
             axes.yaxis.set_major_formatter(lambda number, _: f"{100 * number:.3g}%")
 
-    return _svg(draw, SIZE, DATE_MARGINS if place.dtype.kind == "M" else MARGINS, told)
+    return _svg(draw, SIZE, DATE_MARGINS if place.dtype.kind == "M" else MARGINS, description)
 
 
-def series_chart(numbers: Sequence[float], told: str, logarithmic: bool = False) -> str:
-    """Return a curve of a number after each iteration; on a logarithmic axis of those above 0."""
+def series_chart(numbers: Sequence[float], description: str, logarithmic: bool = False) -> str:
+    """Return a chart of a number after each iteration; on a logarithmic axis only positive numbers are drawn."""
     values = np.asarray(numbers, np.float64)
     iterations = np.arange(1, values.size + 1)
-    kept = np.isfinite(values) & ((values > 0) | (not logarithmic))
+    drawn = np.isfinite(values) & ((values > 0) | (not logarithmic))
 
     def draw(axes: Any) -> None:
-        few = values.size <= POINTS // 4
-        axes.plot(iterations[kept], values[kept], color=POSITIVE, lw=1.2, marker="o" if few else None, ms=2.5)
-        if logarithmic and kept.any():
+        is_short = values.size <= POINTS // 4
+        axes.plot(iterations[drawn], values[drawn], color=POSITIVE, lw=1.2, marker="o" if is_short else None, ms=2.5)
+        if logarithmic and drawn.any():
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
         else:
             axes.locator_params(axis="y", nbins=4)
         axes.locator_params(axis="x", nbins=6, integer=True)
 
-    return _svg(draw, FIT_SIZE, FIT_MARGINS, told)
+    return _svg(draw, FIT_SIZE, FIT_MARGINS, description)
 
 
-def _kept(column: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the rows that are drawn: of each stretch the largest and the smallest number."""
+def _thinned(column: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the rows to draw: the largest and smallest number of each stretch."""
     if column.size <= POINTS:
         return np.arange(column.size)
     edges = np.linspace(0, column.size, POINTS // 2 + 1).astype(np.intp)
@@ -73,12 +74,12 @@ def _kept(column: NDArray[Any]) -> NDArray[np.intp]:
     return np.unique(np.array(ends))
 
 
-def _svg(draw: Callable[[Any], None], size: tuple[float, float], margins: Margins, told: str) -> str:
+def _svg(draw: Callable[[Any], None], size: tuple[float, float], margins: Margins, description: str) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    # The salt makes names of one chart differ from those of all others of the page.
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": told}):
+    # The salt makes ids differ between the charts of a page.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": description}):
         figure = Figure(figsize=size)
         axes = figure.add_axes(margins)
         draw(axes)
@@ -87,15 +88,15 @@ def _svg(draw: Callable[[Any], None], size: tuple[float, float], margins: Margin
             axes.spines[side].set_visible(False)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata=NO_METADATA)
-    return _for_page(file.getvalue(), escape(told))
+    return _for_page(file.getvalue(), escape(description))
 
 
-def _for_page(svg: str, told: str) -> str:
-    """Return an SVG without what a page has no use for: declarations, names, fonts, digits that nobody can see."""
+def _for_page(svg: str, description: str) -> str:
+    """Strip what a page does not need from an SVG: declarations, names, fonts, invisible digits."""
     body = UNWANTED.sub("", svg[svg.index("<svg") :])
-    for colour, own in COLOURS.items():
-        body = body.replace(colour, own)
+    for colour, variable in COLOURS.items():
+        body = body.replace(colour, variable)
     body = re.sub("<[^>]*>", lambda tag: DIGITS.sub(r"\1", tag[0]), body)
     body = re.sub(r"\s*\n\s*", " ", body)
     start = re.compile(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>')
-    return start.sub(lambda tag: f'<svg {tag[1]} role="img" aria-label="{told}">', body, count=1)
+    return start.sub(lambda tag: f'<svg {tag[1]} role="img" aria-label="{description}">', body, count=1)

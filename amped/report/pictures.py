@@ -1,4 +1,4 @@
-"""A picture of a model: components by modes."""
+"""Picture of a model: a grid of components by modes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from ..models.explained import Component
 from ..models.kruskal import KruskalTensor
 from .components import mode_names, shown
 
-MOST = 32  # components of a picture
-ORDERED = "iufMmb"  # labels that are numbers or times
-FIRST, LAST = np.datetime64("0001"), np.datetime64("9999")  # years of Python's calendar
-WIDE, HIGH, EACH = 2.9, 1.0, 0.16  # inches: a mode, a component, and each label of its bars
+MOST = 32  # most components in a picture
+ORDERED = "iufMmb"  # kinds of labels that are numbers or times
+FIRST, LAST = np.datetime64("0001"), np.datetime64("9999")  # range of Python's calendar
+WIDE, HIGH, EACH = 2.9, 1.0, 0.16  # inches: width of a panel, its least height, and height per label of its bars
 POSITIVE, NEGATIVE = "#4477aa", "#ee6677"  # colour-blind safe (Paul Tol's)
 ZERO = "#999999"
-DOTS = 110  # an inch
+DOTS = 110  # dots per inch
 
 
 def draw(model: KruskalTensor, path: str | os.PathLike[str], top: int = 6) -> None:
     """Draw a model as a grid of components by modes.
 
-    Modes of numbers, times or indices are curves over all of them; others are bars of the `top` labels.
+    Modes labelled by numbers, times or indices become curves over all labels; other modes become bars of the `top`
+    labels.
 
     Parameters
     ----------
@@ -33,6 +34,7 @@ def draw(model: KruskalTensor, path: str | os.PathLike[str], top: int = 6) -> No
     path : path
         ``.png``, ``.svg`` or ``.pdf``.
     top : int
+        Number of bars.
 
     Raises
     ------
@@ -50,8 +52,8 @@ def draw(model: KruskalTensor, path: str | os.PathLike[str], top: int = 6) -> No
     for row, component in zip(panels, components, strict=False):
         for mode, axes in enumerate(row):
             _panel(axes, model, component, mode)
-        told = f"{component.number + 1}\n{component.share:.0%}"
-        row[0].set_ylabel(told, rotation=0, labelpad=14, va="center", fontsize=9)
+        label = f"{component.number + 1}\n{component.share:.0%}"
+        row[0].set_ylabel(label, rotation=0, labelpad=14, va="center", fontsize=9)
     for axes, name in zip(panels[0], names, strict=True):
         axes.set_title(_plain(name), fontsize=9)
     if model.rank > MOST:
@@ -59,7 +61,7 @@ def draw(model: KruskalTensor, path: str | os.PathLike[str], top: int = 6) -> No
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:
-        raise InputError(f"no picture: {error}", path=path) from None
+        raise InputError(f"cannot draw: {error}", path=path) from None
 
 
 def _panel(axes: Any, model: KruskalTensor, component: Component, mode: int) -> None:
@@ -75,22 +77,22 @@ def _panel(axes: Any, model: KruskalTensor, component: Component, mode: int) -> 
 
 
 def is_ordered(labels: NDArray[Any] | None) -> bool:
-    """Tell whether labels have an order, so that a column is a curve over them."""
+    """Return whether labels are ordered, so that a column can be drawn as a curve."""
     return labels is None or labels.dtype.kind in ORDERED
 
 
 def curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
-    """Draw a whole column over its labels; a missing one, which comes last, has no place there."""
+    """Draw a column over its labels; a missing label is left out."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 
-    place = _places(labels)
-    dates = place.dtype.kind == "M"
-    known = ~np.isnat(place) if dates else np.isfinite(place)
-    place, column = date2num(place[known]) if dates else place[known], column[known]
+    positions = _positions(labels)
+    dates = positions.dtype.kind == "M"
+    is_shown = ~np.isnat(positions) if dates else np.isfinite(positions)
+    positions, column = date2num(positions[is_shown]) if dates else positions[is_shown], column[is_shown]
     few = column.size <= MOST * 2
     if few:
-        axes.fill_between(place, column, color=POSITIVE, alpha=0.35, lw=0, step="mid")
-    axes.plot(place, column, color=POSITIVE, lw=0.8, drawstyle="steps-mid" if few else "default")
+        axes.fill_between(positions, column, color=POSITIVE, alpha=0.35, lw=0, step="mid")
+    axes.plot(positions, column, color=POSITIVE, lw=0.8, drawstyle="steps-mid" if few else "default")
     axes.axhline(0, color=ZERO, lw=0.5)
     axes.locator_params(axis="y", nbins=3)
     if not dates:
@@ -102,8 +104,8 @@ def curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
     axes.xaxis.get_offset_text().set_size(6)
 
 
-def _places(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return where labels are on an axis: dates that calendars have not are numbers of years."""
+def _positions(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return the positions of labels on an axis; dates outside Python's calendar become years."""
     if labels.dtype.kind == "M":
         years = labels.astype("M8[Y]")
         if np.any((years < FIRST) | (years > LAST)):
@@ -112,7 +114,7 @@ def _places(labels: NDArray[Any]) -> NDArray[Any]:
 
 
 def _bars(axes: Any, component: Component, mode: int) -> None:
-    """Draw the labels that have most of a column."""
+    """Draw the top labels of a column as bars."""
     items = component.top[mode]
     numbers = [number for _, number in items]
     axes.barh(range(len(items)), numbers, color=[POSITIVE if n >= 0 else NEGATIVE for n in numbers], height=0.7)
@@ -122,5 +124,5 @@ def _bars(axes: Any, component: Component, mode: int) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return text in which nothing stands for a formula."""
+    """Escape text for Matplotlib, which would read dollar signs as formulas."""
     return text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""A picture of a scan: what each number of components explains, and how stable its components are."""
+"""Picture of a scan: explained share and stability by number of components."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ..files import write_whole
 from ..models.scanned import CONSISTENT, STABLE, ScannedRank, Suggestion
 
 SIZE = 6.4, 6.6  # inches
-DOTS = 110  # an inch
+DOTS = 110  # dots per inch
 BEST, OTHER, CHOSEN = "#4477aa", "#ee6677", "#bbbbbb"  # colour-blind safe (Paul Tol's)
 KINDS = ".png", ".svg", ".pdf"
-LOWEST = -100.0  # percent of core consistency that is shown
+LOWEST = -100.0  # lowest core consistency shown, in percent
 
 
 def check_picture(path: str | os.PathLike[str]) -> None:
-    """Raise `InputError` unless a picture of that name can be drawn: ``.png``, ``.svg`` or ``.pdf``."""
+    """Raise `InputError` unless the name ends in ``.png``, ``.svg`` or ``.pdf`` and Matplotlib is installed."""
     if os.path.splitext(os.fspath(path))[1] not in KINDS:
-        raise InputError(f"no picture: expected {', '.join(KINDS)}", path=path)
+        raise InputError(f"not a picture: expected {', '.join(KINDS)}", path=path)
     figure_class()
 
 
 def figure_class() -> Any:
-    """Return Matplotlib's `Figure`, which draws without a display; raise `InputError` if it is not installed."""
+    """Return Matplotlib's `Figure`, which needs no display; raise `InputError` if it is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -34,20 +34,20 @@ def figure_class() -> Any:
 
 
 def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.PathLike[str]) -> None:
-    """Draw a scan as three curves over the number of components.
+    """Draw a scan as three panels over the number of components.
 
     Parameters
     ----------
     tried : sequence of ScannedRank
     suggestion : Suggestion
-        Its number is marked.
+        The suggested number, which is marked.
     path : path
         See `check_picture`.
 
     Raises
     ------
     InputError
-        If Matplotlib is not installed, or it is no such file.
+        If Matplotlib is not installed, or the file name is not that of a picture.
     OSError
         If the file cannot be written.
     """
@@ -74,18 +74,18 @@ def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.Pa
 
 def _explained(axes: Any, tried: Sequence[ScannedRank]) -> None:
     points = [(each.rank, explained) for each in tried for explained in each.explained]
-    axes.scatter(*zip(*points, strict=True), s=14, color=BEST, alpha=0.4, label="a start")
-    axes.plot([each.rank for each in tried], [each.squared for each in tried], color=BEST, label="the best one")
+    axes.scatter(*zip(*points, strict=True), s=14, color=BEST, alpha=0.4, label="starts")
+    axes.plot([each.rank for each in tried], [each.squared for each in tried], color=BEST, label="best start")
     axes.set_ylabel("explained")
     axes.legend(fontsize=8, frameon=False, loc="lower right")
 
 
 def _matches(axes: Any, tried: Sequence[ScannedRank]) -> None:
     for name, colour, mark in (("match", BEST, "o"), ("halves", OTHER, "s")):
-        told = [(each.rank, number) for each in tried if (number := getattr(each, name)) is not None]
-        if told:
+        points = [(each.rank, number) for each in tried if (number := getattr(each, name)) is not None]
+        if points:
             label = {"match": "between starts", "halves": "between halves"}[name]
-            axes.plot(*zip(*told, strict=True), color=colour, marker=mark, ms=4, label=label)
+            axes.plot(*zip(*points, strict=True), color=colour, marker=mark, ms=4, label=label)
     axes.axhline(STABLE, color="#999999", lw=0.8, ls=":")
     axes.set_ylim(-0.03, 1.05)
     axes.set_ylabel("match")
@@ -94,14 +94,14 @@ def _matches(axes: Any, tried: Sequence[ScannedRank]) -> None:
 
 
 def _consistency(axes: Any, tried: Sequence[ScannedRank]) -> None:
-    told = [(each.rank, each.consistency) for each in tried if each.consistency is not None]
+    points = [(each.rank, each.consistency) for each in tried if each.consistency is not None]
     axes.set_ylabel("core consistency, %")
     axes.set_ylim(LOWEST - 5, 105)
     axes.axhline(CONSISTENT, color="#999999", lw=0.8, ls=":")
-    if not told:
-        axes.text(0.5, 0.5, "not told", transform=axes.transAxes, ha="center", va="center", fontsize=9)
+    if not points:
+        axes.text(0.5, 0.5, "not computed", transform=axes.transAxes, ha="center", va="center", fontsize=9)
         return
-    shown = [(rank, max(LOWEST, number)) for rank, number in told]
+    shown = [(rank, max(LOWEST, number)) for rank, number in points]
     axes.plot(*zip(*shown, strict=True), color=BEST, lw=1)
-    for (rank, number), (_, real) in zip(shown, told, strict=True):
-        axes.plot([rank], [number], color=BEST, marker="v" if real < LOWEST else "o", ms=5, ls="")
+    for (rank, number), (_, unclipped) in zip(shown, points, strict=True):
+        axes.plot([rank], [number], color=BEST, marker="v" if unclipped < LOWEST else "o", ms=5, ls="")

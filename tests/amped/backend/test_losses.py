@@ -83,6 +83,6 @@ def test_losses_that_cannot_be() -> None:
     with pytest.raises(InputError, match=r"is not 1\.0 m"):
         Loss("wrong", "(x - m)**2", "2 * (m - x)", "2", at_zero=(1.0, 0.0))
     odds = Loss("odds", "log1p(m) - x * log(m)", "1 / (1 + m) - x / m", "x / m**2 - 1 / (1 + m)**2", lower=0.0)
-    with pytest.raises(InputError, match="'odds': .* no closed form"):
+    with pytest.raises(InputError, match=r"'odds': .* no closed form"):
         odds.maps(absent_are_zero=True)
     assert math.isinf(GAUSSIAN.lower)

@@ -194,7 +194,7 @@ def test_curves_are_drawn_over_labels_of_any_kind(labels: np.ndarray) -> None:
 def test_curves_keep_their_peaks() -> None:
     column = np.zeros(100_001)
     column[77_777], column[33_333] = 5.0, -1.0
-    kept = charts._kept(column)
+    kept = charts._thinned(column)
     assert {77_777, 33_333} <= set(kept.tolist())
     assert kept.size <= charts.POINTS
     assert len(charts.column_chart(None, column, "x")) < 12_000
