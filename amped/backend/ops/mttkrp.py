@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Flag, auto
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -49,6 +50,15 @@ class KernelBytes(NamedTuple):
     running: int  # scratch memory that `Kernel.run` is given
 
 
+class Offers(Flag):
+    """What a kernel's shards offer, beside MTTKRP, to other operations."""
+
+    NOTHING = 0
+    ROWS = auto()  # the nonzeros of a row lie side by side
+    SORTED = auto()  # those of a row are in ascending order of their input indices, and read in one pass
+    PACKED = auto()  # they are in packed records, of the layout that the device makes for the kernel
+
+
 class Shard(Movable, Protocol):
     """Nonzeros of a run of output rows as a kernel wants them, in device memory or on their way there."""
 
@@ -76,6 +86,7 @@ class Kernel(Protocol):
     most_nonzeros: int  # of a shard
     repeatable: bool  # whether its results are bitwise equal every time
     reads_narrow: bool  # whether it reads factor matrices in 16 bits
+    offers: Offers  # what its shards are, so that other operations can read them
 
     @property
     def derive(self) -> Callable[[Any, Share], Shard] | None:

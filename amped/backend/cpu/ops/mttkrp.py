@@ -10,7 +10,7 @@ import numpy as np
 from partitioner.sorting.sort import DIGIT_BITS, stable_argsort
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import MTTKRP, Kernel, KernelBytes, Share
+from ...ops.mttkrp import MTTKRP, Kernel, KernelBytes, Offers, Share
 from ..caches import own_cache
 from ..device import CpuDevice
 from ..kernels.sums import PANEL, add_sums
@@ -57,6 +57,7 @@ class Segmented:
     name = code = "segmented"
     most_nonzeros = (1 << 32) - 1
     repeatable, reads_narrow = True, False
+    offers = Offers.ROWS | Offers.SORTED
     derive: Callable[[HostShard, Share], HostShard] | None = None
 
     def __init__(self, device: CpuDevice) -> None:
@@ -123,7 +124,7 @@ class Segmented:
 class Prefetched(Segmented):
     """Also fetches the factor rows of nonzeros to come: for matrices past a core's own cache."""
 
-    name = "prefetched"
+    name, offers = "prefetched", Offers.ROWS
 
     def gains(self, share: Share) -> bool:
         return share.nnz > LEAST_TUNED and sum(share.lengths) * share.row_bytes > own_cache()
@@ -135,7 +136,7 @@ class Prefetched(Segmented):
 class Panelled(Segmented):
     """Computes a part of the columns at a time, from copies of the matrices that hold these alone."""
 
-    name, code = "panelled", "panelled"
+    name, code, offers = "panelled", "panelled", Offers.ROWS
 
     def gains(self, share: Share) -> bool:
         read = sum(share.lengths)
@@ -155,7 +156,7 @@ class Panelled(Segmented):
 class Fibre(Segmented):
     """Multiplies by the first input mode's row once for each fibre: for nonzeros that share two indices."""
 
-    name, code = "fibre", "fibre"
+    name, code, offers = "fibre", "fibre", Offers.ROWS
 
     def suits(self, share: Share) -> bool:
         return len(share.lengths) > 1
@@ -172,7 +173,7 @@ class Fibre(Segmented):
 class BlockedKernel(Segmented):
     """Takes blocks of the longest input matrix in turn, each small enough for the caches."""
 
-    name = "blocked"
+    name, offers = "blocked", Offers.NOTHING
 
     def gains(self, share: Share) -> bool:
         rows, length = share.rows.stop - share.rows.start, share.lengths[longest(share.lengths)]
@@ -206,7 +207,7 @@ class TiledKernel(Segmented):
     Each thread has parts of the output's rows, whose sums it adds up tile by tile.
     """
 
-    name = "tiled"
+    name, offers = "tiled", Offers.NOTHING
 
     def gains(self, share: Share) -> bool:
         rows, heights = share.rows.stop - share.rows.start, self._heights(share)
@@ -248,7 +249,7 @@ class Permuted(Segmented):
     There is mode 0's copy of the nonzeros alone, and a permutation for each other mode.
     """
 
-    name, code = "permuted", "permuted"
+    name, code, offers = "permuted", "permuted", Offers.NOTHING
 
     def gains(self, share: Share) -> bool:
         """See `Kernel`: it is for those who ask for it."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import Kernel, Share
+from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.phi import PHI, Groups, GroupShape, Phi, joined
 from ..device import CpuDevice
 from ..kernels import interleaved
@@ -47,7 +47,7 @@ class ByVectors:
         return slice(model, self.width(dtype), models)
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        return kernel.name == "segmented"
+        return Offers.ROWS in kernel.offers
 
     def prepare(self, kernel: Kernel, share: Share) -> None:
         """See `Phi`: Numba compiles in one thread, when code is first called."""

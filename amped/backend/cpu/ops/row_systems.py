@@ -8,7 +8,7 @@ import numpy as np
 
 from ...device import NOTHING, Array
 from ...losses import Maps
-from ...ops.mttkrp import Kernel, Share
+from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.row_systems import ROW_SYSTEMS, RowSystems, system_width
 from ...ops.rowproblems import RowBytes
 from ..device import CpuDevice
@@ -17,7 +17,7 @@ from ..kernels.sums import SumScratch, threads_worth
 from ..shard import HostShard, constant
 from ..simd.vectors import LINE
 from ..threads import check
-from .mttkrp import TURNS, BlockedKernel, Permuted, Segmented, TiledKernel
+from .mttkrp import TURNS
 
 
 class HostSystems:
@@ -28,7 +28,7 @@ class HostSystems:
 
     def suits(self, kernel: Kernel, share: Share, curved: bool) -> bool:
         """See `RowSystems`: nonzeros of a row lie side by side."""
-        return isinstance(kernel, Segmented) and not isinstance(kernel, (BlockedKernel, TiledKernel, Permuted))
+        return Offers.ROWS in kernel.offers
 
     def prepare(self, kernel: Kernel, share: Share, rank: int, maps: Maps) -> None:
         """See `RowSystems`: Numba compiles in one thread, when code is first called."""

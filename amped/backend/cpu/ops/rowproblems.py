@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...device import Array
-from ...ops.mttkrp import Kernel, Share
+from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.rowproblems import FAILED, ITERATIONS, KKT, ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblems
 from ..device import CpuDevice
 from ..layout import NARROW
@@ -23,7 +23,6 @@ from ..shard import HostShard
 from ..simd.doubles import FOUR
 from ..simd.vectors import LINE
 from ..threads import aligned, check
-from .mttkrp import BlockedKernel, Permuted, Segmented, TiledKernel
 
 KEPT_BYTES = 4 << 20  # of a thread's room: reading Pi from a far cache is still sooner than making it again
 WORK = 4  # matrices of the rank's size that a thread works with, for PDNR
@@ -90,7 +89,7 @@ class HostRows:
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """See `RowProblems`: nonzeros of a row lie side by side."""
-        return isinstance(kernel, Segmented) and not isinstance(kernel, (BlockedKernel, TiledKernel, Permuted))
+        return Offers.ROWS in kernel.offers
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         rows = min(nnz, share.rows.stop - share.rows.start)

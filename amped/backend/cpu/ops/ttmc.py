@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import Kernel, Share
+from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.ttmc import TTMC, Ttmc, width
 from ..device import CpuDevice
 from ..kernels.sums import SumScratch, threads_worth
@@ -31,7 +31,7 @@ class Nested:
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """See `Ttmc`: nonzeros in the order of their input indices, and in one pass."""
-        return kernel.name in ("segmented", "slow") and share.gather == "full"
+        return Offers.SORTED in kernel.offers and share.gather == "full"
 
     def prepare(self, share: Share, ranks: Sequence[int]) -> None:
         """See `Ttmc`: Numba compiles in one thread, when code is first called."""

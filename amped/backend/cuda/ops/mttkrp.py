@@ -14,7 +14,7 @@ from partitioner.cuda.code import allow_shared, load, prepare
 from partitioner.tensors.sparse import MAX_ORDER
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import MTTKRP, Kernel, KernelBytes, Share
+from ...ops.mttkrp import MTTKRP, Kernel, KernelBytes, Offers, Share
 from .. import coordinates
 from .. import shard as packing
 from ..coordinates import ATOMIC, PERMUTED, CoordinateShard
@@ -34,7 +34,7 @@ class Packed:
 
     code = "mttkrp"
     most_nonzeros = MOST_NONZEROS
-    reads_narrow = True
+    reads_narrow, offers = True, Offers.PACKED
     derive = None
 
     def __init__(self, name: str, device: CudaDevice) -> None:
@@ -121,6 +121,7 @@ class Coordinates:
 
     def __init__(self, name: str, device: CudaDevice) -> None:
         self.name, self._device = name, device
+        self.offers = Offers.SORTED if name == ATOMIC else Offers.NOTHING
 
     @property
     def derive(self) -> Callable[[CoordinateShard, Share], CoordinateShard] | None:

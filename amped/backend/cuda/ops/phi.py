@@ -12,13 +12,13 @@ import numpy as np
 from partitioner.cuda.code import allow_shared, load, prepare
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import Kernel, Share
+from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.phi import PHI, Groups, Phi
 from ..code.phi import SUMS, macros, most_blocks, source, suits
 from ..device import CudaDevice
 from ..layout import PackedLayout, make_layout
 from ..shard import CudaShard, ShardCode
-from .mttkrp import THREADS, Packed, combine, inputs_of, ranges_beside, scratch_bytes, widen
+from .mttkrp import THREADS, combine, inputs_of, ranges_beside, scratch_bytes, widen
 
 SUMMING = 512  # threads, as in phi_sums.cu
 NOWHERE = np.uint64(0)
@@ -35,7 +35,7 @@ class PackedPhi:
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """See `Phi`: not the wide rows of tiled layouts, which are in shared memory part by part, nor 16-bit copies."""
-        return isinstance(kernel, Packed) and suits(make_layout(kernel.name, share, self._limits))
+        return Offers.PACKED in kernel.offers and suits(make_layout(kernel.name, share, self._limits))
 
     def prepare(self, kernel: Kernel, share: Share) -> None:
         layout = make_layout(kernel.name, share, self._limits)

@@ -15,14 +15,14 @@ import numpy as np
 from partitioner.cuda.code import load, prepare
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import Kernel, Share
+from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.phi import PHI, Groups, GroupShape, Phi, joined
 from ..code.interleaved import LEAST_LANES, MOST_LANES, arranged, chosen, lanes_of, source, sums, threads, width
 from ..device import CudaDevice
 from ..layout import VECTOR, MemoryPart, PackedLayout, make_layout
 from ..shard import CudaShard
 from ..source import by_value
-from .mttkrp import THREADS, Packed, inputs_of, ranges_beside, scratch_bytes
+from .mttkrp import THREADS, inputs_of, ranges_beside, scratch_bytes
 
 KERNELS = "clear", "copy", "combine_models", "measure", "apply", "sum_logs"
 SUMMING = 512  # threads, as in interleaved_sums.cu
@@ -52,7 +52,7 @@ class OfLanes:
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """See `InterleavedPhi`: not 16-bit copies."""
-        packed = isinstance(kernel, Packed) and share.gather == "full"
+        packed = Offers.PACKED in kernel.offers and share.gather == "full"
         return packed and kernel.name == chosen(share, self._limits)
 
     def prepare(self, kernel: Kernel, share: Share) -> None:

@@ -11,14 +11,14 @@ import cupy
 import numpy as np
 
 from ...device import Array
-from ...ops.mttkrp import Kernel, Share
+from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.rowproblems import ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblems
 from ..code.rows import LENGTHS, RowCode, batch_tasks, most_tasks, suits, task_size
 from ..device import CudaDevice
 from ..launches.row_passes import DONE, Ints, RowPasses, RowState, RowSteps, RowTasks, clear_rows, cut_tasks, find_rows
 from ..layout import Limits, make_layout
 from ..shard import CudaShard
-from .mttkrp import Packed, inputs_of
+from .mttkrp import inputs_of
 
 
 @dataclass
@@ -82,9 +82,8 @@ class CudaRowProblems:
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """See `RowProblems`: nonzeros of a row lie side by side."""
-        return isinstance(kernel, Packed) and suits(
-            make_layout(kernel.name, share, self._limits), self.method, self._limits
-        )
+        packed = Offers.PACKED in kernel.offers
+        return packed and suits(make_layout(kernel.name, share, self._limits), self.method, self._limits)
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         if not nnz:

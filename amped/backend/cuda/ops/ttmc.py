@@ -12,10 +12,10 @@ import numpy as np
 from partitioner.cuda.code import load, prepare
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import Kernel, Share
+from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.ttmc import TTMC, Ttmc
 from ..code.ttmc import THREADS, TtmcCode, WalkedCode, products_code, walked_code
-from ..coordinates import ATOMIC, CoordinateShard, column_places
+from ..coordinates import CoordinateShard, column_places
 from ..device import CudaDevice
 from ..source import by_value, unit
 
@@ -40,7 +40,7 @@ class _OfRows(ABC):
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """See `Ttmc`: nonzeros in the order of their input indices."""
-        return kernel.name == ATOMIC and share.gather == "full"
+        return Offers.SORTED in kernel.offers and share.gather == "full"
 
     def prepare(self, share: Share, ranks: Sequence[int]) -> None:
         code = self._code(share, ranks)

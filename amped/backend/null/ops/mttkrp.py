@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...cpu.ops.mttkrp import Segmented
 from ...cpu.shard import HostShard
 from ...device import NOTHING, Array
-from ...ops.mttkrp import MTTKRP, Kernel, KernelBytes, Share
+from ...ops.mttkrp import MTTKRP, Kernel, KernelBytes, Offers, Share
 from ..device import NullDevice
 
 
@@ -17,6 +17,7 @@ class RecordedKernel(Segmented):
     def __init__(self, name: str, device: NullDevice) -> None:
         super().__init__(device)
         self.name, self._used = name, device.used
+        self.offers = self.offers if name == "slow" else Offers.ROWS
 
     def bytes(self, share: Share, nnz: int) -> KernelBytes:
         """See `Kernel`: as on a GPU, making takes what the shard does, and scratch memory grows with nonzeros."""
