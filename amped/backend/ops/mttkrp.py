@@ -36,6 +36,10 @@ class Share:
     gather: GatherName = "full"  # whether kernels read factor matrices as they are, or copies in 16 bits
     streamed: bool = False  # the nonzeros stay in host memory and are copied into slots
 
+    def __hash__(self) -> int:
+        """Compiled code is cached by what it depends on; a slice has no hash before Python 3.12."""
+        return hash((self.lengths, self.rows.start, self.rows.stop, self.nnz, self.stride, self.dtype, self.gather))
+
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of a factor matrix, as kernels read it."""

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.cuda.code import allow_shared, load
-from partitioner.cuda.cubins import CudaSource
 
 from ...device import Array
 from ...ops.rowproblems import RowLimits
 from ..code.rows import FACTS, LENGTHS, TEAM, VECTORS, RowCode
-from ..layout import MemoryPart
+from ..layout import MemoryPart, PackedLayout
 from ..shard import CudaShard
 from ..source import by_value, unit
 
@@ -91,7 +90,7 @@ class RowPasses:
 
     def __init__(self, code: RowCode, shard: CudaShard, inputs: Any, floor: float, device: int) -> None:
         self._code, self._shard, self._inputs, self._floor = code, shard, inputs, np.float64(floor)
-        self._functions = _passes(unit("rowproblems", code.passes(shard.layout)), device)
+        self._functions = _passes(shard.layout, code, device)
         self._nonzeros = nonzeros_of(shard)
 
     def add_sums(
@@ -179,8 +178,7 @@ def find_rows(code: RowCode, shard: CudaShard, rows: int) -> Ints:
     """Return the first nonzero of each of the share's rows, (rows,), or -1; the shard may be on the host."""
     begins = cupy.full(rows, -1, np.int32)
     if shard.nnz:
-        functions = _passes(unit("rowproblems", code.passes(shard.layout)), cupy.cuda.runtime.getDevice())
-        function = functions["find_rows"]
+        function = _passes(shard.layout, code, cupy.cuda.runtime.getDevice())["find_rows"]
         chunks = shard.jobs * shard.layout.groups
         counts = np.int32(chunks), np.int32(shard.nnz)
         arguments = nonzeros_of(shard), shard.at(MemoryPart.STARTS), shard.at(MemoryPart.RUNS), *counts
@@ -194,8 +192,8 @@ def nonzeros_of(shard: CudaShard) -> Any:
 
 
 @cache
-def _passes(source: CudaSource, device: int) -> dict[str, Any]:
-    module = load(source)
+def _passes(layout: PackedLayout, code: RowCode, device: int) -> dict[str, Any]:
+    module = load(unit("rowproblems", code.passes(layout)))
     functions = {name: module.get_function(name) for name in ("add_sums", "add_changes", "gather", "find_rows")}
     for name in ("add_sums", "add_changes"):
         allow_shared(functions[name])

@@ -10,7 +10,6 @@ import cupy
 import numpy as np
 
 from partitioner.cuda.code import allow_shared, load, prepare
-from partitioner.cuda.cubins import CudaSource
 
 from ...device import NOTHING, Array
 from ...losses import Maps
@@ -20,7 +19,7 @@ from ...ops.rowproblems import RowBytes
 from ..code.rows import TEAM, RowCode, batch_tasks, systems
 from ..device import CudaDevice
 from ..launches.row_passes import RowTasks, nonzeros_of
-from ..layout import make_layout
+from ..layout import PackedLayout, make_layout
 from ..shard import CudaShard
 from .mttkrp import inputs_of
 from .rowproblems import CudaRowProblems, CudaRows, batches, most_of_row, split
@@ -65,7 +64,7 @@ class CudaSystems:
         if not shard.nnz:
             return
         code = RowCode(rank, own.dtype, maps.curve is not None)
-        functions = _compiled(systems(shard.layout, code, maps), self._number)
+        functions = _compiled(shard.layout, code, maps, self._number)
         most = batch_tasks(code, own.shape[1], int(made.first[-1]), most_of_row(shard.nnz, self._limits))
         if scratch is None:
             scratch = cupy.empty(most * code.bytes, np.uint8)
@@ -97,8 +96,8 @@ def _blocks(threads: int) -> tuple[int]:
 
 
 @cache
-def _compiled(source: CudaSource, device: int) -> dict[str, Any]:
-    module = load(source)
+def _compiled(layout: PackedLayout, code: RowCode, maps: Maps, device: int) -> dict[str, Any]:
+    module = load(systems(layout, code, maps))
     functions = {name: module.get_function(name) for name in ("take_rows", "add_sums", "add_systems")}
     allow_shared(functions["add_sums"])
     return functions

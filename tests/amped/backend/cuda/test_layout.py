@@ -316,3 +316,10 @@ def test_units_of_models(dtype: np.dtype[Any]) -> None:
     assert sorted(seen) == list(range(2 * sum(groups))) == list(range(len(found.models)))
     every = [column for first, columns in found.models.tolist() for column in range(first, first + columns)]
     assert sorted(every) == sorted(begin + k for begins in groups.values() for begin in begins for k in range(width))
+
+
+def test_equal_layouts_are_one_key() -> None:
+    """Compiled code is cached by layout, on every version of Python."""
+    first, second = (make_layout("segmented", share((9, 8), rank=16), H100) for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)
