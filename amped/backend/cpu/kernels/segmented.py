@@ -6,22 +6,11 @@ import numpy as np
 
 from partitioner.host.jit import jit
 
-from ..simd.thread_team import add, fork, inlined, join, load, replace, store
-from ..simd.vectors import (
-    ADD,
-    LANE,
-    LINE,
-    PAST,
-    STORE,
-    accumulate,
-    accumulate_row,
-    fence,
-    prefetch,
-    put,
-    read_line,
-    zero,
-)
+from ..simd.row_sums import put_sum, sum_of_fibres, sum_of_rows
+from ..simd.thread_team import add, fork, join, store
+from ..simd.vectors import ADD, LANE, PAST, STORE, fence
 from .phi import keep_quotients, sum_of_phi, weighted_sum
+from .units import add_carries, clear_part, clear_rows, fetch_blocks, first_unit, next_unit, skip_blocks
 
 ROWS = 64  # rows that a thread takes at once
 
@@ -100,116 +89,70 @@ def segmented(  # type: ignore[no-untyped-def]
     starts, rows, indices, values = nonzeros
     threads, progress, carries, bounds, shared, firsts = parts
     first_row, first_column = origin
-    first_pieces, lows, highs, which = blocks
-    width, step = factors[0].shape[1], len(lanes) * (LANE // factors[0].itemsize)
+    matrix, width, step = factors[blocks[3]], factors[0].shape[1], len(lanes) * (LANE // factors[0].itemsize)
     rest, units, separate = width // step * step, (bounds.size - 1) // shared.size, outs[1].shape[0] > 0
     if number == 0:
         progress[:] = 0
     called = fork(team, number, threads)
-    own, end_of_own = number * shared.size // threads, (number + 1) * shared.size // threads
-    rounds, attempts, t = units if end_of_own > own else 0, 0, own
-    while attempts < shared.size:
-        unit = _begin(progress, t, units)
-        if unit >= 0:
-            attempts = 0
-            out = outs[1][t - 1] if separate and t > 0 else outs[0]
-            low = new[0] if t == 0 else firsts[t] - first_row  # cleared by this part if they have no nonzeros
-            high = new[1] if t == shared.size - 1 else firsts[t + 1] - first_row
-            if unit == 0:
-                _set_zero(carries, t, t + 1, first_column, width)
-                if separate:
-                    _set_zero(out, 0 if t else new[0], out.shape[0] if t else new[1], first_column, width)
-                elif way == ADD:
-                    _set_zero(out, max(low, new[0]), min(high, new[1]), first_column, width)
-            begin, end = bounds[t * units + unit], bounds[t * units + unit + 1]
-            last = np.int64(starts[end]) - 1
-            block = 0  # linear search: NumPy's takes half a second to compile
-            while block < lows.size and first_pieces[block] < begin:
-                block += 1
-            for c in range(begin, end):
-                while block < lows.size and first_pieces[block] <= c:
-                    _fetch(factors[which], lows[block], highs[block])
-                    block += 1
-                start, stop, row = np.int64(starts[c]), np.int64(starts[c + 1]), np.int64(rows[c])
-                if way != ADD:
-                    if low < row - first_row:
-                        _clear(out, low, row - first_row, first_column, way, factors, rest, lanes, tail)
-                    low = max(low, row - first_row + 1)
-                if c > begin and rows[c - 1] == row:
-                    row_way = ADD
-                else:  # a row that gets further sums stays in the caches
-                    row_way = STORE if way == PAST and c + 1 < end and rows[c + 1] == row else way
+    seen = next_unit(number, threads, progress, units, first_unit(number, threads, shared.size, units))
+    while seen[0] >= 0:
+        unit, t, _, _ = seen
+        out = outs[1][t - 1] if separate and t > 0 else outs[0]
+        low = new[0] if t == 0 else firsts[t] - first_row  # rows that this part clears if they have no nonzeros
+        high = new[1] if t == shared.size - 1 else firsts[t + 1] - first_row
+        if unit == 0:
+            clear_part(out, separate, carries, t, (low, high), new, way, first_column, width)
+        begin, end = bounds[t * units + unit], bounds[t * units + unit + 1]
+        last = np.int64(starts[end]) - 1
+        block = skip_blocks(blocks, begin)
+        for c in range(begin, end):
+            if block < blocks[0].size and blocks[0][block] <= c:
+                block = fetch_blocks(matrix, blocks, block, c)
+            start, stop, place = np.int64(starts[c]), np.int64(starts[c + 1]), np.int64(rows[c]) - first_row
+            if way != ADD and place >= low:
+                if place > low:
+                    clear_rows(out, low, place, first_column, width, way)
+                low = place + 1
+            if c > begin and rows[c - 1] == rows[c]:
+                row_way = ADD
+            else:  # a row that gets further sums stays in the caches
+                row_way = STORE if way == PAST and c + 1 < end and rows[c + 1] == rows[c] else way
+            carried = rows[c] == shared[t]
+            if quotients is not None:
+                keep_quotients(
+                    indices, values, factors, own_factor, floor, order, place, start, stop, last, ahead, lanes, tail,
+                    quotients, t
+                )  # fmt: skip
+            # Repeated for the tail instead of in a function, where sums would go through memory: 10 % slower.
+            for column in range(0, rest, step):
                 if quotients is not None:
-                    keep_quotients(
-                        indices, values, factors, own_factor, floor, order, row - first_row, start, stop, last, ahead,
-                        lanes, tail, quotients, t
-                    )  # fmt: skip
-                # Repeated for the tail: in a separate function, the sums would go through memory, 10 % slower.
-                for column in range(0, rest, step):
-                    if quotients is not None:
-                        total = weighted_sum(indices, factors, order, quotients, t, start, stop, column, lanes)
-                    elif own_factor is not None:
-                        total = sum_of_phi(
-                            indices, values, factors, own_factor, floor, order, row - first_row, start, stop, last,
-                            ahead, lanes
-                        )  # fmt: skip
-                    elif fibres is None:
-                        total = _sum(indices, values, factors, order, start, stop, last, ahead, column, lanes)
-                    else:
-                        total = _sum_of_fibres(indices, values, factors, fibres, c, column, lanes)
-                    if row == shared[t]:
-                        put(carries, t, first_column + column, total, ADD)
-                    else:
-                        put(out, row - first_row, first_column + column, total, row_way)
-                if tail is not None:
-                    if quotients is not None:
-                        remainder = weighted_sum(indices, factors, order, quotients, t, start, stop, rest, tail)
-                    elif fibres is None:
-                        remainder = _sum(indices, values, factors, order, start, stop, last, ahead, rest, tail)
-                    else:
-                        remainder = _sum_of_fibres(indices, values, factors, fibres, c, rest, tail)
-                    if row == shared[t]:
-                        put(carries, t, first_column + rest, remainder, ADD)
-                    else:
-                        put(out, row - first_row, first_column + rest, remainder, row_way)
-            if way != ADD and t == shared.size - 1:
-                _clear(out, low, new[1], first_column, way, factors, rest, lanes, tail)
-            store(progress, t, 2 * unit + 2)
-        elif rounds == 0:
-            attempts += 1
-        if unit < 0 or rounds > 0:
-            t += 1
-            if rounds > 0 and t == end_of_own:
-                rounds -= 1
-                t = own
-            elif t == shared.size:
-                t = 0
+                    total = weighted_sum(indices, factors, order, quotients, t, start, stop, column, lanes)
+                elif own_factor is not None:
+                    total = sum_of_phi(
+                        indices, values, factors, own_factor, floor, order, place, start, stop, last, ahead, lanes
+                    )
+                elif fibres is None:
+                    total = sum_of_rows(indices, factors, values, order, start, stop, last, ahead, column, lanes)
+                else:
+                    total = sum_of_fibres(indices, factors, values, fibres, c, column, lanes)
+                put_sum(out, place, carries, t, carried, first_column + column, total, row_way)
+            if tail is not None:
+                if quotients is not None:
+                    remainder = weighted_sum(indices, factors, order, quotients, t, start, stop, rest, tail)
+                elif fibres is None:
+                    remainder = sum_of_rows(indices, factors, values, order, start, stop, last, ahead, rest, tail)
+                else:
+                    remainder = sum_of_fibres(indices, factors, values, fibres, c, rest, tail)
+                put_sum(out, place, carries, t, carried, first_column + rest, remainder, row_way)
+        if way != ADD and t == shared.size - 1:
+            clear_rows(out, low, new[1], first_column, width, way)
+        store(progress, t, 2 * unit + 2)
+        seen = next_unit(number, threads, progress, units, seen)
     fence()
     faults = join(team, called)
     if number == 0:
-        for t in range(shared.size):
-            if shared[t] >= 0:
-                for column in range(first_column, first_column + width):
-                    outs[0][shared[t] - first_row, column] += carries[t, column]
+        add_carries(outs[0], carries, shared, first_row, first_column, width)
     return faults
-
-
-@inlined
-def _begin(progress, t, units):  # type: ignore[no-untyped-def]
-    """Begin the next unit of a part and return its number; -1 if another thread is computing one, or none is left.
-
-    The progress of a part is 2 x the finished units, plus 1 while a unit is being computed.
-    """
-    done = load(progress, t)
-    free = done % 2 == 0 and done < 2 * units and replace(progress, t, done, done + 1)
-    return done // 2 if free else -1
-
-
-@inlined
-def _set_zero(out, begin, end, first_column, width):  # type: ignore[no-untyped-def]
-    for row in range(begin, end):
-        for column in range(first_column, first_column + width):
-            out[row, column] = 0.0
 
 
 @jit
@@ -243,42 +186,3 @@ def copy_panels(number, team, threads, turn, matrix, panels, first):  # type: ig
                     panels[panel, first + row, column] = matrix[row, panel * width + column]
         begin = add(turn, 0, ROWS)
     return join(team, called)
-
-
-@inlined
-def _clear(out, begin, end, first_column, way, factors, rest, lanes, tail):  # type: ignore[no-untyped-def]
-    for row in range(begin, end):
-        for column in range(0, rest, len(lanes) * (LANE // factors[0].itemsize)):
-            put(out, row, first_column + column, zero(factors, lanes), way)
-        if tail is not None:
-            put(out, row, first_column + rest, zero(factors, tail), way)
-
-
-@inlined
-def _sum(indices, values, factors, order, start, stop, last, ahead, column, lanes):  # type: ignore[no-untyped-def]
-    total = zero(factors, lanes)
-    for q in range(start, stop):
-        if ahead:
-            then = min(q + ahead, last)
-            prefetch(indices, factors, then if order is None else order[then], column, lanes)
-        total = accumulate(indices, factors, values, q if order is None else order[q], column, lanes, total)
-    return total
-
-
-@inlined
-def _sum_of_fibres(indices, values, factors, fibres, piece, column, lanes):  # type: ignore[no-untyped-def]
-    of_piece, starts, leading, factor = fibres
-    total = zero(factors, lanes)
-    for f in range(of_piece[piece], of_piece[piece + 1]):
-        part = zero(factors, lanes)
-        for q in range(starts[f], starts[f + 1]):
-            part = accumulate(indices, factors, values, q, column, lanes, part)
-        total = accumulate_row(factor, leading[starts[f]], column, part, total)
-    return total
-
-
-@inlined
-def _fetch(matrix, low, high):  # type: ignore[no-untyped-def]
-    width = matrix.shape[1]
-    for at in range(low * width, high * width, LINE // matrix.itemsize):
-        read_line(matrix, at)

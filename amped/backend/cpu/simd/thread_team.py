@@ -25,7 +25,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from partitioner.host.jit import jit
+from partitioner.host.jit import inner, jit
 
 from .vectors import address_of, operation
 
@@ -239,26 +239,40 @@ def _wake(team, number):  # type: ignore[no-untyped-def]
             _wake_up(team, ASLEEP + k * WORDS)
 
 
-@inlined
-def fork(team, number, most):  # type: ignore[no-untyped-def]
-    """Start a shared call: up to `most` threads, including this one, execute the enclosing call. Pass the result to
-    `join`.
-
-    In the other threads this does nothing. Nor does it if the team is busy with another call; then no thread joins.
-    """
+@inner
+def _open(team, number, most):  # type: ignore[no-untyped-def]
+    """Take the team for a call, if it is free; return what `join` is given."""
     control = _flush()
     called = number == 0 and most > 1 and replace(team, BUSY, 0, 1)
     if called:
         store(team, LEFT, 0)
         store(team, FAULTS, 0)
         store(team, SIZE, most)
-        _write_call(team)
-        store(team, STATE, (load(team, STATE) // CALL + 1) * CALL + OPEN)
-        _wake(team, 0)
     return called, control
 
 
+@inner
+def _start(team):  # type: ignore[no-untyped-def]
+    """Let the threads begin the call that is written to the team."""
+    store(team, STATE, (load(team, STATE) // CALL + 1) * CALL + OPEN)
+    _wake(team, 0)
+
+
 @inlined
+def fork(team, number, most):  # type: ignore[no-untyped-def]
+    """Let up to `most` threads, this one included, run the call that this is in; return what `join` is given.
+
+    The others have that call themselves, and do not call for more. If another call has the team, nobody comes. All but
+    `_write_call`, which is about the function that it stands in, is compiled once for all kernels.
+    """
+    forked = _open(team, number, most)
+    if forked[0]:
+        _write_call(team)
+        _start(team)
+    return forked
+
+
+@inner
 def join(team, forked):  # type: ignore[no-untyped-def]
     """Wait until all threads that entered are done; return how many failed. Their writes are visible afterwards."""
     called, control = forked

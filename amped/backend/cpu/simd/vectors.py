@@ -130,38 +130,22 @@ def fused(builder: Builder, vector: Vector, a: Value, b: Value, c: Value) -> Val
     )
 
 
-@operation
-def accumulate(
-    typing: Typing, indices: Type, factors: Type, values: Type, at: Type, column: Type, lanes: Type, total: Type
-) -> Operation:
-    """Return `total` plus a nonzero's value times its input factor rows, from `column` on."""
-    vector = vector_of(factors, lanes)
+def plus_nonzero(
+    context: Context, builder: Builder, signature: Signature, args: Values, at: Value, column: Value, total: Value
+) -> Value:
+    """Return `total` plus a nonzero's value times its input factor rows, from `column` on.
 
-    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
-        kind, stored = context.get_value_type(vector), context.get_value_type(factors.types[0].dtype)
-        _, _, value_array, at, column, _, total = args
-        array = array_of(context, builder, values, value_array)
-        value = context.cast(builder, builder.load(builder.gep(array.data, [at])), values.dtype, vector.dtype)
-        *others, last = input_rows(context, builder, signature, args, at, column)
-        product = splat(builder, value, kind)
-        for address in others:
-            product = builder.fmul(product, load_piece(builder, address, stored, kind))
-        return fused(builder, vector, product, load_piece(builder, last, stored, kind), total)
-
-    return vector(indices, factors, values, types.intp, types.intp, lanes, vector), generate
-
-
-@operation
-def accumulate_row(typing: Typing, factor: Type, row: Type, column: Type, part: Type, total: Type) -> Operation:
-    """Return `total` plus `part` times a row of a factor matrix, from `column` on."""
-
-    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
-        matrix, row, column, part_value, total_value = args
-        address = row_address(context, builder, factor, matrix, row, column)
-        stored = context.get_value_type(factor.dtype)
-        return fused(builder, part, part_value, load_piece(builder, address, stored, part_value.type), total_value)
-
-    return total(factor, types.intp, types.intp, part, total), generate
+    The first arguments of the operation are the indices, the factors and the values; it returns what `total` is.
+    """
+    (_, factors, values), vector = signature.args[:3], signature.return_type
+    stored = context.get_value_type(factors.types[0].dtype)
+    array = array_of(context, builder, values, args[2])
+    value = context.cast(builder, builder.load(builder.gep(array.data, [at])), values.dtype, vector.dtype)
+    *others, last = input_rows(context, builder, signature, args, at, column)
+    product = splat(builder, value, total.type)
+    for address in others:
+        product = builder.fmul(product, load_piece(builder, address, stored, total.type))
+    return fused(builder, vector, product, load_piece(builder, last, stored, total.type), total)
 
 
 @operation
@@ -178,7 +162,7 @@ def add_scaled(typing: Typing, factor: Type, row: Type, column: Type, scalar: Ty
     return total(factor, types.intp, types.intp, scalar, total), generate
 
 
-def _prefetch(builder: Builder, address: Value, size: int) -> None:
+def prefetch_bytes(builder: Builder, address: Value, size: int) -> None:
     """Prefetch `size` bytes."""
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     name, kind = "llvm.prefetch.p0i8", ir.FunctionType(ir.VoidType(), [byte, word, word, word])
@@ -195,7 +179,7 @@ def prefetch(typing: Typing, indices: Type, factors: Type, at: Type, column: Typ
 
     def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         for address in input_rows(context, builder, signature, args, args[2], args[3]):
-            _prefetch(builder, address, len(lanes) * LANE)
+            prefetch_bytes(builder, address, len(lanes) * LANE)
         return context.get_dummy_value()
 
     return types.none(indices, factors, types.intp, types.intp, lanes), generate
@@ -213,33 +197,45 @@ def read_line(typing: Typing, matrix: Type, at: Type) -> Operation:
     return types.none(matrix, types.intp), generate
 
 
+def write(builder: Builder, value: Value, address: Value, item: int, way: Value) -> None:
+    """Write a vector, perhaps made wider, to an address of numbers of `item` bytes; `way` is STORE, ADD or PAST."""
+    wide = address.type.pointee
+    value = value if value.type == wide else builder.fpext(value, wide)
+    end = builder.append_basic_block("put")
+    choice = builder.switch(way, builder.append_basic_block("store"))
+    with builder.goto_block(choice.default):
+        builder.store(value, address, align=item)
+        builder.branch(end)
+    added, past = builder.append_basic_block("add"), builder.append_basic_block("past")
+    choice.add_case(ir.Constant(way.type, ADD), added)
+    with builder.goto_block(added):
+        builder.store(builder.fadd(builder.load(address, align=item), value), address, align=item)
+        builder.branch(end)
+    choice.add_case(ir.Constant(way.type, PAST), past)
+    with builder.goto_block(past):
+        store = builder.store(value, address, align=min(LINE, item * wide.count))
+        one = ir.Constant(ir.IntType(32), 1)
+        store.set_metadata("nontemporal", builder.module.add_metadata([one]))
+        builder.branch(end)
+    builder.position_at_end(end)
+
+
+def vector_address(
+    context: Context, builder: Builder, out: Type, matrix: Value, row: Value, column: Value, count: int
+) -> Value:
+    """Return the address of so many numbers of a contiguous matrix, as that of a vector."""
+    wide = ir.VectorType(context.get_value_type(out.dtype), count)
+    return builder.bitcast(row_address(context, builder, out, matrix, row, column), wide.as_pointer())
+
+
 @operation
-def put(typing: Typing, out: Type, row: Type, column: Type, vector: Type, way: Type) -> Operation:
+def put(typing: Typing, out: Type, row: Type, column: Type, vector: Type, how: Type) -> Operation:
     """Write a vector to a row of a matrix of its type or float64, from `column` on; `way` is STORE, ADD or PAST."""
-    item = out.dtype.bitwidth // 8
 
     def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
-        matrix, row, column, value, way = args
-        wide = ir.VectorType(context.get_value_type(out.dtype), vector.count)
-        value = value if value.type == wide else builder.fpext(value, wide)
-        address = builder.bitcast(row_address(context, builder, out, matrix, row, column), wide.as_pointer())
-        end = builder.append_basic_block("put")
-        choice = builder.switch(way, builder.append_basic_block("store"))
-        with builder.goto_block(choice.default):
-            builder.store(value, address, align=item)
-            builder.branch(end)
-        added, past = builder.append_basic_block("add"), builder.append_basic_block("past")
-        choice.add_case(ir.Constant(way.type, ADD), added)
-        with builder.goto_block(added):
-            builder.store(builder.fadd(builder.load(address, align=item), value), address, align=item)
-            builder.branch(end)
-        choice.add_case(ir.Constant(way.type, PAST), past)
-        with builder.goto_block(past):
-            store = builder.store(value, address, align=min(LINE, item * vector.count))
-            one = ir.Constant(ir.IntType(32), 1)
-            store.set_metadata("nontemporal", builder.module.add_metadata([one]))
-            builder.branch(end)
-        builder.position_at_end(end)
+        matrix, row, column, value, how = args
+        address = vector_address(context, builder, out, matrix, row, column, vector.count)
+        write(builder, value, address, out.dtype.bitwidth // 8, how)
         return context.get_dummy_value()
 
     return types.none(out, types.intp, types.intp, vector, types.intp), generate

@@ -1,0 +1,125 @@
+"""What the pieces of a shard's parts need around their sums: compiled once for all orders, ranks and precisions.
+
+A part's units are computed one after the other, by whatever threads come: so sums have the same order every time.
+"""
+
+# Numba infers the types of the compiled functions.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from partitioner.host.jit import inner
+
+from ..simd.row_sums import ZEROS, put_zeros
+from ..simd.thread_team import load, replace
+from ..simd.vectors import ADD, LINE, read_line
+
+AT_ONCE = ZEROS.count
+
+
+@inner
+def first_unit(number, threads, parts, units):
+    """Return what `next_unit` takes at first: no unit so far, the first part, rounds through a thread's own parts."""
+    own, end_of_own = number * parts // threads, (number + 1) * parts // threads
+    return -1, own - 1, units if end_of_own > own else 0, 0
+
+
+@inner
+def next_unit(number, threads, progress, units, seen):
+    """Begin the next unit: of a thread's own parts, then of those that others have not begun.
+
+    Returns
+    -------
+    unit : int
+        Its number within the part; -1 if there is none.
+    part : int
+    rounds, in_vain : int
+        For the next call, as all of these: how often the thread still goes through its own parts; in how many parts,
+        one after the other, it found no unit.
+    """
+    unit, part, rounds, in_vain = seen
+    parts = progress.size
+    own, end_of_own = number * parts // threads, (number + 1) * parts // threads
+    while in_vain < parts:
+        if unit < 0 or rounds > 0:
+            part += 1
+            if rounds > 0 and part == end_of_own:
+                rounds -= 1
+                part = own
+            elif part == parts:
+                part = 0
+        unit = _begin(progress, part, units)
+        if unit >= 0:
+            return unit, part, rounds, 0
+        if rounds == 0:
+            in_vain += 1
+    return -1, part, rounds, in_vain
+
+
+@inner
+def _begin(progress, part, units):
+    """Begin the next unit of a part and return its number; -1 if another thread computes one, or none is left.
+
+    The progress of a part is two for each unit that is done, and one for the unit that is being computed.
+    """
+    done = load(progress, part)
+    free = done % 2 == 0 and done < 2 * units and replace(progress, part, done, done + 1)
+    return done // 2 if free else -1
+
+
+@inner
+def clear_part(out, apart, carries, part, rows, new, way, first_column, width):
+    """Set to zero what a part adds to: its carry, and rows of its output.
+
+    These are all rows that have no sums so far if parts have outputs of their own (`apart`), else those of `rows`.
+    """
+    _set_zero(carries, part, part + 1, first_column, width)
+    if apart:
+        _set_zero(out, 0 if part else new[0], out.shape[0] if part else new[1], first_column, width)
+    elif way == ADD:
+        _set_zero(out, max(rows[0], new[0]), min(rows[1], new[1]), first_column, width)
+
+
+@inner
+def _set_zero(out, begin, end, first_column, width):
+    for row in range(begin, end):
+        for column in range(first_column, first_column + width):
+            out[row, column] = 0.0
+
+
+@inner
+def clear_rows(out, begin, end, first_column, width, way):
+    """Write zeros to rows that have no nonzeros, as sums are written."""
+    for row in range(begin, end):
+        for column in range(first_column, first_column + width, AT_ONCE):
+            put_zeros(out, row, column, way)
+
+
+@inner
+def fetch_blocks(matrix, blocks, block, piece):
+    """Read the rows of blocks from `block` on that begin with a piece, or before; return the next block."""
+    first_pieces, lows, highs, _ = blocks
+    width = matrix.shape[1]
+    while block < lows.size and first_pieces[block] <= piece:
+        for at in range(lows[block] * width, highs[block] * width, LINE // matrix.itemsize):
+            read_line(matrix, at)
+        block += 1
+    return block
+
+
+@inner
+def skip_blocks(blocks, piece):
+    """Return the first block that does not begin before a piece: by linear search, NumPy's takes long to compile."""
+    first_pieces, block = blocks[0], 0
+    while block < first_pieces.size and first_pieces[block] < piece:
+        block += 1
+    return block
+
+
+@inner
+def add_carries(out, carries, shared, first_row, first_column, width):
+    """Add what parts carry to the output rows that they share."""
+    for part in range(shared.size):
+        if shared[part] >= 0:
+            for column in range(first_column, first_column + width):
+                out[shared[part] - first_row, column] += carries[part, column]
