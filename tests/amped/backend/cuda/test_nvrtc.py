@@ -381,7 +381,7 @@ def test_products_of_dense_blocks_by_warpgroups(columns: int) -> None:
         (False, 2, False, 40),
         (True, 2, False, 20),
     ):
-        if dense_code.takes_wgmma(form, aligned, 90):
+        if dense_code.uses_wgmma(form, aligned, 90):
             macros = dense_code.wgmma_macros(form, parts, transposed, aligned, last)
             check(compiled("dense_wgmma", macros, "sm_90a"), {"multiply_block"}, MOST_IN_WGMMA)
             assert dense_code.wgmma_shared(form, transposed) + SHARED_BESIDE <= LIMITS["sm_90"].shared

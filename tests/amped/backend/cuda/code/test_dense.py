@@ -101,7 +101,7 @@ def test_gaps_align_rows_and_cost_little(
 def test_wgmma_where_it_is_and_is_faster(
     columns: int, precision: type, aligned: bool, capability: int, takes: bool
 ) -> None:
-    assert dense_code.takes_wgmma(form((60, 50, 40), columns, precision), aligned, capability) is takes
+    assert dense_code.uses_wgmma(form((60, 50, 40), columns, precision), aligned, capability) is takes
 
 
 @pytest.mark.parametrize("lengths", [(8_400_001, 3), (3, 8_400_001), (2, 4_200_001, 2), (1 << 26, 2), (300, 200, 100)])
