@@ -16,8 +16,8 @@ from amped.backend.device import Device
 from amped.backend.exchange import connect
 from amped.parallel.mpi import Comm, world
 
-from . import pictures, record
-from .pauses import Pauses
+from .cooldown import Cooldown
+from .harness import Result, common_flags
 
 ROW = 32  # floats: 128 bytes
 FOOTPRINTS = {"cuda": (10_000, 100_000, 300_000, 1_000_000, 10_000_000), "cpu": (1_000, 10_000, 100_000, 1_000_000)}
@@ -31,7 +31,7 @@ THREADS = 256
 
 def measure(backend: Device, comm: Comm) -> dict[str, Any]:
     """Return GB/s: `copy` (read + write), `gather` by size of the matrix in MB, per rank; `link`, `all_gather`."""
-    found = {"copy": comm.allgather(_copy(backend)), "gather": _medians(comm.allgather(gather(backend)))}
+    found = {"copy": comm.allgather(copied(backend)), "gather": _medians(comm.allgather(gather(backend)))}
     if backend.name == "cuda":
         alone = _link(backend) if comm.rank == 0 else None
         comm.allgather(None)
@@ -43,7 +43,7 @@ def measure(backend: Device, comm: Comm) -> dict[str, Any]:
 
 def seconds(backend: Device, action: Callable[[], Any], runs: int = RUNS) -> list[float]:
     """Return the device's seconds of each run of `action`, after warm-up runs."""
-    clock, pauses = backend.clock(), Pauses()
+    clock, cooldown = backend.clock(), Cooldown()
     for _ in range(WARM):
         action()
     times = []
@@ -51,7 +51,7 @@ def seconds(backend: Device, action: Callable[[], Any], runs: int = RUNS) -> lis
         with clock.span("run", 0):
             action()
         times.append(clock.collect()["run", 0])
-        pauses.after(times[-1])
+        cooldown.after(times[-1])
     return times
 
 
@@ -63,7 +63,8 @@ def _medians(by_rank: list[dict[str, float]]) -> dict[str, float]:
     return {name: statistics.median(found[name] for found in by_rank) for name in by_rank[0]}
 
 
-def _copy(backend: Device) -> float:
+def copied(backend: Device) -> float:
+    """Return GB/s of a copy, read and written."""
     nbytes = COPIED[backend.name]
     source, target = (backend.zeros((nbytes // 4,), np.float32) for _ in range(2))
     return _speed(backend, 2 * nbytes, lambda: backend.xp.copyto(target, source))
@@ -128,18 +129,13 @@ def _all_gather(backend: Device, comm: Comm) -> dict[str, float]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
+    common_flags(parser, "ceilings-DEVICE-RANKS")
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure and write the result. Collective."""
     comm = world()
     backend = choose(args.device, comm)
-    found = measure(backend, comm)
-    devices = comm.allgather(backend.description)
-    if comm.rank == 0:
-        name = f"ceilings-{backend.name}-{comm.size}"
-        path = record.write(name, devices, {"ranks": comm.size, "gigabytes_a_second": found}, args.output)
-        pictures.draw(path)
-        print(f"{path.name}: {found}", flush=True)
+    found = {"ranks": comm.size, "gigabytes_a_second": measure(backend, comm)}
+    result = Result(args, f"ceilings-{backend.name}-{comm.size}", comm.allgather(backend.description), comm)
+    result.add(found, f"GB/s: {found['gigabytes_a_second']}")

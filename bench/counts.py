@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,42 +21,45 @@ from amped.options import Options
 from amped.parallel.mpi import world
 from amped.runs.assembly import begin, bring_up, counts, open_tensor
 
-from . import pictures, record
+from .harness import Facts, Result, common_flags
+from .spread import summary
 
 METHODS = "mu", "pdnr", "pqnr"
-CLOSE = 1e-5  # relative: log-likelihoods that count as equal
-SHOWN = 1.05  # of iterations whose numbers are written, each is the last one times that, or the next
+CLOSE = {"seconds_to_mu_within_0": 0.0, "seconds_to_mu_within_1e-06": 1e-6, "seconds_to_mu": 1e-5}
+"""Relative distances from MU's last log-likelihood: until the others come so close."""
 
-Row = dict[str, Any]
+
+class Trajectory(NamedTuple):
+    """A method's way from a start: numbers after each iteration."""
+
+    seconds: NDArray[np.float64]
+    loglikelihood: NDArray[np.float64]
+    kkt: float  # the last
+    converged: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
-    parser.add_argument("tensors", nargs="+", metavar="TENSOR:RANK", help="files of counts, and how many components")
-    parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS), help="(all)")
-    parser.add_argument("--starts", type=int, default=5, metavar="K", help="seeds 0, 1, ... (5)")
-    parser.add_argument("--mu-iterations", type=int, default=200, metavar="N", help="of MU (200)")
-    parser.add_argument(
-        "--iterations", type=int, default=2000, metavar="N", help="of the other methods, at most (2000)"
-    )
-    parser.add_argument("--seconds", type=float, default=60.0, help="of a run of the other methods, at most (60)")
-    parser.add_argument("--repeats", type=int, default=1, metavar="K", help="runs: each iteration's fastest counts (1)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--threads", type=int, help="(all cores)")
-    parser.add_argument("--precision", choices=("fp32", "fp64"), default="fp64")
-    parser.add_argument("--name", help="of the result (counts-DEVICE)")
-    parser.add_argument("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
+    add = common_flags(parser, "counts-DEVICE", device="cpu", repeats=1)
+    add("tensors", nargs="+", metavar="TENSOR:RANK", help="files of counts, and how many components")
+    add("--method", nargs="+", choices=METHODS, default=list(METHODS), help="(all)")
+    add("--starts", type=int, default=5, metavar="K", help="seeds 0, 1, ... (5)")
+    add("--mu-iterations", type=int, default=200, metavar="N", help="of MU (200)")
+    add("--iterations", type=int, default=2000, metavar="N", help="of the other methods, at most (2000)")
+    add("--seconds", type=float, default=60.0, help="of a run of the other methods, at most (60)")
+    add("--threads", type=int, help="(all cores)")
+    add("--precision", choices=("fp32", "fp64"), default="fp64")
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure; rewrite the results file after each tensor."""
     options = Options(args.device, args.precision, threads=args.threads)
     machine = bring_up(options, world())
-    rows = list[Row]()
+    result = Result(args, f"counts-{args.device}", [machine.device.description], precision=args.precision)
     for each in args.tensors:
         file, _, rank = each.rpartition(":")
-        tensor, title = amped.read(file), Path(file).name.split(".")[0]
-        source, starts = open_tensor(tensor, machine, options), list[Row]()
+        tensor = amped.read(file)
+        source = open_tensor(tensor, machine, options)
         found = {
             method: counts(source, int(rank), machine, options, Poisson(method=method), Budget(1000))
             for method in args.method
@@ -64,91 +67,75 @@ def run(args: argparse.Namespace) -> None:
         for method in found.values():  # compile
             begin(method, source)
             iterate(method, StopRule(method.asked.mu_iters + 2, 0))
+        starts = list[dict[str, Trajectory]]()
         for seed in range(args.starts):  # methods in turn, as the machine may be slower at times
-            starts.append({"seed": seed})
-            for name_of, method in found.items():
-                most, seconds = (args.mu_iterations, np.inf) if name_of == "mu" else (args.iterations, args.seconds)
-                starts[-1][name_of] = measured(
-                    method, source, seed, StopRule(most, method.asked.tol), seconds, args.repeats
-                )
-        row = {"tensor": title, "shape": tensor.shape, "nonzeros": tensor.nnz, "rank": int(rank)}
-        rows.append({**row, "best": compared(starts, args.method), "starts": starts})
-        facts = {"precision": args.precision, "threads": machine.device.description, "counts": rows}
-        path = record.write(args.name or f"counts-{args.device}", [machine.device.description], facts, args.output)
-        print(table(rows[-1:]), flush=True)
-    pictures.draw(path)
+            starts.append({name: measured(args, method, name, source, seed) for name, method in found.items()})
+        head = {"tensor": Path(file).name.split(".")[0], "shape": tensor.shape, "nonzeros": tensor.nnz}
+        row = {**head, "rank": int(rank), "best": compared(starts, args.method)}
+        result.add(row, table(row, args.starts))
 
 
 def timed(method: CpApr, source: Any, seed: int, rule: StopRule, seconds: float) -> NDArray[np.float64]:
-    """Compute the path of a method from a start; return the seconds of each iteration, and those of processors."""
+    """Compute the path of a method from a start; return the seconds of each iteration."""
     method.restart()
     begin(method, source, seed)
     method.operator.synchronize()
-    told = [(time.perf_counter(), time.process_time())]
-
-    def tell(*_: object) -> None:
-        told.append((time.perf_counter(), time.process_time()))
-
-    iterate(method, rule, [tell], lambda: time.perf_counter() - told[0][0] > seconds)
-    return np.diff(told, axis=0)
+    ends = [time.perf_counter()]
+    iterate(
+        method, rule, [lambda *_: ends.append(time.perf_counter())], lambda: time.perf_counter() - ends[0] > seconds
+    )
+    return np.diff(ends)
 
 
-def measured(method: CpApr, source: Any, seed: int, rule: StopRule, seconds: float, repeats: int) -> Row:
+def measured(args: argparse.Namespace, method: CpApr, name: str, source: Any, seed: int) -> Trajectory:
     """Return the path of a method from a start, with the least seconds of each iteration; it has computed before."""
-    each = [timed(method, source, seed, rule, seconds) for _ in range(repeats)]
+    most, seconds = (args.mu_iterations, np.inf) if name == "mu" else (args.iterations, args.seconds)
+    rule = StopRule(most, method.asked.tol)
+    each = [timed(method, source, seed, rule, seconds) for _ in range(args.repeats)]
     known = min(map(len, each))
-    told = np.cumsum(np.min([seconds[:known] for seconds in each], axis=0), axis=0)
-    series, last = method.state.series, known - 1
-    which, k = list[int](), 0
-    while k < last:
-        which.append(k)
-        k = max(k + 1, int(k * SHOWN))
-    which.append(last)
-    return {
-        "iterations": len(told),
-        "converged": method.state.converged,
-        "at": [k + 1 for k in which],
-        "seconds": [round(float(told[k, 0]), 4) for k in which],
-        "processor_seconds": [round(float(told[k, 1]), 4) for k in which],
-        "loglikelihood": [round(series["loglikelihood"][k], 4) for k in which],
-        "kkt": [float(f"{series['kkt'][k]:.3g}") for k in which],
-    }
+    least = np.cumsum(np.min([seconds[:known] for seconds in each], axis=0))
+    series = method.state.series
+    return Trajectory(
+        least, np.array(series["loglikelihood"][:known]), series["kkt"][known - 1], method.state.converged
+    )
 
 
-def until(path: Row, value: float, clock: str = "seconds") -> float | None:
+def until(path: Trajectory, value: float) -> float | None:
     """Return the seconds after which a path has a value, if it has."""
-    reached = np.array(path["loglikelihood"]) >= value
-    return float(path[clock][int(np.argmax(reached))]) if reached.any() else None
+    reached = path.loglikelihood >= value
+    return float(path.seconds[int(np.argmax(reached))]) if reached.any() else None
 
 
-def compared(starts: Sequence[Row], methods: Sequence[str]) -> Row:
-    """Return the best of all starts, by method; and how long each start takes to within `CLOSE` of MU's value."""
-    found: Row = {}
+def compared(starts: Sequence[dict[str, Trajectory]], methods: Sequence[str]) -> Facts:
+    """Return the best of all starts, by method; and how long each start takes until it is close to MU's value."""
+    found: Facts = {}
     for method in methods:
         paths = [start[method] for start in starts]
+        ends = [float(path.loglikelihood[-1]) for path in paths]
         found[method] = {
-            "loglikelihood": max(path["loglikelihood"][-1] for path in paths),
-            "largest_kkt": max(path["kkt"][-1] for path in paths),
-            "converged": sum(path["converged"] for path in paths),
+            "loglikelihood": max(ends),
+            "loglikelihoods": ends,
+            "largest_kkt": max(path.kkt for path in paths),
+            "converged": sum(path.converged for path in paths),
+            "iterations": summary([len(path.seconds) for path in paths]),
+            "seconds": [float(path.seconds[-1]) for path in paths],
         }
         if "mu" in methods:
-            ends = [start["mu"]["loglikelihood"][-1] for start in starts]
-            best = int(np.argmax(ends))
-            goals = [end - CLOSE * abs(end) for end in ends]
-            for clock in ("seconds", "processor_seconds"):
-                found[method][f"{clock}_to_mu"] = [until(*goal, clock) for goal in zip(paths, goals, strict=True)]
-            found[method]["seconds_to_the_best_of_mu"] = found[method]["seconds_to_mu"][best]
+            goals = [float(start["mu"].loglikelihood[-1]) for start in starts]
+            for name, close in CLOSE.items():
+                found[method][name] = [
+                    until(path, goal - close * abs(goal)) for path, goal in zip(paths, goals, strict=True)
+                ]
     return found
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(row: Facts, starts: int) -> str:
     """Return a table of the best of all starts."""
     lines = []
-    for row in rows:
-        for method, best in row["best"].items():
-            times = ", ".join("-" if s is None else f"{s:.2f}" for s in best.get("processor_seconds_to_mu", []))
-            lines.append(
-                f"| {row['tensor']}, {row['rank']} | {method} | {best['loglikelihood']:.2f} | {best['largest_kkt']:.0e}"
-                f" | {best['converged']} of {len(row['starts'])} | {times} |"
-            )
+    for method, best in row["best"].items():
+        times = ", ".join("-" if s is None else f"{s:.2f}" for s in best.get("seconds_to_mu", []))
+        lines.append(
+            f"| {row['tensor']}, {row['rank']} | {method} | {best['loglikelihood']:.2f} | {best['largest_kkt']:.0e}"
+            f" | {best['converged']} of {starts} | {times} |"
+        )
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ import threadpoolctl
 
 from partitioner.host.threads import usable_cores
 
-LETTERS = "abcdefgh"
+from .harness import Work
 
-Sweep = Callable[[], object]
+LETTERS = "abcdefgh"
 
 
 def equations(order: int) -> list[str]:
@@ -24,13 +24,13 @@ def equations(order: int) -> list[str]:
     ]
 
 
-def peers_of(device: str, threads: int | None, array: np.ndarray, factors: Sequence[np.ndarray]) -> dict[str, Sweep]:
+def peers_of(device: str, threads: int | None, array: np.ndarray, factors: Sequence[np.ndarray]) -> dict[str, Work]:
     """Return what a user would type: einsum; two plain matrix products of the whole tensor; a copy of it."""
     if device == "cuda":
         return _torch_peers(array, factors)
     most, target = threads or usable_cores(), np.empty_like(array)
 
-    def with_all_threads(work: Sweep) -> Sweep:
+    def with_all_threads(work: Work) -> Work:
         def sweep() -> None:
             with threadpoolctl.threadpool_limits(most):
                 work()
@@ -48,7 +48,7 @@ def peers_of(device: str, threads: int | None, array: np.ndarray, factors: Seque
     }
 
 
-def _torch_peers(array: np.ndarray, factors: Sequence[np.ndarray]) -> dict[str, Sweep]:
+def _torch_peers(array: np.ndarray, factors: Sequence[np.ndarray]) -> dict[str, Work]:
     try:
         import torch
     except ImportError:
@@ -59,7 +59,7 @@ def _torch_peers(array: np.ndarray, factors: Sequence[np.ndarray]) -> dict[str, 
     torch.cuda.empty_cache()
     target = torch.empty_like(tensor)
 
-    def waited(work: Sweep) -> Sweep:
+    def waited(work: Work) -> Work:
         def sweep() -> None:
             work()
             torch.cuda.synchronize()
@@ -73,7 +73,7 @@ def _torch_peers(array: np.ndarray, factors: Sequence[np.ndarray]) -> dict[str, 
     }
 
 
-def every_mode(einsum: Any, tensor: Any, factors: Sequence[Any]) -> Sweep:
+def every_mode(einsum: Any, tensor: Any, factors: Sequence[Any]) -> Work:
     def sweep() -> list[Any]:
         order = len(factors)
         return [
@@ -84,7 +84,7 @@ def every_mode(einsum: Any, tensor: Any, factors: Sequence[Any]) -> Sweep:
     return sweep
 
 
-def two_products(einsum: Any, tensor: Any, factors: Sequence[Any]) -> Sweep:
+def two_products(einsum: Any, tensor: Any, factors: Sequence[Any]) -> Work:
     """Modes in two groups of about equal numbers of indices; each product serves a group."""
     lengths = [len(f) for f in factors]
     at = min(range(1, len(lengths)), key=lambda k: math.prod(lengths[:k]) + math.prod(lengths[k:]))

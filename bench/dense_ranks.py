@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,55 +15,51 @@ from amped.options import DTYPES, Options
 from amped.parallel.mpi import Comm, world
 from amped.runs.assembly import bring_up
 
-from . import record
-from .dense import iterations
+from .dense import iterations, shape_of
 from .dense_blocks import RandomSource
 from .groups import free_memory, on_groups
+from .harness import Facts, Result, common_flags
+from .spread import summary
 
 SHAPES = {"cpu": ("200x200x200",), "cuda": ("1710x1710x1710", "800x800x800", "401x201x12x501", "100x100x100")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--groups", nargs="+", type=int, metavar="P", help="numbers of ranks (1, and all)")
-    parser.add_argument("--shapes", nargs="+", metavar="IxJxK", help="of tensors of random numbers")
-    parser.add_argument("--ranks", nargs="+", type=int, default=[32, 128], help="columns of the factor matrices")
-    parser.add_argument("--precision", nargs="+", choices=tuple(DTYPES), default=["fp64", "fp32"])
-    parser.add_argument("--threads", type=int, help="host threads of a rank (its share of the cores)")
-    parser.add_argument("--output", type=Path, default=record.RESULTS, help="folder of the result")
-    parser.add_argument("--name", help="of the result (dense-ranks-DEVICE-RANKS)")
+    add = common_flags(parser, "dense-ranks-DEVICE-RANKS", device="cuda")
+    add("--groups", nargs="+", type=int, metavar="P", help="numbers of ranks (1, and all)")
+    add("--shapes", nargs="+", metavar="IxJxK", help="of tensors of random numbers")
+    add("--ranks", nargs="+", type=int, default=[32, 128], help="columns of the factor matrices")
+    add("--precision", nargs="+", choices=tuple(DTYPES), default=["fp64", "fp32"])
+    add("--threads", type=int, help="host threads of a rank (its share of the cores)")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure each tensor on all groups in turn, and write the result. Collective."""
-    comm, found = world(), list[dict[str, Any]]()
+    """Measure each tensor on all groups in turn; rewrite the results file after each. Collective."""
+    comm = world()
     groups = args.groups or sorted({1, comm.size})
+    devices = comm.allgather(bring_up(Options(device=args.device, threads=args.threads), comm).device.description)
+    result = Result(args, f"dense-ranks-{args.device}-{comm.size}", devices, comm, groups=groups)
     for text, precision, rank in product(args.shapes or SHAPES[args.device], args.precision, args.ranks):
-        shape = tuple(int(n) for n in text.split("x"))
         options = Options(device=args.device, precision=precision, threads=args.threads)
-        times = _times(comm, groups, shape, rank, options)
+        times = _times(comm, groups, shape_of(text), rank, options)
         if comm.rank == 0:
             gains = {size: times[groups[0]]["median"] / each["median"] for size, each in times.items()}
-            case = {"shape": shape, "precision": precision, "rank": rank}
-            found.append({**case, "milliseconds": times, "times_as_fast": gains})
-            told = ", ".join(f"on {size} {each['median']:.3g} ({gains[size]:.2f} x)" for size, each in times.items())
-            print(f"{text} {precision} rank {rank}, ms an iteration: {told}", flush=True)
-    devices = comm.allgather(bring_up(Options(device=args.device, threads=args.threads), comm).device.description)
-    if comm.rank == 0:
-        name = args.name or f"dense-ranks-{args.device}-{comm.size}"
-        record.write(name, devices, {"groups": groups, "dense": found}, args.output)
+            case = {"shape": shape_of(text), "precision": precision, "rank": rank}
+            each = ", ".join(f"on {size} {each['median']:.3g} ({gains[size]:.2f} x)" for size, each in times.items())
+            line = f"{text} {precision} rank {rank}, ms an iteration: {each}"
+            result.add({**case, "milliseconds": times, "times_as_fast": gains}, line)
 
 
-def _times(comm: Comm, groups: Sequence[int], shape: tuple[int, ...], rank: int, options: Options) -> dict[int, Any]:
+def _times(comm: Comm, groups: Sequence[int], shape: tuple[int, ...], rank: int, options: Options) -> Facts:
     """Return a summary of the milliseconds, by the number of ranks; rank 0 has them all. Collective."""
-    found = dict[int, Any]()
+    found: dict[int, dict[str, float]] = {}
 
     def measure(group: Comm) -> None:
         machine = bring_up(options, group)
         source = RandomSource(shape, np.dtype(options.dtype), machine)
-        found[group.size] = record.summary(iterations(source, rank, machine, options))
+        found[group.size] = summary(iterations(source, rank, machine, options))
         free_memory(machine.device.xp)
 
     on_groups(comm, groups, measure)
-    return found
+    return found  # type: ignore[return-value]

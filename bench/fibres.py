@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +13,10 @@ from amped.operators.placement import Loading
 from partitioner.sorting.sort import sort_nonzeros
 from partitioner.tensors.sparse import ValueRange
 
-from .draws import Recipe
+from .counter_rng import Recipe
+from .harness import Work
 
 Array = Any
-Work = Callable[[], object]
 MOST_INDICES = (1 << 31) - 1  # of peers, whose indices have 32 bits
 ROW_MAJOR = 2  # of cuSPARSE's orders of a dense matrix
 ALGORITHMS = {"default": 0, "csr 2": 6}  # of cuSPARSE, for matrices by rows
@@ -32,11 +31,11 @@ class DrawnSource:
     def __init__(self, recipe: Recipe, device: Device) -> None:
         self.shape, self._device, order = recipe.lengths, device, len(recipe.lengths)
         self.sparse, numbers = tuple(range(order)), range(recipe.nonzeros)
-        draws, xp = recipe.draws(device.xp), device.xp
+        rng, xp = recipe.rng(device.xp), device.xp
         columns = xp.empty((order, recipe.nonzeros), np.int32)
         for mode in range(order):
-            columns[mode] = draws.indices(mode, numbers)
-        values = draws.values(numbers, np.dtype(np.float32))
+            columns[mode] = rng.indices(mode, numbers)
+        values = rng.values(numbers, np.dtype(np.float32))
         sort = SORT.first(device)
         if sort is None:
             done = sort_nonzeros(columns, values.astype(np.float32), range(order), self.shape, merge=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,8 +17,8 @@ from amped.backend.choose import choose
 from amped.operators.sparse.operator import SparseOperator
 from amped.parallel.mpi import SingleComm
 
-from . import record
-from .host_problem import Problem, Sweep, operator_of, problem_of, reads_of
+from .harness import Facts, Result, Work, common_flags, in_turn, medians, seconds_of, summaries, versions_of
+from .host_problem import Problem, operator_of, problem_of, reads_of
 from .synthetic import SHAPES
 from .workers import Worker, workers
 
@@ -31,62 +32,59 @@ COMPARED = ("amped", "permuted", "plain", "gather")
 PAUSE = 0.02  # seconds after which idle threads of a library are asleep
 
 
-def add_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add this part's flags; the numbers of cores are those of reading."""
-    group.add_argument("--shapes", nargs="+", choices=SHAPES, default=["nell2", "uber", "lbnl"], help="of tensors")
-    group.add_argument("--columns", nargs="+", type=int, default=[16, 32, 64], help="of factor matrices (16 32 64)")
-    group.add_argument("--nonzeros", type=int, help="of each tensor (its own, at most 5,000,000)")
-    group.add_argument("--tools", nargs="*", choices=OTHERS, default=list(OTHERS), help="to compare with (all)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags."""
+    add = common_flags(parser, "host-mttkrp", device=None, repeats=7)
+    add("--shapes", nargs="+", choices=SHAPES, default=["nell2", "uber", "lbnl"], help="of tensors")
+    add("--columns", nargs="+", type=int, default=[16, 32, 64], help="of factor matrices (16 32 64)")
+    add("--nonzeros", type=int, help="of each tensor (its own, at most 5,000,000)")
+    add("--cores", nargs="+", type=int, default=[1, 2], help="of each tool (1 2)")
+    add("--tools", nargs="*", choices=OTHERS, default=list(OTHERS), help="to compare with, on the first cores (all)")
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> None:
     """Time all kernels in turn, on each number of cores, for each tensor and number of columns."""
-    cases = []
+    result = Result(args, "host-mttkrp", ["CPU"], others=versions_of(PACKAGES))
     with workers(args.cores) as started:
         for shape in args.shapes:
             nonzeros = args.nonzeros or NONZEROS.get(shape)
             for columns in args.columns:
                 for case in _compare(started, shape, nonzeros, columns, args.repeats):
-                    cases.append(case)
-                    found = ", ".join(f"{name} {t['median']:.4g}" for name, t in case["milliseconds"].items())
-                    ends = f"{case['times_as_fast']['plain']:.2f} x plain, {case['of_gather']:.0%} of random reads"
-                    print(f"{shape}, {columns} columns, {case['cores']} cores, ms: {found}; {ends}", flush=True)
-        others = {shape: _others(started[0], shape, args.tools, args.repeats) for shape in args.shapes}
-    return {"cases": cases, "million_nonzeros_by_columns_a_second": others, **_overall(cases)}
+                    result.add(case, line(case))
+            for case in _others(started[0], shape, args.tools, args.repeats):
+                result.add(case, f"{shape}: {case}", "tools")
 
 
 def _compare(
     started: Sequence[Worker], shape: str, nonzeros: int | None, columns: int, repeats: int
-) -> list[dict[str, Any]]:
-    kernels = [worker(prepare, shape, nonzeros, columns, COMPARED, worker.cores) for worker in started]
-    each: list[dict[str, list[float]]] = [{name: [] for name in COMPARED} for _ in started]
-    for _ in range(1 + repeats):
-        for worker, times in zip(started, each, strict=True):
-            for name in times:
-                times[name].append(worker(milliseconds, name))
-    cases = []
-    for worker, times, chosen in zip(started, each, kernels, strict=True):
-        for found in times.values():
-            del found[0]  # the warm-up run, which compiled
-        cases.append(
-            {
-                "shape": shape,
-                "nonzeros": worker(nonzeros_of),
-                "columns": columns,
-                "cores": worker.cores,
-                "kernels": chosen,
-                "milliseconds": {name: record.summary(found) for name, found in times.items()},
-                "times_as_fast": {"plain": statistics.median(np.divide(times["plain"], times["amped"]))},
-                "of_gather": statistics.median(np.divide(times["gather"], times["amped"])),
-                "each": times,
-            }
-        )
-    return cases
+) -> Iterator[Facts]:
+    kernels = {w.cores: w(prepare, shape, nonzeros, columns, COMPARED, w.cores) for w in started}
+    ways = {f"{w.cores} {name}": partial(w, milliseconds, name) for w in started for name in COMPARED}
+    each = in_turn(ways, repeats)
+    for worker in started:
+        times = {name: each[f"{worker.cores} {name}"] for name in COMPARED}
+        one = {name: each[f"{started[0].cores} {name}"] for name in COMPARED}
+        yield {
+            "shape": shape,
+            "nonzeros": worker(nonzeros_of),
+            "columns": columns,
+            "cores": worker.cores,
+            "kernels": kernels[worker.cores],
+            "milliseconds": summaries(times),
+            "times_as_fast_as_plain": statistics.median(np.divide(times["plain"], times["amped"])),
+            "of_gather": statistics.median(np.divide(times["gather"], times["amped"])),
+            "gain": {name: statistics.median(np.divide(one[name], times[name])) for name in COMPARED},
+        }
 
 
-def _others(worker: Worker, shape: str, tools: Sequence[str], repeats: int) -> dict[str, Any]:
-    """Return the speeds of other tools on one core, each with the nonzeros and columns it can handle."""
-    found: dict[str, Any] = {}
+def line(case: Facts) -> str:
+    """Return a case as one line of text."""
+    head = f"{case['shape']}, {case['columns']} columns, {case['cores']} cores, ms: {medians(case['milliseconds'])}"
+    return f"{head}; {case['times_as_fast_as_plain']:.2f} x plain, {case['of_gather']:.0%} of random reads"
+
+
+def _others(worker: Worker, shape: str, tools: Sequence[str], repeats: int) -> Iterator[Facts]:
+    """Yield the speeds of other tools on one core, each with the nonzeros and columns it can handle."""
     for name in tools:
         if not all(map(find_spec, OTHERS[name])):
             print(f"not measured: {name} (pip install {' '.join(OTHERS[name])})", flush=True)
@@ -96,40 +94,21 @@ def _others(worker: Worker, shape: str, tools: Sequence[str], repeats: int) -> d
         try:
             worker(prepare, shape, nonzeros, columns, ("amped", name), worker.cores)
         except ValueError as error:  # TensorLy's coordinates must fit 64 bits
-            found[name] = {"not measured": str(error)}
+            yield {"shape": shape, "tool": name, "not measured": str(error)}
             continue
         work = worker(nonzeros_of) * len(SHAPES[shape][0]) * columns
-        times: dict[str, list[float]] = {"amped": [], name: []}
         worker(milliseconds, "amped")
-        for _ in range(1 if few else repeats):
-            for each, runs in times.items():
-                runs.append(worker(milliseconds, each))
-        speeds = {each: record.summary([work / t / 1e3 for t in runs]) for each, runs in times.items()}
-        found[name] = {"nonzeros": worker(nonzeros_of), "columns": columns, **speeds}
-        print(f"{shape}, {name}: {speeds[name]['median']:.3g}, amped {speeds['amped']['median']:.3g}", flush=True)
-    return found
-
-
-def _overall(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the summary over all cases, and the speed-up by more cores."""
-    ratios = [case["times_as_fast"]["plain"] for case in cases]
-    gains = {}
-    for case in cases:
-        one = next(c for c in cases if (c["shape"], c["columns"]) == (case["shape"], case["columns"]))
-        if one is not case:
-            first, found = one["milliseconds"], case["milliseconds"]
-            gain = {name: first[name]["median"] / found[name]["median"] for name in case["each"]}
-            gains[f"{case['shape']}, {case['columns']} columns, {case['cores']} cores"] = gain
-    return {
-        "times_as_fast_as_plain": {"geometric_mean": statistics.geometric_mean(ratios), "least": min(ratios)},
-        "gain_over_the_first_number_of_cores": gains,
-    }
+        ways = {each: partial(worker, milliseconds, each) for each in ("amped", name)}
+        times = in_turn(ways, 1 if few else repeats, warm=0)
+        speeds = summaries({each: [work / t / 1e3 for t in runs] for each, runs in times.items()})
+        facts = {"shape": shape, "tool": name, "nonzeros": worker(nonzeros_of), "columns": columns}
+        yield {**facts, "million_nonzeros_by_columns_a_second": speeds}
 
 
 # State of a worker: the current problem, and its sweeps by name.
 
 _problem: Problem
-_sweeps: dict[str, Sweep] = {}
+_sweeps: dict[str, Work] = {}
 
 
 def prepare(shape: str, nonzeros: int | None, columns: int, names: Sequence[str], cores: int) -> list[str]:
@@ -148,9 +127,7 @@ def milliseconds(name: str) -> float:
     time.sleep(PAUSE)
     if name in COMPARED:
         _sweeps[name]()
-    started = time.perf_counter()
-    _sweeps[name]()
-    return (time.perf_counter() - started) * 1e3
+    return seconds_of(_sweeps[name]) * 1e3
 
 
 def nonzeros_of() -> int:
@@ -158,16 +135,16 @@ def nonzeros_of() -> int:
     return _problem.tensor.nnz
 
 
-def _permuted(problem: Problem, cores: int) -> Sweep:
+def _permuted(problem: Problem, cores: int) -> Work:
     """amped's `permuted`: all modes from one copy of the nonzeros."""
     return _modes(operator_of(problem, cores, "permuted"))
 
 
-def _modes(operator: SparseOperator) -> Sweep:
+def _modes(operator: SparseOperator) -> Work:
     return lambda: [operator.mttkrp(mode) for mode in range(operator.order)]
 
 
-def _plain(problem: Problem, cores: int) -> Sweep:
+def _plain(problem: Problem, cores: int) -> Work:
     """The plain Numba kernel: a loop over the nonzeros of a row and a compile-time number of columns."""
     import numba
 
@@ -203,14 +180,14 @@ def kernel(cuts, rows, values, out, {names}):
     return lambda: [kernel(*each) for each in arguments]
 
 
-def _gather(problem: Problem, cores: int) -> Sweep:
+def _gather(problem: Problem, cores: int) -> Work:
     """Read as many random rows, one matrix after the other: the time if only reads of rows counted."""
     device, rng = choose("cpu", SingleComm(), cores), np.random.default_rng(1)
     steps = [reads_of(device, rng, mode.values, factor) for mode, factors in problem.inputs() for factor in factors]
     return lambda: [step() for step in steps]
 
 
-def _scipy(problem: Problem, cores: int) -> Sweep:
+def _scipy(problem: Problem, cores: int) -> Work:
     """SciPy: a CSR matrix (rows by nonzeros) times the row products of a block of nonzeros."""
     from scipy.sparse import csr_array
 
@@ -231,7 +208,7 @@ def _scipy(problem: Problem, cores: int) -> Sweep:
     return sweep
 
 
-def _pyttb(problem: Problem, cores: int) -> Sweep:
+def _pyttb(problem: Problem, cores: int) -> Work:
     import pyttb
 
     tensor, factors = problem.tensor, [factor.astype(np.float64) for factor in problem.factors]
@@ -239,7 +216,7 @@ def _pyttb(problem: Problem, cores: int) -> Sweep:
     return lambda: [sparse.mttkrp(factors, mode) for mode in range(len(factors))]
 
 
-def _tensorly(problem: Problem, cores: int) -> Sweep:
+def _tensorly(problem: Problem, cores: int) -> Work:
     """TensorLy's sparse MTTKRP, column by column; its other one would form the whole Khatri-Rao product."""
     from sparse import COO
     from tensorly.tenalg.core_tenalg.mttkrp import unfolding_dot_khatri_rao_memory
@@ -249,7 +226,7 @@ def _tensorly(problem: Problem, cores: int) -> Sweep:
     return lambda: [unfolding_dot_khatri_rao_memory(*arguments, mode) for mode in range(len(problem.factors))]
 
 
-SWEEPS: dict[str, Callable[[Problem, int], Sweep]] = {
+SWEEPS: dict[str, Callable[[Problem, int], Work]] = {
     "permuted": _permuted,
     "plain": _plain,
     "gather": _gather,
@@ -259,26 +236,3 @@ SWEEPS: dict[str, Callable[[Problem, int], Sweep]] = {
 }
 OTHERS = {"scipy": ("scipy",), "pyttb": ("pyttb",), "tensorly": ("tensorly", "sparse")}
 """Tools to compare with, and their packages."""
-
-
-def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
-    """Milliseconds of a sweep by columns, a panel for each tensor and number of cores."""
-    cases = facts["cases"]
-    shapes, cores = (list(dict.fromkeys(case[key] for case in cases)) for key in ("shape", "cores"))
-    figure, grid = pyplot.subplots(
-        len(cores), len(shapes), figsize=(3 * len(shapes), 2.4 * len(cores)), squeeze=False, sharex=True
-    )
-    for axes, (n, shape) in zip(grid.flat, ((n, shape) for n in cores for shape in shapes), strict=True):
-        same = [case for case in cases if (case["cores"], case["shape"]) == (n, shape)]
-        for name, label in {"plain": "plain Numba", "gather": "random reads", "amped": "amped"}.items():
-            style = "k--" if name == "gather" else "o-"
-            axes.plot(
-                [c["columns"] for c in same], [c["milliseconds"][name]["median"] for c in same], style, label=label
-            )
-        axes.set(title=f"{shape}, {n} core{'s' * (n > 1)}", ylim=(0, None), xticks=[c["columns"] for c in same])
-    grid[0][0].legend(frameon=False)
-    for axes in grid[:, 0]:
-        axes.set_ylabel("ms, all modes")
-    for axes in grid[-1]:
-        axes.set_xlabel("columns")
-    return figure

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +19,11 @@ from amped.runs.assembly import bring_up, place
 from partitioner.shards.partition import mode_order
 from partitioner.tensors.sparse import SparseTensor, ValueRange
 
-from .draws import HostDraws
+from .harness import Work, seconds_of
+from .stored import tensor as synthetic_tensor
 from .synthetic import SHAPES, recipe
 
 Matrix = NDArray[np.float32]
-Sweep = Callable[[], object]
 
 
 class Mode(NamedTuple):
@@ -57,11 +56,8 @@ def problem_of(shape: str, nonzeros: int | None, columns: int) -> Problem:
 
 @lru_cache(1)
 def _draw(shape: str, nonzeros: int | None) -> tuple[SparseTensor, tuple[Mode, ...]]:
-    made = recipe(shape, nonzeros)
-    draws, numbers = HostDraws(made), range(made.nonzeros)
-    drawn = np.stack([draws.indices(mode, numbers) for mode in range(len(made.lengths))])
-    tensor = SparseTensor.from_columns(drawn, draws.values(numbers, np.dtype(np.float64)), made.lengths)
-    return tensor, tuple(_mode(tensor, mode) for mode in range(len(made.lengths)))
+    tensor = synthetic_tensor(recipe(shape, nonzeros))
+    return tensor, tuple(_mode(tensor, mode) for mode in range(tensor.order))
 
 
 def _mode(tensor: SparseTensor, mode: int) -> Mode:
@@ -81,7 +77,7 @@ def operator_of(problem: Problem, cores: int, kernel: str = "auto") -> SparseOpe
     return operator
 
 
-def reads_of(device: Device, rng: np.random.Generator, values: Matrix, factor: Matrix) -> Sweep:
+def reads_of(device: Device, rng: np.random.Generator, values: Matrix, factor: Matrix) -> Work:
     """Read rows of a matrix through MTTKRP with one input mode, in long sums whose cost is negligible."""
     length, columns = factor.shape
     rows = np.arange(values.size, dtype=np.int32) >> 10
@@ -92,11 +88,9 @@ def reads_of(device: Device, rng: np.random.Generator, values: Matrix, factor: M
     indices = rng.integers(0, length, values.size, dtype=np.int32)
     kernels = [k for k in MTTKRP.providers(device) if k.name in ("segmented", "prefetched")]
     shards = [kernel.make([rows, indices], values, share, False) for kernel in kernels]
-    best = min(shards, key=lambda shard: min(_seconds(shard, matrix, out) for _ in range(3)))
-    return lambda: best.kernel.run(best, [matrix], out, slice(0, len(out)))
 
+    def read(shard: Any) -> None:
+        shard.kernel.run(shard, [matrix], out, slice(0, len(out)))
 
-def _seconds(shard: Any, matrix: Matrix, out: NDArray[np.float64]) -> float:
-    started = time.perf_counter()
-    shard.kernel.run(shard, [matrix], out, slice(0, len(out)))
-    return time.perf_counter() - started
+    best = min(shards, key=lambda shard: min(seconds_of(partial(read, shard)) for _ in range(3)))
+    return partial(read, best)

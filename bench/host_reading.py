@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ import numpy as np
 from partitioner.readers.pieces import collect
 from partitioner.readers.text.tns import TextPart
 
-from . import record
-from .draws import HostDraws
+from .harness import Facts, Result, common_flags, in_turn, seconds_of, summaries, versions_of
+from .stored import drawn
 from .synthetic import SHAPES, recipe
 from .workers import Worker, touch_memory, workers
 
@@ -34,34 +34,32 @@ VALUES: dict[str, Callable[[float], str]] = {
 """Formats of values in (0, 1]: one or two digits; four or five; up to seventeen."""
 
 
-def add_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add this part's flags."""
-    group.add_argument("--lines", type=int, default=3_000_000, help="nonzeros of a file (3,000,000)")
-    group.add_argument("--lines-of", choices=sorted(SHAPES), default="nell2", help="tensor of the indices (nell2)")
-    group.add_argument("--values", nargs="+", choices=VALUES, default=list(VALUES), help="how they are written (all)")
-    group.add_argument("--cores", nargs="+", type=int, default=[1, 2], help="that the readers may use (1 2)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags."""
+    add = common_flags(parser, "host-reading", device=None, repeats=7)
+    add("--lines", type=int, default=3_000_000, help="nonzeros of a file (3,000,000)")
+    add("--shape", choices=sorted(SHAPES), default="nell2", help="tensor of the indices (nell2)")
+    add("--values", nargs="+", choices=VALUES, default=list(VALUES), help="how they are written (all)")
+    add("--cores", nargs="+", type=int, default=[1, 2], help="that the readers may use (1 2)")
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> None:
     """Write a file per kind of values; time the readers in turn, on each number of cores."""
-    files = {}
+    facts = {"others": versions_of(PACKAGES), "shape": args.shape, "nonzeros": args.lines}
+    result = Result(args, "host-reading", ["CPU"], **facts)
     with tempfile.TemporaryDirectory() as folder, workers(args.cores) as started:
         for kind in args.values:
-            files[kind] = _compare(_write(Path(folder), args, VALUES[kind]), started, args.repeats)
-            for cores, found in files[kind]["megabytes_a_second"].items():
-                speeds = ", ".join(f"{name} {speed['median']:.0f}" for name, speed in found.items())
-                print(f"{kind}, cores: {cores}, MB/s: {speeds}", flush=True)
-    return {"shape": args.lines_of, "nonzeros": args.lines, "files": files}
+            path = _write(Path(folder), args, VALUES[kind])
+            for case in _compare(path, started, args.repeats):
+                result.add({"values": kind, **case}, line(kind, case))
 
 
 def _write(folder: Path, args: argparse.Namespace, write: Callable[[float], str]) -> Path:
     """Write nonzeros sorted by index, as published tensors are, and the expected values."""
-    made, numbers = recipe(args.lines_of, args.lines), range(args.lines)
-    draws, path = HostDraws(made), folder / "whole.tns"
-    columns = [draws.indices(mode, numbers) for mode in range(len(made.lengths))]
-    order = np.lexsort(columns[::-1])
-    texts = [write(value) for value in draws.values(numbers, np.dtype(np.float64)).tolist()]
-    rows = zip(*((column[order] + 1).tolist() for column in columns), texts, strict=True)
+    path = folder / "whole.tns"
+    columns, values = drawn(recipe(args.shape, args.lines))
+    order, texts = np.lexsort(columns[::-1]), [write(value) for value in values.tolist()]
+    rows = zip(*(column + 1 for column in columns[:, order]), texts, strict=True)
     lines = [" ".join(map(str, row)) + "\n" for row in rows]
     path.write_text("".join(lines))
     path.with_name("short.tns").write_text("".join(lines[: len(lines) // SHORTER]))
@@ -69,29 +67,29 @@ def _write(folder: Path, args: argparse.Namespace, write: Callable[[float], str]
     return path
 
 
-def _compare(path: Path, started: Sequence[Worker], repeats: int) -> dict[str, Any]:
-    """Time all readers of the file, a round at a time."""
+def _compare(path: Path, started: Sequence[Worker], repeats: int) -> list[Facts]:
+    """Time all readers of the file, on each number of cores, in turn."""
     names = [name for name in READERS if find_spec(PACKAGE_OF.get(name, name))]
     off = {name: started[0](values_off, name, path) for name in names}
-    speeds: dict[str, Any] = {}
-    for _ in range(1 + repeats):
-        for worker in started:
-            each = speeds.setdefault(str(worker.cores), {name: [] for name in names})
-            for name in names:
-                each[name].append(worker(megabytes_a_second, name, path, worker.cores))
-    for each in speeds.values():
-        for name in names:
-            del each[name][0]  # the warm-up, which loads and compiles
-    return {
-        "bytes": path.stat().st_size,
-        "values_off": off,
-        "megabytes_a_second": {c: {n: record.summary(e[n]) for n in names} for c, e in speeds.items()},
-        "amped_times_as_fast": {
-            cores: {name: statistics.median(np.divide(each["amped"], each[name])) for name in names}
-            for cores, each in speeds.items()
-        },
-        "each": speeds,
+    ways = {
+        (worker.cores, name): partial(worker, megabytes_a_second, name, path, worker.cores)
+        for worker in started
+        for name in names
     }
+    speeds = in_turn({f"{cores} {name}": way for (cores, name), way in ways.items()}, repeats)
+    cases = []
+    for worker in started:
+        each = {name: speeds[f"{worker.cores} {name}"] for name in names}
+        gains = {name: statistics.median(np.divide(each["amped"], found)) for name, found in each.items()}
+        facts = {"cores": worker.cores, "bytes": path.stat().st_size, "values_off": off}
+        cases.append({**facts, "megabytes_a_second": summaries(each), "amped_times_as_fast": gains})
+    return cases
+
+
+def line(kind: str, case: Facts) -> str:
+    """Return a case as one line of text."""
+    speeds = ", ".join(f"{name} {speed['median']:.0f}" for name, speed in case["megabytes_a_second"].items())
+    return f"{kind}, cores: {case['cores']}, MB/s: {speeds}"
 
 
 def megabytes_a_second(name: str, path: Path, cores: int) -> float:
@@ -99,9 +97,7 @@ def megabytes_a_second(name: str, path: Path, cores: int) -> float:
     path = _file(name, path)
     size = path.stat().st_size
     touch_memory(AT_HAND[0] + AT_HAND[1] * size)
-    started = time.perf_counter()
-    READERS[name](path, cores)
-    return float(f"{size / (time.perf_counter() - started) / 1e6:.3g}")  # of short files, too
+    return float(f"{size / seconds_of(lambda: READERS[name](path, cores)) / 1e6:.3g}")  # of short files, too
 
 
 def values_off(name: str, path: Path) -> float:
@@ -125,13 +121,9 @@ def _pyarrow(path: Path, cores: int) -> Columns:
 
     types = {name: pyarrow.float64() if name == "v" else pyarrow.int32() for name in _names(path)}
     pyarrow.set_cpu_count(cores)
-    table = csv.read_csv(
-        path,
-        csv.ReadOptions(use_threads=cores > 1, column_names=list(types)),
-        csv.ParseOptions(delimiter=" "),
-        csv.ConvertOptions(column_types=types),
-    )
-    return table.columns
+    reading = csv.ReadOptions(use_threads=cores > 1, column_names=list(types))
+    parsing, converting = csv.ParseOptions(delimiter=" "), csv.ConvertOptions(column_types=types)
+    return csv.read_csv(path, reading, parsing, converting).columns
 
 
 def _polars(path: Path, cores: int) -> Columns:
@@ -150,10 +142,9 @@ def _pandas(path: Path, cores: int) -> Columns:
 
 
 def _numpy(path: Path, cores: int) -> Columns:
-    names = _names(path)
-    types = [(name, np.float64 if name == "v" else np.int32) for name in names]
+    types = [(name, np.float64 if name == "v" else np.int32) for name in _names(path)]
     table = np.loadtxt(path, types)
-    return [table[name] for name in names]
+    return [table[name] for name, _ in types]
 
 
 def _names(path: Path) -> list[str]:
@@ -170,20 +161,3 @@ READERS: dict[str, Callable[[Path, int], Columns]] = {
     "numpy": _numpy,
 }
 PACKAGE_OF = {"amped": "numba"}
-
-
-def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
-    """MB/s of each reader by kind of values, one panel per number of cores."""
-    panels = sorted({cores for file in facts["files"].values() for cores in file["megabytes_a_second"]}, key=int)
-    figure, rows = pyplot.subplots(1, len(panels), figsize=(4 * len(panels), 3), sharey=True, squeeze=False)
-    for axes, cores in zip(rows[0], panels, strict=True):
-        for at, (kind, file) in enumerate(facts["files"].items()):
-            found = file["megabytes_a_second"][cores]
-            width = 0.8 / len(facts["files"])
-            places = np.arange(len(found)) + (at - (len(facts["files"]) - 1) / 2) * width
-            axes.bar(places, [speed["median"] for speed in found.values()], width, label=kind)
-        axes.set_xticks(range(len(found)), list(found))
-        axes.set_title(f"{cores} core{'s' * (cores != '1')}")
-    rows[0][0].set_ylabel("MB/s of text")
-    rows[0][-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    return figure

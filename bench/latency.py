@@ -18,7 +18,9 @@ import numpy as np
 
 from amped.backend.exchange import Machine
 from amped.errors import InputError
+from amped.methods import als
 from amped.methods.als import CpAls
+from amped.methods.constraints import ConstraintParams
 from amped.methods.driver import Method, Spans, StopRule
 from amped.methods.driver import run as iterate
 from amped.methods.prediction import foretell, hopeless
@@ -28,18 +30,19 @@ from amped.options import DTYPES, Options, PrecisionName
 from amped.parallel.mpi import world
 from amped.report.metrics import KINDS
 from amped.runs import assembly
-from amped.runs.assembly import bring_up, setting_for, solving_bytes
+from amped.runs.assembly import bring_up, setting_for
 
-from . import pictures, record
+from .cooldown import BURST, Cooldown
 from .groups import free_memory
+from .harness import Facts, Result, common_flags
 from .measure import fill_factors, with_room
-from .pauses import BURST, Pauses
+from .spread import summary
 from .synthetic import BUNDLED, SHAPES, SyntheticSource, recipe
 
 WARM = 5  # iterations before those that count: kernels are compiled, and what can be prepared is
 FIRST = 2  # iterations of a burst that do not count, as the device has nothing queued before them
 SHORTEST = 8  # iterations of a burst, beside these
-MOST_ON_A_CPU = 10_000_000  # nonzeros of a case that is measured there unless it is asked for
+MOST_ON_A_CPU = 10_000_000  # nonzeros of a case that is measured there unless `--case` names it
 
 
 class Case(NamedTuple):
@@ -60,22 +63,27 @@ CASES = {
     "nell2-8m": Case("nell2", 32, nonzeros=8_000_000),
     "nell2": Case("nell2", 32),
     "nell2-fp64": Case("nell2", 32, "fp64"),
+    "nell2-5m-256": Case("nell2", 256, nonzeros=5_000_000),
+    "nell2-5m-500": Case("nell2", 500, nonzeros=5_000_000),
     "amazon": Case("amazon", 32),
+}
+CONSTRAINTS = {
+    "none": ConstraintParams(),
+    "nonnegative": ConstraintParams(nonnegative=True),
+    "ridge": ConstraintParams(ridge=1e-3),
+    "fixed": ConstraintParams(fixed_modes=(0,)),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
+    add = common_flags(parser, "latency-DEVICE-RANKS")
     few = f"on a CPU those of at most {MOST_ON_A_CPU // 10**6} million nonzeros"
-    parser.add_argument("--case", nargs="+", choices=CASES, help=f"(all; {few})")
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="where files are that are not amped's own")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument(
-        "--threads", nargs="+", type=int, metavar="T", help="of a rank, on a CPU (its share of the cores)"
-    )
-    parser.add_argument("--iterations", type=int, default=100, help="at least (100)")
-    parser.add_argument("--name", help="of the result (latency-DEVICE-RANKS)")
-    parser.add_argument("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
+    add("--case", nargs="+", choices=CASES, help=f"(all; {few})")
+    add("--data", type=Path, metavar="FOLDER", help="where files are that are not amped's own")
+    add("--threads", nargs="+", type=int, metavar="T", help="of a rank, on a CPU (its share of the cores)")
+    add("--iterations", type=int, default=100, help="at least (100)")
+    add("--constraint", choices=CONSTRAINTS, default="none", help="of the matrices: of all, or the first one is fixed")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -83,36 +91,30 @@ def run(args: argparse.Namespace) -> None:
     comm = world()
     machine = bring_up(Options(args.device), comm)
     device = machine.device
-    devices = comm.allgather(device.description)
-    name, found = args.name or f"latency-{device.name}-{comm.size}", list[dict[str, Any]]()
-    for facts in _all(args, machine):
-        found.append(facts)
-        if comm.rank == 0:
-            path = record.write(name, devices, {"ranks": comm.size, "iterations": found}, args.output)
-            print(line(facts), flush=True)
-    if comm.rank == 0 and any("skipped" not in facts for facts in found):
-        pictures.draw(path)
+    result = Result(args, f"latency-{device.name}-{comm.size}", comm.allgather(device.description), comm)
+    for case in _all(args, machine):
+        result.add(case, line(case))
 
 
-def _all(args: argparse.Namespace, machine: Machine) -> Iterator[dict[str, Any]]:
+def _all(args: argparse.Namespace, machine: Machine) -> Iterator[Facts]:
     """Measure each case with each number of threads."""
     comm, device = machine.comm, machine.device
     threads = args.threads if device.on_host and args.threads else [None]
     for name in args.case or [n for n, case in CASES.items() if not device.on_host or _small(case)]:
         case = CASES[name]
-        asked = {"case": name, "rank": case.rank, "precision": case.precision}
+        head = {"case": name, "rank": case.rank, "precision": case.precision, "ranks": comm.size}
         try:
             source = opened(case, machine, args.data)
         except InputError as error:
-            yield asked | {"skipped": str(error)}
+            yield head | {"skipped": str(error)}
             continue
         for count in threads:
             options = Options(args.device, case.precision, threads=count)
             try:
-                facts = measured(source, case.rank, bring_up(options, comm), options, args.iterations)
+                facts = measured(args, source, case.rank, bring_up(options, comm), options)
             except InputError as error:
                 facts = {"skipped": str(error)}
-            yield asked | facts
+            yield head | facts
             free_memory(device.xp)
 
 
@@ -146,11 +148,11 @@ def located(case: Case, folder: Path | None) -> Path:
     return own if folder is None or own.exists() else folder / case.tensor
 
 
-def measured(source: Any, rank: int, machine: Machine, options: Options, least: int) -> dict[str, Any]:
-    """Place a tensor and time at least so many iterations. Collective."""
-    comm = machine.comm
+def measured(args: argparse.Namespace, source: Any, rank: int, machine: Machine, options: Options) -> Facts:
+    """Place a tensor and time iterations. Collective."""
+    comm, constraints = machine.comm, CONSTRAINTS[args.constraint].of(len(source.shape))
     room = with_room(source, options, comm) if isinstance(source, SyntheticSource) else options
-    solving = solving_bytes(machine, room, len(source.shape))
+    solving = als.solving_bytes(machine, room.dtype, len(source.shape), constraints)
     foreseen = _foreseen(source, machine, setting_for(source, rank, machine, room, solving))
     free_memory(machine.device.xp)
     begin = time.perf_counter()
@@ -158,27 +160,26 @@ def measured(source: Any, rank: int, machine: Machine, options: Options, least: 
     operator.synchronize()
     loading = time.perf_counter() - begin
     fill_factors(operator)
-    seconds, kinds = timed(CpAls(operator), least)
+    seconds, kinds = timed(CpAls(operator, constraints), args.iterations)
     return {
         "device": machine.device.name,
+        "constraint": args.constraint,
         "description": machine.device.description,
         "lengths": source.shape,
         "nonzeros": source.nnz,
-        "ranks": comm.size,
         "exchange": machine.exchange.name,
         "kernels": comm.allgather(operator.kernels),
         "streamed": any(comm.allgather(bool(operator.plan.slot))),
         "seconds_to_load": loading,
-        "seconds_an_iteration": record.summary(seconds),
-        "seconds_each_iteration": [round(s, 7) for s in seconds],
+        "seconds_an_iteration": summary(seconds),
         "seconds_by_kind": kinds,
         "seconds_of_kernels": sum(kinds.values()),
         "foreseen": foreseen,
     }
 
 
-def _foreseen(source: Any, machine: Machine, setting: Setting) -> dict[str, Any]:
-    """Return what `plan` would tell of an iteration, before anything is placed; or why not. Collective."""
+def _foreseen(source: Any, machine: Machine, setting: Setting) -> Facts:
+    """Return what `plan` would say of an iteration, before anything is placed; or why not. Collective."""
     comm, device = machine.comm, machine.device
     cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
     loading = source.loading(comm.size, setting.options.dtype, device.on_host)
@@ -190,7 +191,7 @@ def _foreseen(source: Any, machine: Machine, setting: Setting) -> dict[str, Any]
 
 
 class _Watch:
-    """Notes when iterations end, and their spans."""
+    """Records when iterations end, and their spans."""
 
     def __init__(self) -> None:
         self.ends, self.spans = list[float](), list[Spans]()
@@ -201,11 +202,11 @@ class _Watch:
 
 
 def timed(method: CpAls, least: int) -> tuple[list[float], dict[str, float]]:
-    """Return the seconds of at least so many iterations, and those of each kind of work; of the slowest rank.
+    """Return the seconds of at least `least` iterations, and those of each kind of work; of the slowest rank.
 
-    Nothing is asked between iterations: they follow one another as in a run. There are pauses between bursts of them.
+    Nothing is read between iterations: they follow one another as in a run. There are pauses between bursts of them.
     """
-    comm, pauses = method.operator.machine.comm, Pauses()
+    comm, cooldown = method.operator.machine.comm, Cooldown()
     whole = _burst(method, WARM).ends
     usual = max(comm.allgather(min(np.diff(whole))))
     length = int(max(SHORTEST, min(least, BURST / usual)))
@@ -215,7 +216,7 @@ def timed(method: CpAls, least: int) -> tuple[list[float], dict[str, float]]:
         each = np.diff(watch.ends)[FIRST - 1 :].tolist()
         seconds += [max(of_ranks) for of_ranks in zip(*comm.allgather(each), strict=True)]
         spans += watch.spans[FIRST:]
-        pauses.after(sum(seconds[-length:]))
+        cooldown.after(sum(seconds[-length:]))
         comm.allgather(None)
     mine = {kind: [sum(s for (k, _), s in of.items() if k == kind) for of in spans] for kind in KINDS}
     by_rank = comm.allgather({kind: statistics.median(of) for kind, of in mine.items()})
@@ -228,18 +229,17 @@ def _burst(method: CpAls, count: int) -> _Watch:
     return watch
 
 
-def line(facts: dict[str, Any]) -> str:
+def line(facts: Facts) -> str:
     """Return a result as one line of text."""
     head = f"{facts['case']} rank {facts['rank']} {facts['precision']}"
     if "skipped" in facts:
         return f"{head}: skipped: {facts['skipped']}"
-    each, kinds = facts["seconds_an_iteration"], facts["seconds_by_kind"]
-    low, middle, high = (each[key] * 1e3 for key in ("quartile_1", "median", "quartile_3"))
+    low, middle, high = (facts["seconds_an_iteration"][key] * 1e3 for key in ("quartile_1", "median", "quartile_3"))
     foreseen = facts["foreseen"]
-    told = f"foreseen {foreseen['seconds'] * 1e3:.3f}, " if "seconds" in foreseen else ""
-    told += f"not told: {foreseen['doubt']}" if foreseen["doubt"] else "told"
-    parts = ", ".join(f"{kind} {seconds * 1e3:.3f}" for kind, seconds in kinds.items() if seconds)
+    forecast = f"foreseen {foreseen['seconds'] * 1e3:.3f}" if "seconds" in foreseen else "no forecast"
+    forecast += f" ({foreseen['doubt']})" if foreseen["doubt"] else ""
+    parts = ", ".join(f"{kind} {seconds * 1e3:.3f}" for kind, seconds in facts["seconds_by_kind"].items() if seconds)
     return (
         f"{head} x{facts['ranks']} {facts['description']}: {middle:.3f} ms ({low:.3f}-{high:.3f}), "
-        f"kernels {facts['seconds_of_kernels'] * 1e3:.3f} ({parts}); {told}"
+        f"kernels {facts['seconds_of_kernels'] * 1e3:.3f} ({parts}); {forecast}"
     )

@@ -20,8 +20,9 @@ from amped.report.metrics import Spans, peak_resident_bytes
 from amped.runs import assembly
 from amped.runs.assembly import bring_up, solving_bytes
 
-from . import record, yardstick
-from .draws import Recipe
+from . import yardstick
+from .counter_rng import Recipe
+from .spread import summary
 from .sweeps import shards, sustained_sweeps, timed_sweeps
 from .synthetic import SyntheticSource
 
@@ -44,7 +45,7 @@ def measure(  # eight parameters: what is measured, and what a benchmark's flags
     """Place a tensor and measure sweeps over its modes. Collective.
 
     Each mode's rows are published (exchanged) after it, as in CP-ALS; a second series leaves that out. Sweeps of
-    resident nonzeros are separated by pauses, see `Pauses`.
+    resident nonzeros are separated by pauses, see `Cooldown`.
 
     - `rank`: columns of the factor matrices. `sweeps`: their number at least.
     - `ceilings`: of `bench.ceilings`; adds the link's to the plain copies that are measured in turn with the sweeps.
@@ -64,18 +65,17 @@ def measure(  # eight parameters: what is measured, and what a benchmark's flags
         "gather": options.gather,
         "exchange": operator.machine.exchange.name,
         "kernels": comm.allgather(operator.kernels),
-        "seconds_a_sweep": record.summary(seconds),
-        "seconds_each_sweep": seconds,
-        "seconds_a_sweep_without_exchange": record.summary(alone),
+        "seconds_a_sweep": summary(seconds),
+        "seconds_a_sweep_without_exchange": summary(alone),
         "seconds_by_kind": _by_kind(spans, operator.order),
         "seconds_to_load": {step: max(comm.allgather(seconds)) for step, seconds in loading.items()},
         "balance": balance(spans, operator.order),
-        "memory": comm.allgather(_memory(operator)),
-        "nonzeros_in_place": comm.allgather(_in_place(operator)),
+        "memory": _memory(operator),
+        "in_place": _in_place(operator),
     }
-    facts["link"] = _link(facts, ceilings, copies)
+    facts["link"] = _link(facts, operator, ceilings, seconds, copies)
     if sustained and not copies:
-        facts["seconds_a_sustained_sweep"] = record.summary(sustained_sweeps(operator, sustained))
+        facts["seconds_a_sustained_sweep"] = summary(sustained_sweeps(operator, sustained))
     return facts | (_compared(operator, source, compare) if compare else {})
 
 
@@ -113,7 +113,6 @@ def tensor_facts(source: SyntheticSource) -> dict[str, Any]:
         "nonzeros": made.nonzeros,
         "skew": made.skew,
         "values": "integer" if made.integers else "real",
-        "seed": made.seed,
     }
 
 
@@ -132,10 +131,10 @@ def fill_factors(operator: SparseOperator) -> None:
     """Draw random factor matrices, uniform in (0, 1] and the same on every rank, in device memory."""
     step = block_rows(operator.ranks[0])
     for mode, length in enumerate(operator.shape):
-        draws = Recipe((length,), length, seed=FACTOR_SEED + mode).draws(operator.machine.device.xp)
+        rng = Recipe((length,), length, seed=FACTOR_SEED + mode).rng(operator.machine.device.xp)
         for b in range(0, length, step):
             end = min(b + step, length)
-            drawn = draws.values(range(b * operator.ranks[0], end * operator.ranks[0]), operator.plan.dtype)
+            drawn = rng.values(range(b * operator.ranks[0], end * operator.ranks[0]), operator.plan.dtype)
             operator.work.factors[mode][b:end, : operator.ranks[0]] = drawn.reshape(-1, operator.ranks[0])
 
 
@@ -144,50 +143,36 @@ def _median_spans(spans: Sequence[Spans], kind: str, modes: Sequence[int]) -> fl
 
 
 def _by_kind(by_rank: Sequence[Sequence[Spans]], order: int) -> Facts:
-    """Return seconds by kind of work and rank, for all modes and for each mode."""
+    """Return each rank's seconds by kind of work; of computing by mode, too."""
     modes = range(order)
-    return {
-        kind: {
-            "all modes": [_median_spans(spans, kind, modes) for spans in by_rank],
-            "by mode": [[_median_spans(spans, kind, [mode]) for spans in by_rank] for mode in modes],
-        }
-        for kind in KINDS
-    }
+    found: Facts = {kind: [_median_spans(spans, kind, modes) for spans in by_rank] for kind in KINDS}
+    by_mode = [[_median_spans(spans, "compute", [mode]) for spans in by_rank] for mode in modes]
+    return found | {"compute by mode": by_mode}
 
 
-def balance(by_rank: Sequence[Sequence[Spans]], order: int) -> Facts:
-    """Return (max - mean) / mean of the ranks' computing seconds, over all modes and for each mode."""
-
-    def of(modes: Sequence[int]) -> float:
-        seconds = [_median_spans(spans, "compute", modes) for spans in by_rank]
-        mean = statistics.mean(seconds)
-        return max(seconds) / mean - 1 if mean else 0.0
-
-    return {"all modes": of(range(order)), "by mode": [of([mode]) for mode in range(order)]}
+def balance(by_rank: Sequence[Sequence[Spans]], order: int) -> float:
+    """Return (max - mean) / mean of the ranks' computing seconds, over all modes."""
+    seconds = [_median_spans(spans, "compute", range(order)) for spans in by_rank]
+    mean = statistics.mean(seconds)
+    return max(seconds) / mean - 1 if mean else 0.0
 
 
 def _in_place(operator: SparseOperator) -> list[Facts]:
-    """Return this rank's nonzeros and bytes of each mode, resident and streamed."""
-    result = []
-    for resident, streamed in shards(operator):
-        facts = {}
-        for name, some in (("resident", resident), ("streamed", streamed)):
-            nonzeros, nbytes = sum(s.nnz for s in some), sum(s.nbytes for s in some)
-            each = nbytes / nonzeros if nonzeros else None
-            facts[name] = {"nonzeros": nonzeros, "bytes": nbytes, "bytes_a_nonzero": each}
-        result.append(facts)
-    return result
+    """Return the nonzeros and bytes of each mode, resident and streamed, of all ranks. Collective."""
+    mine = [
+        (sum(s.nnz for some in both for s in some), sum(s.nbytes for some in both for s in some))
+        for both in shards(operator)
+    ]
+    of_all = np.sum(operator.machine.comm.allgather(mine), axis=0).tolist()
+    return [{"nonzeros": nonzeros, "bytes": nbytes} for nonzeros, nbytes in of_all]
 
 
 def _memory(operator: SparseOperator) -> Facts:
-    planned = operator.plan.device_bytes
-    return {
-        "planned": planned,
-        "planned_bytes": sum(planned.values()),
-        "peak_bytes_while_loading": operator.machine.device.peak_bytes(),  # includes the drawn columns
-        "used_bytes": used_bytes(operator.machine.device),
-        "host_peak_bytes": peak_resident_bytes(),
-    }
+    """Return the memory planned and used by the rank that has most. Collective."""
+    used, planned = used_bytes(operator.machine.device), sum(operator.plan.device_bytes.values())
+    mine = {"planned_bytes": planned, "used_bytes": used or 0, "host_peak_bytes": peak_resident_bytes()}
+    by_rank = operator.machine.comm.allgather(mine)
+    return {name: max(each[name] for each in by_rank) for name in mine}
 
 
 def used_bytes(backend: Device) -> int | None:
@@ -198,21 +183,28 @@ def used_bytes(backend: Device) -> int | None:
     return used
 
 
-def _link(facts: Facts, ceilings: Mapping[str, Any] | None, copies: Sequence[float]) -> Facts | None:
+def _link(
+    facts: Facts,
+    operator: SparseOperator,
+    ceilings: Mapping[str, Any] | None,
+    sweeps: Sequence[float],
+    copies: Sequence[float],
+) -> Facts | None:
     """Return the copy speed of streamed shards over whole sweeps, against the link; None if nothing is streamed.
 
-    The link's speed is that of plain copies of the same bytes, in turn with the sweeps.
+    The link's speed is that of plain copies of the same bytes, in turn with the sweeps. Collective.
     """
-    copied = [sum(mode["streamed"]["bytes"] for mode in modes) for modes in facts["nonzeros_in_place"]]
+    mine = sum(shard.nbytes for _, streamed in shards(operator) for shard in streamed)
+    copied = operator.machine.comm.allgather(mine)
     if not sum(copied):
         return None
-    sweep = facts["seconds_a_sweep"]["median"]
-    result: Facts = {"bytes_a_sweep": copied, "gigabytes_a_second": sum(copied) / sweep / 1e9}
-    shares = [plain / each for plain, each in zip(copies, facts["seconds_each_sweep"], strict=True)]
-    result["measured_link"] = sum(copied) / statistics.median(copies) / 1e9
-    result["fraction_of_link"] = statistics.median(shares)
-    result["seconds_of_plain_copies"] = record.summary(copies)
+    shares = [plain / each for plain, each in zip(copies, sweeps, strict=True)]
+    result: Facts = {
+        "bytes_a_sweep": copied,
+        "gigabytes_a_second": sum(copied) / facts["seconds_a_sweep"]["median"] / 1e9,
+        "measured_link": sum(copied) / statistics.median(copies) / 1e9,
+        "fraction_of_link": statistics.median(shares),
+        "seconds_of_plain_copies": summary(copies),
+    }
     links = (ceilings or {}).get("link", {}).get("at once")
-    if links:
-        result["ceiling"] = sum(links)
-    return result
+    return result | ({"ceiling": sum(links)} if links else {})

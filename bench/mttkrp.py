@@ -6,7 +6,6 @@ import argparse
 import datetime
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from amped.backend.choose import choose
@@ -14,16 +13,17 @@ from amped.errors import InputError
 from amped.options import GATHERS, Options
 from amped.parallel.mpi import Comm, world
 
-from . import ceilings, pictures, record
+from . import ceilings
 from .cases import bytes_a_nonzero
 from .groups import free_memory, on_groups
+from .harness import Facts, Result, common_flags
 from .measure import measure, tensor_facts
 from .synthetic import SHAPES, SyntheticSource, recipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags; flags with several values are measured in all combinations."""
-    add = parser.add_argument
+    add = common_flags(parser, "mttkrp-SHAPES-DEVICE-RANKS")
     add("--shape", nargs="+", choices=sorted(SHAPES), default=["nell2"], metavar="NAME", help=", ".join(SHAPES))
     add("--nonzeros", type=int, help="instead of the shape's own number")
     add("--skew", nargs="+", type=float, default=[0.6], help="exponents of the Zipf distribution of indices (0.6)")
@@ -33,24 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kernel", nargs="+", default=["auto"], metavar="NAME")
     add("--placement", nargs="+", choices=("auto", "resident", "stream"), default=["auto"])
     add("--precision", nargs="+", choices=("fp32", "fp64"), default=["fp32"])
-    add(
-        "--gather",
-        nargs="+",
-        choices=GATHERS,
-        default=["full"],
-        help="rows of factor matrices as they are, or in 16 bits",
-    )
+    add("--gather", nargs="+", choices=GATHERS, default=["full"], help="factor rows as they are, or in 16 bits")
     add("--ranks", type=_numbers, metavar="P,...", help="how many of the ranks that were started (all)")
     add("--sweeps", type=int, default=5, help="the fewest that are measured (5)")
-    add("--sustained", type=float, default=0, metavar="SECONDS", help="also sweep for so long without a pause")
-    add("--device", default="auto")
+    add("--sustained", type=float, default=0, metavar="SECONDS", help="also sweep this long without a pause")
     add("--device-memory", type=int, metavar="BYTES")
     add("--deterministic", action="store_true")
     add("--yardstick", action="store_true", help="on one GPU, time a plain kernel on the same nonzeros too")
     add("--errors", action="store_true", help="compare with sums in double precision")
     add("--no-ceilings", action="store_true", help="do not measure the machine's ceilings first")
-    add("--name", help="of the result (made from the shapes)")
-    add("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
 
 
 def _numbers(text: str) -> list[int]:
@@ -61,21 +52,15 @@ def run(args: argparse.Namespace) -> None:
     """Measure; rewrite the results file after each case. Collective."""
     comm = world()
     backend = choose(args.device, comm)
-    ranks = args.ranks or [comm.size]
-    name = args.name or f"mttkrp-{'-'.join(args.shape)}-{backend.name}-{comm.size}"
-    devices = comm.allgather(backend.description)
-    facts: dict[str, Any] = {"ceilings": {}, "cases": []}
-
-    def save(group: Comm) -> None:
-        if group.rank == 0:
-            record.write(name, devices, facts, args.output)
+    ranks, speeds = args.ranks or [comm.size], dict[str, Any]()
+    name = f"mttkrp-{'-'.join(args.shape)}-{backend.name}-{comm.size}"
+    result = Result(args, name, comm.allgather(backend.description), comm, ceilings=speeds)
 
     def find_ceilings(group: Comm) -> None:
-        facts["ceilings"][str(group.size)] = ceilings.measure(backend, group)
+        speeds[str(group.size)] = ceilings.measure(backend, group)
         free_memory(backend.xp)
-        save(group)
         if group.rank == 0:
-            print(f"ceilings, GB/s, ranks: {group.size}: {facts['ceilings'][str(group.size)]}", flush=True)
+            print(f"ceilings, GB/s, ranks: {group.size}: {speeds[str(group.size)]}", flush=True)
 
     if not args.no_ceilings:
         on_groups(comm, ranks, find_ceilings)
@@ -84,19 +69,16 @@ def run(args: argparse.Namespace) -> None:
         source = SyntheticSource(made, comm, backend.xp)
 
         def case(group: Comm, shape: str = shape, source: SyntheticSource = source) -> None:
-            for found in _cases(args, shape, source.on(group), group, facts["ceilings"].get(str(group.size))):
-                facts["cases"].append(found)
-                save(group)
+            for found in _cases(args, shape, source.on(group), group, speeds.get(str(group.size))):
+                result.add(found, line(found))
 
         on_groups(comm, ranks, case)
-    if comm.rank == 0:
-        pictures.draw(args.output / f"{name}.json")
 
 
 def _cases(
     args: argparse.Namespace, shape: str, source: SyntheticSource, comm: Comm, found: dict[str, Any] | None
-) -> Iterator[dict[str, Any]]:
-    """Measure one tensor on one group of ranks, in all combinations asked for."""
+) -> Iterator[Facts]:
+    """Measure one tensor on one group of ranks, in all combinations."""
     compare = [name for name in ("yardstick", "errors") if getattr(args, name)]
     series = args.precision, args.rank, args.placement, args.kernel, args.gather
     for precision, rank, placement, kernel, gather in itertools.product(*series):
@@ -114,12 +96,10 @@ def _cases(
         facts["deterministic"] = args.deterministic
         facts["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         free_memory(source.xp)
-        if comm.rank == 0:
-            print(line(facts), flush=True)
         yield facts
 
 
-def line(facts: dict[str, Any]) -> str:
+def line(facts: Facts) -> str:
     """Return a result as one line of text."""
     head = (
         f"{facts['shape']} skew {facts['skew']:g} rank {facts['rank']} {facts['precision']} x{facts['ranks']} "
@@ -132,7 +112,7 @@ def line(facts: dict[str, Any]) -> str:
         f"{each['median'] * 1e3:.3f} ms ({each['quartile_1'] * 1e3:.3f}-{each['quartile_3'] * 1e3:.3f})",
         f"without exchange {alone['median'] * 1e3:.3f}",
         f"kernels {' '.join(facts['kernels'][0])}",
-        f"balance {facts['balance']['all modes']:.2%}",
+        f"balance {facts['balance']:.2%}",
         f"bytes {' '.join(f'{b:.2f}' for b in bytes_a_nonzero(facts))}",
         f"loaded in {facts['seconds_to_load']['all']:.1f} s",
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,8 @@ import numpy as np
 
 from amped.errors import InputError
 from partitioner.tensors.sparse import SparseTensor
+
+from .harness import seconds_of
 
 BITS = 64  # of indices, interleaved, that the smaller of ALTO's programs takes
 SWEEPS = 20  # MTTKRPs of all modes in one of its runs
@@ -36,7 +37,7 @@ def alto(programs: Path, tensor: SparseTensor, rank: int, threads: int, folder: 
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"}
     common = [str(program), "-i", str(path), "-r", str(rank), "-x", str(SEED), "-p"]
 
-    def told(*flags: str) -> Callable[[str], float]:
+    def reported(*flags: str) -> Callable[[str], float]:
         # Its exit status says nothing: some of its runs fail after they have printed all.
         text = subprocess.run([*common, *flags], env=environment, stdout=subprocess.PIPE, text=True, check=False).stdout
 
@@ -49,7 +50,10 @@ def alto(programs: Path, tensor: SparseTensor, rank: int, threads: int, folder: 
         return number
 
     def once() -> dict[str, float]:
-        apr, mttkrp = told("-m", "1", "-n", str(inner), "-l", "APR"), told("-m", str(SWEEPS), "-t", "-1", "-l", "ALS")
+        apr, mttkrp = (
+            reported("-m", "1", "-n", str(inner), "-l", "APR"),
+            reported("-m", str(SWEEPS), "-t", "-1", "-l", "ALS"),
+        )
         sweeps = apr("Total inner iterations") / len(tensor.shape)
         return {
             "update of all modes": apr("CP-APR main iteration time") / sweeps,
@@ -69,8 +73,7 @@ def pyttb(tensor: SparseTensor, rank: int, inner: int) -> Once:
     sparse = ttb.sptensor(tensor.columns.T.astype(np.int64), tensor.values[:, None].copy(), tensor.shape)
 
     def once() -> dict[str, float]:
-        started = time.perf_counter()
-        ttb.cp_apr(sparse, rank, "mu", 0.0, maxiters=1, maxinneriters=inner, init=start.copy(), printitn=0)
-        return {"update of all modes": (time.perf_counter() - started) / inner}
+        options = {"maxiters": 1, "maxinneriters": inner, "init": start.copy(), "printitn": 0}
+        return {"update of all modes": seconds_of(lambda: ttb.cp_apr(sparse, rank, "mu", 0.0, **options)) / inner}
 
     return once

@@ -10,23 +10,21 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from amped.backend.device import Device
 from amped.backend.ops.mttkrp import MTTKRP, Kernel
 from amped.backend.ops.phi import phi_of
 
-from . import record
 from .groups import free_memory
+from .harness import Facts, summaries
 from .phi_code import changed, compiled, packed
-from .phi_problem import Nonzeros, Timed, best_kernel, cases_of, seconds
+from .phi_problem import Nonzeros, Timed, best_kernel, seconds, study, study_flags
 
-PACKAGES = ("numba",)
 CHUNKS, THREADS = (64, 128, 256, 512), (64, 128, 256)  # nonzeros; threads of a block
 BATCHES, MORE_BLOCKS = (1, 2, 4), (-2, -1, 1, 2)  # rows loaded together; blocks a multiprocessor beside the default
 AHEAD, TURNS = (0, 4, 8, 12, 24, 48), (1, 2, 4, 8, 16, 32)  # on a CPU: nonzeros; parts for each thread
 
-Facts = dict[str, Any]
 Choices = tuple[tuple[str, int], ...]
 
 
@@ -51,16 +49,14 @@ class Policy:
         return found
 
 
-def add_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add this part's flags."""
-    group.add_argument("--policy-shapes", nargs="+", metavar="NAME", help="of tensors (those of --shapes)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags."""
+    study_flags(parser, "phi-policy")
 
 
-def measure(args: argparse.Namespace, device: Device) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> None:
     """Search for each tensor, number of columns, precision and mode."""
-    cases = cases_of(args, device, lambda nonzeros: search(nonzeros, args.repeats), line, args.policy_shapes)
-    gains = [case["gain"] for case in cases]
-    return {"cases": cases, "gain": {"geometric_mean": statistics.geometric_mean(gains), "most": max(gains)}}
+    study(args, "phi-policy", partial(search, repeats=args.repeats), line)
 
 
 def search(nonzeros: Nonzeros, repeats: int) -> Facts:
@@ -91,7 +87,7 @@ def search(nonzeros: Nonzeros, repeats: int) -> Facts:
     return {
         "default": default.name,
         "best": final.name,
-        "seconds": {name: record.summary(each) for name, each in times.items()},
+        "seconds": summaries(times),
         "gain": gain,
         "gains": {policy.name: each for policy, each in trials.items()},
     }
@@ -191,24 +187,6 @@ def _turns(turns: int | None) -> Iterator[None]:
 
 
 def line(case: Mapping[str, Any]) -> str:
-    """Return a case as one line of text."""
-    head = f"{case['shape']} rank {case['rank']} {case['precision']} mode {case['mode']}"
+    """Return a case as text."""
     took = " -> ".join(f"{case['seconds'][name]['median'] * 1e3:.3f}" for name in ("default", "best"))
-    return f"{head}: {took} ms, x{case['gain']:.2f}: {case['default']} -> {case['best']} ({len(case['gains'])} tried)"
-
-
-def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
-    """How many times as fast as the default each policy is, a row for each tensor and mode."""
-    cases = facts["cases"]
-    figure, axes = pyplot.subplots(figsize=(6, 1 + 0.25 * len(cases)))
-    for y, case in enumerate(cases):
-        some = [gain for gain in case["gains"].values() if gain]
-        axes.plot(some, [y] * len(some), "|", color="0.5", label="a policy" if y == 0 else None)
-        axes.plot(case["gain"], y, "o", color="C0", markersize=5, label="the best, measured again" if y == 0 else None)
-    axes.axvline(1, color="k", linewidth=1, label="amped's")
-    names = [f"{c['shape']}, mode {c['mode']}, {c['rank']} columns, {c['precision']}" for c in cases]
-    axes.set_yticks(range(len(cases)), names, fontsize=7)
-    axes.invert_yaxis()
-    axes.set_xlabel(f"times as fast as amped's Phi\n{facts['machine']['devices'][0]}")
-    axes.legend(frameon=False, fontsize=7, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
-    return figure
+    return f"{took} ms, x{case['gain']:.2f}: {case['default']} -> {case['best']} ({len(case['gains'])} tried)"

@@ -8,19 +8,19 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from amped.backend.device import Device
 from amped.backend.ops.mttkrp import Kernel
 
 from . import coordinates, phi_code
 from .groups import free_memory
+from .harness import summaries
 from .phi_code import NO_ATOMICS, NO_DIVISION, Edit
-from .phi_problem import Action, Array, Nonzeros, Timed, best_kernel, cases_of, seconds, summaries
+from .phi_problem import Action, Array, Nonzeros, Timed, best_kernel, seconds, study, study_flags
 
-PACKAGES = ("numba",)
 FEW = 64  # rows that any cache holds
 BASE = "Phi"
 RESOURCES = {
@@ -38,14 +38,16 @@ RESOURCES = {
 COORDINATES = "coordinates"
 
 
-def add_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add this part's flags: none."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags."""
+    study_flags(parser, "phi-pressure")
 
 
-def measure(args: argparse.Namespace, device: Device) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> None:
     """Time Phi and its variants in turn, for each tensor, number of columns, precision and mode."""
-    cases = cases_of(args, device, lambda nonzeros: of_mode(nonzeros, args.repeats), line)
-    return {"resources": RESOURCES, "cases": cases, "gains": gains(cases)}
+    result = study(args, "phi-pressure", partial(of_mode, repeats=args.repeats), line)
+    result.facts |= {"resources": RESOURCES, "gains": gains(result.facts["cases"])}
+    result.write()
 
 
 def of_mode(nonzeros: Nonzeros, repeats: int) -> dict[str, Any]:
@@ -56,10 +58,10 @@ def of_mode(nonzeros: Nonzeros, repeats: int) -> dict[str, Any]:
     if edits:
         phi_code.begin(nonzeros.device, [(nonzeros.share, [kernel])], edits.values())
     found: dict[str, Any] = {"kernel": kernel.name}
-    found["seconds"] = summaries(seconds(nonzeros.device, _variants(nonzeros, kernel, edits), repeats), False)
+    found["seconds"] = summaries(seconds(nonzeros.device, _variants(nonzeros, kernel, edits), repeats))
     free_memory(nonzeros.device.xp)
     if not nonzeros.device.on_host:
-        found[COORDINATES] = summaries(seconds(nonzeros.device, _of_coordinates(nonzeros), repeats), False)
+        found[COORDINATES] = summaries(seconds(nonzeros.device, _of_coordinates(nonzeros), repeats))
     return found
 
 
@@ -128,38 +130,7 @@ def gains(cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def line(case: Mapping[str, Any]) -> str:
-    """Return a case as one line of text."""
+    """Return a case as text."""
     parts = [f"{name} x{gain:.2f}" for name, gain in _speedups(case["seconds"])]
     parts += [f"coordinates, {name} x{gain:.2f}" for name, gain in _speedups(case.get(COORDINATES, {BASE: None}))]
-    head = f"{case['shape']} rank {case['rank']} {case['precision']} mode {case['mode']} {case['kernel']}"
-    return f"{head}: Phi {case['seconds'][BASE]['median'] * 1e3:.3f} ms; {', '.join(parts)}"
-
-
-def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
-    """How many times as fast each variant is, by tensor and mode."""
-    cases = facts["cases"]
-    names = list(facts["gains"]["seconds"])
-    figure, axes = pyplot.subplots(figsize=(6.5, 1.5 + 0.32 * len(names)))
-    shapes = list(dict.fromkeys(case["shape"] for case in cases))
-    for case in cases:
-        at = (shapes.index(case["shape"]) - (len(shapes) - 1) / 2) * 0.7 / len(shapes)
-        some = dict(_speedups(case["seconds"]))
-        axes.plot(
-            some.values(), [names.index(n) + at for n in some], "o", markersize=4, markerfacecolor="none",
-            color=f"C{shapes.index(case['shape'])}",
-        )  # fmt: skip
-    for y, name in enumerate(names):
-        mean = facts["gains"]["seconds"][name]["geometric_mean"]
-        axes.plot([mean, mean], [y - 0.45, y + 0.45], "k-")
-    for k, shape in enumerate(shapes):
-        axes.plot([], [], "o", color=f"C{k}", markerfacecolor="none", label=shape)
-    axes.axvline(1, color="0.6", linewidth=1)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="x", which="minor", labelsize=6)
-    axes.set_xlabel(f"times as fast as Phi; a circle for each mode, | the mean\n{facts['machine']['devices'][0]}")
-    axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
+    return f"{case['kernel']}, Phi {case['seconds'][BASE]['median'] * 1e3:.3f} ms; {', '.join(parts)}"

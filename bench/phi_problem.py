@@ -1,4 +1,8 @@
-"""The nonzeros of one mode as MTTKRP and Phi take them, and the times of what is computed from them."""
+"""What the studies of Phi share: the nonzeros of one mode as MTTKRP and Phi take them, and times of what is computed.
+
+The studies are those of "Analyzing the Performance Portability of Tensor Decomposition" (Anderson, Teranishi, Dunlavy,
+Choi), on tensors with the shapes of its tensors.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,10 +25,12 @@ from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
 from partitioner.shards.partition import mode_order
 
-from . import phi_code, record
-from .draws import Recipe
+from . import phi_code
+from .cooldown import Cooldown
+from .counter_rng import Recipe
 from .groups import free_memory
-from .pauses import Pauses
+from .harness import Facts, Result, common_flags, in_turn
+from .spread import summary
 from .synthetic import SHAPES, SyntheticSource, recipe
 
 Array = Any
@@ -39,9 +46,37 @@ WARM = 2  # runs of each before those that count; a device that queues work note
 FACTOR_SEED = 1000
 
 
+def study_flags(parser: argparse.ArgumentParser, name: str) -> Callable[..., Any]:
+    """Add the flags of a study; return the parser's ``add_argument``."""
+    add = common_flags(parser, f"{name}-DEVICE", repeats=7)
+    add("--threads", type=int, metavar="T", help="on a CPU (all cores)")
+    add("--shapes", nargs="+", choices=TENSORS, default=list(TENSORS), help="of tensors (all of the paper)")
+    add("--nonzeros", type=int, metavar="N", help="of each tensor (its own; on a CPU at most 5,000,000)")
+    add("--rank", nargs="+", type=int, default=[32], metavar="R", help="columns of the factor matrices (32)")
+    add("--precision", nargs="+", choices=("fp32", "fp64"), default=["fp32"])
+    return add
+
+
 def device_of(args: argparse.Namespace) -> Device:
-    """Return the device that is asked for."""
+    """Return the device that the flags name."""
     return choose(args.device, SingleComm(), args.threads)
+
+
+def study(
+    args: argparse.Namespace, name: str, measure: Callable[[Nonzeros], Facts], line: Callable[[Facts], str]
+) -> Result:
+    """Measure each tensor, number of columns, precision and mode; rewrite the results file after each."""
+    device = device_of(args)
+    result = Result(args, f"{name}-{device.name}", [device.description], device=device.name, load_before=load())
+    for shape in args.shapes:
+        source = source_of(args, shape, device)
+        for rank, precision in product(args.rank, args.precision):
+            for nonzeros in modes_of(source, device, rank, precision):
+                case = {"shape": shape, "nonzeros": source.nnz, "rank": rank, "precision": precision}
+                case |= {"mode": nonzeros.mode, **measure(nonzeros)}
+                result.add(case, f"{shape} rank {rank} {precision} mode {nonzeros.mode}: {line(case)}")
+    result.facts["load_after"] = load()
+    return result
 
 
 def nonzeros_of(args: argparse.Namespace, shape: str, device: Device) -> int:
@@ -123,26 +158,6 @@ def modes_of(
         free_memory(device.xp)
 
 
-def cases_of(
-    args: argparse.Namespace,
-    device: Device,
-    measure: Callable[[Nonzeros], dict[str, Any]],
-    line: Callable[[dict[str, Any]], str],
-    shapes: Sequence[str] | None = None,
-) -> list[dict[str, Any]]:
-    """Measure each tensor, of those asked for or these, number of columns, precision and mode; print a line of each."""
-    cases = []
-    for shape in shapes or args.shapes:
-        source = source_of(args, shape, device)
-        for rank, precision in product(args.rank, args.precision):
-            for nonzeros in modes_of(source, device, rank, precision):
-                case = {"shape": shape, "nonzeros": source.nnz, "rank": rank, "precision": precision}
-                case |= {"mode": nonzeros.mode, **measure(nonzeros)}
-                cases.append(case)
-                print(line(case), flush=True)
-    return cases
-
-
 def _share(source: SyntheticSource, mode: int, stride: int, dtype: np.dtype[Any]) -> Share:
     inputs = mode_order(len(source.shape), mode)[1:]
     others, rows = tuple(source.shape[m] for m in inputs), slice(0, source.shape[mode])
@@ -158,8 +173,8 @@ def kernels_of(device: Device, share: Share) -> list[Kernel]:
 
 def _factor(device: Device, length: int, rank: int, stride: int, dtype: np.dtype[Any], mode: int) -> Array:
     matrix = device.zeros((length, stride), dtype)
-    draws = Recipe((length,), length, seed=FACTOR_SEED + mode).draws(device.xp)
-    matrix[:, :rank] = draws.values(range(length * rank), dtype).reshape(length, rank)
+    rng = Recipe((length,), length, seed=FACTOR_SEED + mode).rng(device.xp)
+    matrix[:, :rank] = rng.values(range(length * rank), dtype).reshape(length, rank)
     return matrix
 
 
@@ -177,7 +192,7 @@ def best_kernel(nonzeros: Nonzeros, repeats: int = CHOOSING) -> tuple[Kernel, di
         found = _known[key] = {}
         for kernel in kernels_of(device, share):
             times = seconds(device, nonzeros.actions(kernel), repeats)
-            found[kernel.name] = {name: record.summary(each)["median"] for name, each in times.items()}
+            found[kernel.name] = {name: summary(each)["median"] for name, each in times.items()}
             free_memory(device.xp)
     known = _known[key]
     return nonzeros.kernel(min(known, key=lambda name: known[name]["phi"])), known
@@ -218,20 +233,15 @@ class Timed:
 def seconds(device: Device, actions: Mapping[str, Action | Timed], repeats: int) -> dict[str, list[float]]:
     """Return the seconds of each of some actions, which take turns."""
     timed = {name: a if isinstance(a, Timed) else Timed(device, a) for name, a in actions.items()}
-    found: dict[str, list[float]] = {name: [] for name in timed}
-    pauses = Pauses()
-    for _ in range(repeats):
-        for name, action in timed.items():
-            found[name].append(action.seconds())
-            if not device.on_host:
-                pauses.after(found[name][-1])
-    return found
+    cooldown = Cooldown()
 
+    def once(action: Timed) -> float:
+        taken = action.seconds()
+        if not device.on_host:
+            cooldown.after(taken)
+        return taken
 
-def summaries(times: Mapping[str, Sequence[float]], each: bool = True) -> dict[str, Any]:
-    """Return medians and spread of seconds by name, and every one of them."""
-    found: dict[str, Any] = {name: record.summary(values) for name, values in times.items()}
-    return {name: facts | ({"each": list(times[name])} if each else {}) for name, facts in found.items()}
+    return in_turn({name: partial(once, action) for name, action in timed.items()}, repeats, warm=0)
 
 
 def load() -> list[float]:

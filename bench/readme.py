@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print the table."""
-    wanted = {"precision": args.precision, "device": args.device, "kernel": "auto", "values": "real"}
+    wanted = {"precision": args.precision, "device": args.device, "values": "real"}
     cases = [c for c in select(ordinary(read_cases(args.input)), **wanted) if c["shape"] not in ADVERSARIAL]
     if args.ranks_table:
         print(by_columns(cases))
@@ -82,7 +82,7 @@ def table(cases: Sequence[Case], unit: str) -> str:
         "of the link": _link,
         "bytes a nonzero": _bytes,
         "norm-, row-wise error": _errors,
-        "balance": lambda row: f"{row.together['balance']['all modes']:.2%}" if row.together else "",
+        "balance": lambda row: f"{row.together['balance']:.2%}" if row.together else "",
         "loaded, s": lambda row: f"{row.last['seconds_to_load']['all']:.1f}",
     }
     cells = {head: [cell(row) for row in rows] for head, cell in columns.items()}

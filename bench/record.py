@@ -6,23 +6,18 @@ import datetime
 import json
 import os
 import platform
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
-import numpy as np
 
 from amped.report.metrics import versions
 
+from .spread import summary as summary
+
+WIDTH = 160  # characters of a line
 RESULTS = Path(__file__).parent / "results"
-
-
-def summary(values: Sequence[float]) -> dict[str, float]:
-    """Return the median and the spread of repeated measurements."""
-    low, median, high = np.percentile(values, (25, 50, 75))
-    return {"median": float(median), "quartile_1": float(low), "quartile_3": float(high), "runs": len(values)}
 
 
 def machine(devices: Sequence[str]) -> dict[str, Any]:
@@ -50,6 +45,28 @@ def write(name: str, devices: Sequence[str], facts: dict[str, Any], folder: Path
     path = folder / f"{name}.json"
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     result = {"benchmark": name, "date": today, "machine": machine(devices), "versions": versions(), **facts}
-    text = re.sub(r"\[[^][{}]*\]", lambda numbers: " ".join(numbers[0].split()), json.dumps(result, indent=1))
-    path.write_text(text + "\n")
+    path.write_text(formatted(result) + "\n")
     return path
+
+
+def formatted(value: Any, indent: int = 0) -> str:
+    """Return a value as JSON in which whatever fits is one line, and numbers have nine digits."""
+    flat = json.dumps(_rounded(value))
+    if indent + len(flat) <= WIDTH or not value or not isinstance(value, dict | list | tuple):
+        return flat
+    space = " " * (indent + 1)
+    if isinstance(value, dict):
+        keys = [f"{json.dumps(str(key))}: " for key in value]
+        parts = [key + formatted(each, indent + 1) for key, each in zip(keys, value.values(), strict=True)]
+        return "{\n" + ",\n".join(space + part for part in parts) + "\n" + space[1:] + "}"
+    if not any(isinstance(each, dict | list | tuple | str) for each in value):
+        return flat
+    return "[\n" + ",\n".join(space + formatted(each, indent + 1) for each in value) + "\n" + space[1:] + "]"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from amped.parallel.mpi import world
 from amped.runs.checkpoint import Origin, Saver
 from partitioner.host import checksums
 
-from . import record
+from .harness import Result, common_flags, seconds_of, summaries
 from .measure import place, tensor_facts
+from .spread import summary
 from .synthetic import SHAPES, SyntheticSource, recipe
 
 VERIFIED = 1 << 28  # bytes
@@ -29,16 +30,13 @@ WARM_UP = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="nell2")
-    parser.add_argument("--nonzeros", type=int, help="instead of the shape's own number")
-    parser.add_argument("--rank", type=int, default=32)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument(
-        "--rounds", type=int, default=10, help="of iterations with and without checkpoints, in turn (10)"
-    )
-    parser.add_argument("--iterations", type=int, default=4, help="of a round (4)")
-    parser.add_argument("--folder", type=Path, help="where checkpoints are written (the one of temporary files)")
-    parser.add_argument("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
+    add = common_flags(parser, "reliability-DEVICE-RANKS")
+    add("--shape", choices=sorted(SHAPES), default="nell2")
+    add("--nonzeros", type=int, help="instead of the shape's own number")
+    add("--rank", type=int, default=32)
+    add("--rounds", type=int, default=10, help="of iterations with and without checkpoints, in turn (10)")
+    add("--iterations", type=int, default=4, help="of a round (4)")
+    add("--folder", type=Path, help="where checkpoints are written (the one of temporary files)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -48,24 +46,21 @@ def run(args: argparse.Namespace) -> None:
     source = SyntheticSource(recipe(args.shape, args.nonzeros), comm, backend.xp)
     operator, _ = place(source, args.rank, Options(args.device), comm)
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        seconds = _iterations(operator, Path(comm.bcast(folder)), args.rounds, args.iterations)
-        speeds = _verification(Path(folder))
-    if comm.rank:
-        return
-    medians = {name: float(np.median(each)) for name, each in seconds.items()}
-    facts: dict[str, Any] = {
+        seconds = summaries(_iterations(operator, Path(comm.bcast(folder)), args.rounds, args.iterations))
+        verified = summary(_verification(Path(folder)))
+    overhead = seconds["a checkpoint after each"]["median"] / seconds["none"]["median"] - 1
+    facts = {
         "shape": args.shape,
         **tensor_facts(source),
         "rank": args.rank,
         "ranks": comm.size,
         "checkpoint_bytes": sum(operator.factor(mode).nbytes for mode in range(operator.order)),
-        "seconds_an_iteration": {name: record.summary(each) for name, each in seconds.items()},
-        "overhead": medians["a checkpoint after each"] / medians["none"] - 1,
-        "verified_bytes_a_second": record.summary(speeds),
+        "seconds_an_iteration": seconds,
+        "overhead": overhead,
+        "verified_bytes_a_second": verified,
     }
-    path = record.write(f"reliability-{backend.name}-{comm.size}", [backend.description], facts, args.output)
-    verified = float(np.median(speeds))
-    print(f"{path.name}: checkpoints cost {facts['overhead']:.1%}, verification {verified / 1e9:.2f} GB/s", flush=True)
+    text = f"checkpoints cost {overhead:.1%}, verification {verified['median'] / 1e9:.2f} GB/s"
+    Result(args, f"reliability-{backend.name}-{comm.size}", [backend.description], comm).add(facts, text)
 
 
 def _iterations(operator: SparseOperator, folder: Path, rounds: int, count: int) -> dict[str, list[float]]:
@@ -93,9 +88,4 @@ def _verification(folder: Path) -> list[float]:
     """Return the bytes per second at which one core verifies a cached file against its checksums."""
     file = folder / "verified.npy"
     entry = checksums.write_array(file, np.random.default_rng(0).integers(0, 255, VERIFIED, np.uint8))
-    speeds = []
-    for _ in range(7):
-        began = time.perf_counter()
-        checksums.verify(file, entry, "file")
-        speeds.append(VERIFIED / (time.perf_counter() - began))
-    return speeds
+    return [VERIFIED / seconds_of(partial(checksums.verify, file, entry, "file")) for _ in range(7)]

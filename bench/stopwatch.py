@@ -1,4 +1,4 @@
-"""Run a program in a new process, and write when it had come how far: ``python -m bench.stopwatch TOLD MODULE ...``."""
+"""Run a program in a new process, and write the times of its stages: ``python -m bench.stopwatch TIMES MODULE ...``."""
 
 import time
 
@@ -8,7 +8,7 @@ UP = time.time()  # before anything else is imported
 def main() -> int:
     """Import a module, call its ``main`` with the remaining arguments, and return what it returns.
 
-    Rank 0 writes to the file TOLD: when the interpreter was up, the module imported and the program over, in seconds
+    Rank 0 writes to the file TIMES: when the interpreter was up, the module imported and the program over, in seconds
     since 1970; and the seconds of the stages that nobody else has collected.
     """
     import json
@@ -16,7 +16,7 @@ def main() -> int:
     import sys
     from importlib import import_module
 
-    told, name, *arguments = sys.argv[1:]
+    written, name, *arguments = sys.argv[1:]
     program = import_module(name)
     imported = time.time()
     code: int = program.main(arguments)
@@ -24,7 +24,7 @@ def main() -> int:
     from partitioner.host.stages import STAGES
 
     if os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
-        with open(told, "w") as file:
+        with open(written, "w") as file:
             json.dump({"up": UP, "imported": imported, "over": over, "stages": STAGES.collect()}, file)
     return code
 

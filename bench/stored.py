@@ -1,4 +1,4 @@
-"""Synthetic tensors in files, made once and read by every process that measures with them."""
+"""Synthetic tensors in host memory, and in files that are made once for all processes that measure with them."""
 
 from __future__ import annotations
 
@@ -6,31 +6,46 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.host.threads import usable_cores
+from partitioner.tensors.sparse import SparseTensor
 
-from .draws import HostDraws, Recipe
+from .counter_rng import HostRng, Recipe
 
 BLOCK = 1 << 20  # nonzeros or elements drawn together
 
 
-def archive(path: Path, recipe: Recipe) -> None:
-    """Write the nonzeros of a recipe as a NumPy archive."""
-    draws, order = HostDraws(recipe), len(recipe.lengths)
-    indices = np.empty((recipe.nonzeros, order), np.int32)
-    values = np.empty(recipe.nonzeros, np.float32)
+def drawn(recipe: Recipe, kind: Any = np.float64) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    """Return the nonzeros of a recipe in host memory: columns of indices, (order, nnz), and values."""
+    rng, order = HostRng(recipe), len(recipe.lengths)
+    columns = np.empty((order, recipe.nonzeros), np.int32)
+    values = np.empty(recipe.nonzeros, kind)
 
     def draw(begin: int) -> None:
         numbers = range(begin, min(begin + BLOCK, recipe.nonzeros))
+        part = slice(numbers.start, numbers.stop)
         for mode in range(order):
-            indices[numbers.start : numbers.stop, mode] = draws.indices(mode, numbers)
-        values[numbers.start : numbers.stop] = draws.values(numbers, values.dtype)
+            columns[mode, part] = rng.indices(mode, numbers)
+        values[part] = rng.values(numbers, values.dtype)
 
     with ThreadPoolExecutor(usable_cores()) as threads:
         list(threads.map(draw, range(0, recipe.nonzeros, BLOCK)))
-    np.savez(path, indices=indices, values=values, shape=np.array(recipe.lengths))
+    return columns, values
+
+
+def tensor(recipe: Recipe) -> SparseTensor:
+    """Return the tensor of a recipe in host memory, nonzeros of equal indices added up."""
+    return SparseTensor.from_columns(*drawn(recipe), recipe.lengths)
+
+
+def archive(path: Path, recipe: Recipe) -> None:
+    """Write the nonzeros of a recipe as a NumPy archive."""
+    columns, values = drawn(recipe)
+    np.savez(path, indices=np.ascontiguousarray(columns.T), values=values, shape=np.array(recipe.lengths))
 
 
 def array(path: Path, lengths: tuple[int, ...], seed: int = 1) -> None:

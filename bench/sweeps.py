@@ -12,7 +12,7 @@ from amped.operators.base import in_turn
 from amped.operators.sparse.operator import SparseOperator
 from amped.report.metrics import Spans
 
-from .pauses import Pauses
+from .cooldown import Cooldown
 
 WARM = 2
 LEAST_SECONDS, MOST_SWEEPS = 0.5, 40  # quick sweeps are repeated for this time, up to this number
@@ -41,11 +41,11 @@ def timed_sweeps(operator: SparseOperator, least: int, publish: bool) -> Sweeps:
 
 
 def _resident_sweeps(operator: SparseOperator, count: int, publish: bool) -> Sweeps:
-    seconds, spans, pauses = [], [], Pauses()
+    seconds, spans, cooldown = [], [], Cooldown()
     for _ in range(count):
         seconds.append(_timed_sweep(operator, publish))
         spans.append(_settle(operator))
-        pauses.after(seconds[-1])
+        cooldown.after(seconds[-1])
     return Sweeps(seconds, operator.machine.comm.allgather(spans), [])
 
 

@@ -21,7 +21,8 @@ from amped.parallel.mpi import Comm
 from partitioner.shards.partition import CountedRows, Cut, cut_mode, mode_order
 from partitioner.tensors.sparse import SparseTensor, ValueRange
 
-from .draws import WHOLE, HostDraws, Recipe
+from .counter_rng import WHOLE, Recipe
+from .stored import tensor
 
 Array = Any
 
@@ -85,7 +86,7 @@ class SyntheticSource:
         self.recipe, self.shape, self.nnz = recipe, recipe.lengths, recipe.nonzeros
         self.value_range = ValueRange(1, WHOLE, 1) if recipe.integers else ValueRange(2.0**-24, 1, 0)
         self._comm, self.xp = comm, xp
-        self._draws = recipe.draws(xp)
+        self._rng = recipe.rng(xp)
         self._block, self._bucket = block or BLOCKS[xp.__name__], bucket
         self._rows: dict[int, CountedRows] = {}
         self.counting: dict[int, float] = {}  # seconds of counting each mode's rows, for all groups of ranks
@@ -125,9 +126,7 @@ class SyntheticSource:
         """See `SparseSource`: for small tensors, with duplicates summed."""
         if self._comm.rank:
             return None
-        draws = HostDraws(self.recipe)
-        columns = np.stack([draws.indices(mode, range(self.nnz)) for mode in range(len(self.shape))])
-        return SparseTensor.from_columns(columns, draws.values(range(self.nnz), np.dtype(np.float64)), self.shape)
+        return tensor(self.recipe)
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
         """See `SparseSource`."""
@@ -151,7 +150,7 @@ class SyntheticSource:
             with self._timed("count"):
                 total = np.zeros(self.shape[mode], np.int64)
                 for part in self._parts():
-                    total += self._draws.counts(mode, part)
+                    total += self._rng.counts(mode, part)
                 self._rows[mode] = CountedRows(total)
             self.counting[mode] = self.seconds["count"] - before
         return self._rows[mode]
@@ -160,7 +159,7 @@ class SyntheticSource:
         return (range(p, min(p + self._block, self.nnz)) for p in range(0, self.nnz, self._block))
 
     def _squares(self, part: range) -> float:
-        wide = self._draws.values(part, np.dtype(np.float64))
+        wide = self._rng.values(part, np.dtype(np.float64))
         return float(self.xp.square(wide).sum())
 
     def _keys(self, mode: int, rows: Array, first: Array) -> Array:
@@ -189,7 +188,7 @@ class SyntheticSource:
         width = -(-self.shape[inner] // BINS)
         counts = np.zeros(-(-self.shape[inner] // width), np.int64)
         for numbers, rows in self._mine(mode, begin, end):
-            index = self._draws.indices(inner, numbers[rows == row])
+            index = self._rng.indices(inner, numbers[rows == row])
             counts += self._host(self.xp.bincount(index // width, minlength=counts.size))
         cuts, ends = [(0, 0)], np.cumsum(counts)
         for b in range(1, counts.size):
@@ -205,7 +204,7 @@ class SyntheticSource:
         seen = {counted.row(at): 0 for at in (begin, end - 1)}
         first, last = min(seen), max(seen)
         for part in self._parts():
-            rows = self._draws.indices(mode, part)
+            rows = self._rng.indices(mode, part)
             numbers = xp.flatnonzero((rows >= first) & (rows <= last))
             rows = rows[numbers]
             for row in seen:
@@ -226,7 +225,7 @@ class SyntheticSource:
         columns = [xp.empty(end - begin, kind) for kind in (*(np.int32 for _ in modes), dtype)]
         filled = buckets.offsets[:-1].copy()
         for numbers, rows in self._mine(mode, begin, end):
-            drawn = [rows, *(self._draws.indices(m, numbers) for m in modes[1:]), self._draws.values(numbers, dtype)]
+            drawn = [rows, *(self._rng.indices(m, numbers) for m in modes[1:]), self._rng.values(numbers, dtype)]
             counts = np.array([rows.size])
             if filled.size > 1:
                 keys = self._keys(mode, *drawn[:2])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,9 @@ from amped.runs.assembly import begin, bring_up
 from amped.runs.compression import compressed
 from partitioner.shards.partition import Cut, mode_order
 
-from . import record
 from .groups import free_memory
+from .harness import Facts, Result, common_flags, seconds_of
+from .spread import summary
 from .synthetic import SHAPES, SyntheticSource, recipe
 
 CASES = {
@@ -31,9 +30,9 @@ CASES = {
     "cuda": ("nell2:16,16,16", "enron:8,8,8,8", "amazon4:10,10,10"),
 }
 FIELDS = {"cpu": ("200x200x200",), "cuda": ("800x800x1600",)}
-MOST_ON_A_CPU = 2_000_000  # nonzeros, unless more are asked for
+MOST_ON_A_CPU = 2_000_000  # nonzeros, unless --nonzeros says how many
 COPY, GATHER = 4236e9, {13e6: 9.0e12, 38e6: 9.0e12, 128e6: 5.7e12, math.inf: 4.1e12}
-"""Bytes a second that one H200 copies, and that it gathers from matrices of so many bytes."""
+"""Bytes a second that one H200 copies, and that it gathers from matrices of as many bytes."""
 FLOPS = {"fp32": 60e12, "fp64": 30e12}
 WARM = 1  # iterations that do not count
 
@@ -76,26 +75,36 @@ class Ordered(SyntheticSource):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--cases", nargs="*", metavar="SHAPE:R1,R2,...", help="sparse tensors and ranks")
-    parser.add_argument("--fields", nargs="*", metavar="IxJxK", help="smooth dense tensors")
-    parser.add_argument("--precision", nargs="+", choices=tuple(DTYPES), default=["fp32"])
-    parser.add_argument("--nonzeros", type=int, help="instead of those of the shape")
-    parser.add_argument("--error", type=float, default=1e-3, help="of dense tensors (1e-3)")
-    parser.add_argument(
-        "--peers",
-        nargs="*",
-        choices=tuple(PEERS),
-        default=list(PEERS),
-        help="to compare with (all)",
-    )
-    parser.add_argument("--threads", type=int, help="host threads (all cores)")
-    parser.add_argument("--iterations", type=int, default=5, help="that count (5)")
-    parser.add_argument("--output", type=Path, default=record.RESULTS, help="folder of the result")
-    parser.add_argument("--name", help="of the result (tucker-DEVICE)")
+    add = common_flags(parser, "tucker-DEVICE", device="cpu")
+    add("--cases", nargs="*", metavar="SHAPE:R1,R2,...", help="sparse tensors and ranks")
+    add("--fields", nargs="*", metavar="IxJxK", help="smooth dense tensors")
+    add("--precision", nargs="+", choices=tuple(DTYPES), default=["fp32"])
+    add("--nonzeros", type=int, help="instead of those of the shape")
+    add("--error", type=float, default=1e-3, help="of dense tensors (1e-3)")
+    add("--peers", nargs="*", choices=tuple(PEERS), default=list(PEERS), help="to compare with (all)")
+    add("--threads", type=int, help="host threads (all cores)")
+    add("--iterations", type=int, default=5, help="that count (5)")
 
 
-def run_sparse(args: argparse.Namespace, case: str, precision: str) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> None:
+    """Run all cases; write the result after each."""
+    machine = bring_up(Options(device=args.device, threads=args.threads), SingleComm())
+    result = Result(args, f"tucker-{args.device}", [machine.device.description])
+    work: list[tuple[str, str, Callable[..., Facts], Callable[[Facts], str]]] = [
+        *(("sparse", case, run_sparse, sparse_line) for case in _given(args.cases, CASES[args.device])),
+        *(("dense", field, run_dense, dense_line) for field in _given(args.fields, FIELDS[args.device])),
+    ]
+    for kind, case, measure, line in work:
+        for precision in args.precision:
+            facts = {"load": os.getloadavg()[0], **measure(args, case, precision)}
+            result.add(facts, line(facts), kind)
+
+
+def _given(value: Sequence[str] | None, default: Sequence[str]) -> Sequence[str]:
+    return default if value is None else value
+
+
+def run_sparse(args: argparse.Namespace, case: str, precision: str) -> Facts:
     """Time HOOI of a synthetic tensor."""
     name, _, text = case.partition(":")
     ranks, own = tuple(map(int, text.split(","))), SHAPES[name][1]
@@ -106,28 +115,25 @@ def run_sparse(args: argparse.Namespace, case: str, precision: str) -> dict[str,
     machine.device.rest()
     method = compressed(source, machine, options, Compression("hooi", ranks))
     begin(method, source)
-    seconds, spans = list[float](), list[dict[tuple[str, int], float]]()
-    for _ in range(WARM + args.iterations):
-        began = time.perf_counter()
+
+    def step() -> None:
         method.step(lambda: False)
         method.operator.synchronize()
-        seconds.append(time.perf_counter() - began)
+
+    seconds, spans = list[float](), list[dict[tuple[str, int], float]]()
+    for _ in range(WARM + args.iterations):
+        seconds.append(seconds_of(step))
         spans.append(method.operator.clock.collect())
-    facts = {
-        "case": case, "precision": precision, "nonzeros": nonzeros, "fit": method.state.series["fit"][-1],
-        "iteration_ms": record.summary([1e3 * s for s in seconds[WARM:]]),
-        "modes": [_mode(method, source, mode, ranks, precision, spans[WARM:]) for mode in range(len(ranks))],
-        "peak_bytes": machine.device.peak_bytes(), "planned_bytes": method.operator.plan.device_bytes,
-    }  # fmt: skip
-    _say(facts)
-    del method
     free_memory(machine.device.xp)
-    return facts
+    return {
+        "case": case, "precision": precision, "nonzeros": nonzeros, "fit": method.state.series["fit"][-1],
+        "iteration_ms": summary([1e3 * s for s in seconds[WARM:]]),
+        "modes": [_mode(source, mode, ranks, precision, spans[WARM:]) for mode in range(len(ranks))],
+        "peak_bytes": machine.device.peak_bytes(), "planned_bytes": sum(method.operator.plan.device_bytes.values()),
+    }  # fmt: skip
 
 
-def _mode(
-    method: Any, source: Ordered, mode: int, ranks: Sequence[int], precision: str, spans: Sequence[Any]
-) -> dict[str, Any]:
+def _mode(source: Ordered, mode: int, ranks: Sequence[int], precision: str, spans: Sequence[Any]) -> Facts:
     """Return what a mode has taken, in milliseconds, and the least that it could take on one H200."""
     item, inputs = DTYPES[precision].itemsize, mode_order(len(ranks), mode)[1:]
     nodes, nnz = [*source.nodes[mode], source.nnz], source.nnz
@@ -135,54 +141,56 @@ def _mode(
     gathers = sum(count * ranks[m] * item / _gather(size) for count, m, size in zip(nodes, inputs, rows, strict=True))
     widths = [math.prod(ranks[m] for m in inputs[k:]) for k in range(len(inputs))]
     flops = 2 * sum(count * width for count, width in zip(nodes, widths, strict=True))
-    out = 8 * source.shape[mode] * widths[0]
-    stream = (nnz * (4 * len(ranks) + item) + out) / COPY
-    times = {kind: record.summary([1e3 * s.get((kind, mode), 0.0) for s in spans]) for kind in ("compute", "solve")}
-    floor = 1e3 * max(gathers + stream, flops / FLOPS[precision])
-    return {"mode": mode, **times, "runs": nodes, "gflop": flops / 1e9, "floor_ms": floor}
+    stream = (nnz * (4 * len(ranks) + item) + 8 * source.shape[mode] * widths[0]) / COPY
+    times = {kind: summary([1e3 * s.get((kind, mode), 0.0) for s in spans]) for kind in ("compute", "solve")}
+    least = 1e3 * max(gathers + stream, flops / FLOPS[precision])
+    return {"mode": mode, **times, "runs": nodes, "gflop": flops / 1e9, "floor_ms": least}
 
 
 def _gather(size: float) -> float:
     return next(rate for most, rate in GATHER.items() if size <= most)
 
 
-def _say(facts: dict[str, Any]) -> None:
+def sparse_line(facts: Facts) -> str:
+    """Return a case as one line of text."""
     parts = [
         f"mode {m['mode']}: TTMc {m['compute']['median']:.3g} (floor {m['floor_ms']:.2g}), "
         f"solve {m['solve']['median']:.3g}"
         for m in facts["modes"]
     ]
-    whole, peak = facts["iteration_ms"]["median"], facts["peak_bytes"]
-    planned = sum(facts["planned_bytes"].values())
-    memory = f"; peak {peak / 1e9:.3g} GB, planned {planned / 1e9:.3g}" if peak else ""
-    print(f"{facts['case']} {facts['precision']}: iteration {whole:.3g} ms; {'; '.join(parts)}{memory}", flush=True)
+    return (
+        f"{facts['case']} {facts['precision']}: iteration {facts['iteration_ms']['median']:.3g} ms; {'; '.join(parts)}"
+    )
 
 
-def run_dense(args: argparse.Namespace, text: str, precision: str) -> dict[str, Any]:
+def run_dense(args: argparse.Namespace, text: str, precision: str) -> Facts:
     """Time ST-HOSVD of a smooth field, and of peers at the same ranks."""
     field = smooth(tuple(map(int, text.split("x"))), precision)
     options = {"device": args.device, "precision": precision, "threads": args.threads}
-    seconds: dict[str, float] = {}
+    found, seconds, failed = list[amped.TuckerTensor](), dict[str, float](), dict[str, str]()
     for _ in range(1 + WARM):
-        began = time.perf_counter()
-        model = amped.tucker(field, error=args.error, method="sthosvd", **options)
-        seconds["amped"] = time.perf_counter() - began
-    failed: dict[str, str] = {}
+        seconds["amped"] = seconds_of(
+            lambda: found.append(amped.tucker(field, error=args.error, method="sthosvd", **options))
+        )
+    model = found[-1]
     for name in args.peers:
-        began = time.perf_counter()
         try:
-            PEERS[name](field, model.ranks, args.device)
-            seconds[name] = time.perf_counter() - began
+            seconds[name] = seconds_of(partial(PEERS[name], field, model.ranks, args.device))
         except Exception as error:  # of a library: what it says is the result
             failed[name] = f"{type(error).__name__}: {error}"
-    error = sampled_error(field, model)
-    facts = {
-        "field": text, "precision": precision, "asked": args.error, "error": error, "ranks": model.ranks,
-        "compression": model.compression, "seconds": seconds, "failed": failed, "bytes": field.nbytes,
+    return {
+        "field": text, "precision": precision, "asked": args.error, "error": sampled_error(field, model),
+        "ranks": model.ranks, "compression": model.compression, "seconds": seconds, "failed": failed,
+        "bytes": field.nbytes,
     }  # fmt: skip
-    told = ", ".join([*(f"{name} {s:.3g} s" for name, s in seconds.items()), *(f"{n}: {f}" for n, f in failed.items())])
-    print(f"{text} {precision}: ranks {model.ranks}, {model.compression:.0f} times smaller, error {error:.2e}; {told}")
-    return facts
+
+
+def dense_line(facts: Facts) -> str:
+    """Return a case as one line of text."""
+    times = [f"{name} {s:.3g} s" for name, s in facts["seconds"].items()]
+    faults = [f"{name}: {fault}" for name, fault in facts["failed"].items()]
+    head = f"{facts['field']} {facts['precision']}: ranks {facts['ranks']}, {facts['compression']:.0f} times smaller"
+    return f"{head}, error {facts['error']:.2e}; {', '.join(times + faults)}"
 
 
 def smooth(shape: tuple[int, ...], precision: str) -> NDArray[Any]:
@@ -224,20 +232,3 @@ PEERS: dict[str, Callable[[NDArray[Any], Sequence[int], str], None]] = {
     "tensorly": tensorly_tucker,
     "tensorly-randomized": partial(tensorly_tucker, svd="randomized_svd"),
 }
-
-
-def run(args: argparse.Namespace) -> None:
-    """Run all cases; write the result."""
-    cases = CASES[args.device] if args.cases is None else args.cases
-    fields = FIELDS[args.device] if args.fields is None else args.fields
-    found: dict[str, list[Any]] = {"sparse": [], "dense": []}
-    timed: list[tuple[str, str, Callable[..., dict[str, Any]]]] = [
-        *(("sparse", case, run_sparse) for case in cases),
-        *(("dense", field, run_dense) for field in fields),
-    ]
-    for kind, case, work in timed:
-        for precision in args.precision:
-            found[kind].append({"load": os.getloadavg()[0], **work(args, case, precision)})
-    device = bring_up(Options(device=args.device, threads=args.threads), SingleComm()).device.description
-    path = record.write(args.name or f"tucker-{args.device}", [device], found, args.output)
-    print(f"written to {path}")

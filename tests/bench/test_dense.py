@@ -33,7 +33,7 @@ def test_times_and_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     flags = ["--shapes", "12x9x7", "--ranks", "4", "40", "--precision", "fp64", "--repeats", "2", "--threads", "1"]
     main(["dense", *flags, "--kernels", "split", "tile", "--output", str(folder)])
     found = json.loads((folder / "dense-cpu.json").read_text())
-    small, large = found["dense"]
+    small, large = found["cases"]
     assert set(small["milliseconds"]) == {"split", "tile", "einsum", "products", "copy"}
     assert "tile" not in large["milliseconds"], "slow ones are for small ranks"
     assert small["milliseconds"]["split"]["runs"] == 2
@@ -48,12 +48,12 @@ def test_streams_from_memory_and_from_a_file(folder: Path, monkeypatch: pytest.M
     sizes = ["--gigabytes", "0.0004", "--file-gigabytes", "0.0002", "--folder", str(folder)]
     main(["dense-stream", "--device", "cpu", *sizes, "--rank", "3", "--repeats", "2", "--output", str(folder)])
     found = json.loads((folder / "dense-stream-cpu.json").read_text())
-    assert found["memory"]["bytes"] == 20 * 50 * 50 * 8
-    assert found["memory"]["passes"] == 2
-    assert found["memory"]["sweep_gigabytes_per_second"]["runs"] == 2
-    for where in ("disk", "memory"):
-        assert found["file"][where]["gigabytes_per_second"]["stream"]["runs"] == 2
-        assert found["file"][where]["share_of_reads"]["resident"] > 0
+    (memory,) = found["memory"]
+    assert (memory["bytes"], memory["passes"], memory["sweeps"]["runs"]) == (20 * 50 * 50 * 8, 2, 2)
+    assert [case["from"] for case in found["file"]] == ["disk", "memory"]
+    for case in found["file"]:
+        assert case["gigabytes_per_second"]["stream"]["runs"] == 2
+        assert case["share_of_reads"]["resident"] > 0
     assert not (folder / "dense-stream.npy").exists()
 
 
@@ -61,9 +61,9 @@ def test_iterations_on_groups_of_ranks(folder: Path) -> None:
     flags = ["--device", "cpu", "--shapes", "12x9x7", "30x8", "--ranks", "3", "--threads", "1", "--output", str(folder)]
     main(["dense-ranks", *flags])
     found = json.loads((folder / "dense-ranks-cpu-1.json").read_text())
-    assert [(case["shape"], case["precision"]) for case in found["dense"]] == [
+    assert [(case["shape"], case["precision"]) for case in found["cases"]] == [
         (shape, precision) for shape in ([12, 9, 7], [30, 8]) for precision in ("fp64", "fp32")
     ]
-    for case in found["dense"]:
+    for case in found["cases"]:
         assert case["milliseconds"]["1"]["median"] > 0
         assert case["times_as_fast"] == {"1": 1.0}

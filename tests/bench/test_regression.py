@@ -11,7 +11,7 @@ import pytest
 from amped.errors import InputError
 from bench import regression
 from bench.__main__ import main
-from bench.draws import Recipe
+from bench.counter_rng import Recipe
 from bench.regression import ALL, seconds_of, with_nonzeros
 from bench.spread import ratio, summary
 from bench.stored import archive, array, once

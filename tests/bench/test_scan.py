@@ -17,9 +17,9 @@ def test_a_small_scan(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: 
     indices = np.unique(rng.integers(1, 9, (200, 3)), axis=0)
     rows = [" ".join(map(str, [*row, value])) for row, value in zip(indices, rng.integers(1, 5, 200), strict=False)]
     (tmp_path / "x.tns").write_text("\n".join(rows) + "\n")
-    how = ["--kind", kind, "--ranks", "1-3", "--starts", "2", "--repeat", "1", "--max-iters", "4"]
+    how = ["--kind", kind, "--ranks", "1-3", "--starts", "2", "--repeats", "1", "--max-iters", "4"]
     main(["scan", "--tensor", str(tmp_path / "x.tns"), *how, "--output", str(tmp_path)])
-    found = json.loads((tmp_path / "scan-cpu.json").read_text())["scans"][0]
+    found = json.loads((tmp_path / "scan-cpu.json").read_text())["cases"][0]
     assert found["kind"] == kind
     assert found["largest_difference"] < 1e-5
     assert found["runs_seconds"]["median"] > 0 < found["halves_seconds"]["median"]

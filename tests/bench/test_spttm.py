@@ -45,8 +45,8 @@ def test_times(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spttm, "PAUSE", 0)
     monkeypatch.setattr(ceilings, "measure", lambda *_: {"copy": [10.0], "gather": {"0.001": 20.0, "1": 5.0}})
     flags = ["--shapes", "uber", "brainq", "--nonzeros", "3000", "--ranks", "4", "16", "--repeats", "2"]
-    main(["spttm", *flags, "--sequential", "--ceilings", "--threads", "1", "--output", str(folder)])
-    cases = json.loads((folder / "spttm-cpu.json").read_text())["spttm"]
+    main(["spttm", *flags, "--ceilings", "--threads", "1", "--output", str(folder)])
+    cases = json.loads((folder / "spttm-cpu.json").read_text())["cases"]
     assert [(c["shape"], c["mode"], c["rank"]) for c in cases] == [
         (shape, mode, rank)
         for shape, order in (("uber", 4), ("brainq", 3))
@@ -54,8 +54,7 @@ def test_times(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for rank in (4, 16)
     ]
     for case in cases:
-        alone = case["mode"] == (3 if case["shape"] == "uber" else 2) and case["rank"] == 16
-        assert {*case["milliseconds"]} == {"amped", "scipy", *(["one thread"] if alone else [])}
+        assert {*case["milliseconds"]} == {"amped", "scipy"}
         assert case["milliseconds"]["amped"]["runs"] == 2
         assert case["error"] < 1e-6
         assert case["fibres"] <= case["nonzeros"] <= 3000
@@ -71,4 +70,4 @@ def test_a_wrong_result_would_be_seen(folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(spttm.TtmOperator, "compute", lambda self: self._out.fill(1))
     main(["spttm", "--shapes", "uber", "--nonzeros", "500", "--ranks", "4", "--modes", "0", "--repeats", "1",
           "--no-peers", "--output", str(folder)])  # fmt: skip
-    assert json.loads((folder / "spttm-cpu.json").read_text())["spttm"][0]["error"] > 0.1
+    assert json.loads((folder / "spttm-cpu.json").read_text())["cases"][0]["error"] > 0.1
