@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amped.operators.placement import Loading, nonzero_bytes
+from amped.operators.sources.described import DescribedSparse
 from amped.parallel.mpi import Comm
 from partitioner.shards.partition import CountedRows, Cut, cut_mode, mode_order
 from partitioner.tensors.sparse import SparseTensor, ValueRange
@@ -70,8 +71,8 @@ class Buckets(NamedTuple):
     offsets: NDArray[np.int64]  # where each bucket begins among the rank's nonzeros, and the end
 
 
-class SyntheticSource:
-    """A tensor drawn from a recipe in a backend's memory. See `amped.operators.sources.sparse.Source`.
+class SyntheticSource(DescribedSparse):
+    """A tensor drawn from a recipe in a backend's memory. See `amped.operators.sources.protocols.SparseSource`.
 
     Of a row that several ranks share, each takes a contiguous range of the row's nonzeros, ordered by number. `xp` is
     NumPy or CuPy; `block` nonzeros are drawn together, and `bucket` sorted together.
