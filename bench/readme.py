@@ -80,7 +80,7 @@ def table(cases: Sequence[Case], unit: str) -> str:
         f"{most} {unit}s, ms": lambda row: _milliseconds(row.together),
         "speed-up": lambda row: f"{sweep(row.alone) / sweep(row.together):.2f}" if row.alone and row.together else "",
         "of the link": _link,
-        "bytes a nonzero": _bytes,
+        "bytes per nonzero": _bytes,
         "norm-, row-wise error": _errors,
         "balance": lambda row: f"{row.together['balance']:.2%}" if row.together else "",
         "loaded, s": lambda row: f"{row.last['seconds_to_load']['all']:.1f}",
