@@ -1,4 +1,4 @@
-"""MTTKRPs of all modes on the CPU, one process, against a plain kernel, other tools, and random reads of rows."""
+"""MTTKRPs of all modes on the CPU, one process, against a plain kernel, SciPy, and random reads of rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,10 @@ from .workers import Worker, workers
 
 Matrix = NDArray[np.float32]
 
-PACKAGES = ("numba", "pyttb", "scipy", "sparse", "tensorly")
+PACKAGES = ("numba", "scipy")
 NONZEROS = {"nell2": 5_000_000}  # reduced numbers for shapes that are too large here
 BLOCK = 1 << 18  # nonzeros that SciPy multiplies at once: their row products are held in memory
-FEW, FEW_COLUMNS = 20_000, 4  # nonzeros and columns for tools that take seconds per column
+SCIPY_COLUMNS = 16
 COMPARED = ("amped", "permuted", "plain", "gather")
 PAUSE = 0.02  # seconds after which idle threads of a library are asleep
 
@@ -39,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--columns", nargs="+", type=int, default=[16, 32, 64], help="of factor matrices (16 32 64)")
     add("--nonzeros", type=int, help="of each tensor (its own, at most 5,000,000)")
     add("--cores", nargs="+", type=int, default=[1, 2], help="of each tool (1 2)")
-    add("--tools", nargs="*", choices=OTHERS, default=list(OTHERS), help="to compare with, on the first cores (all)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -51,8 +49,8 @@ def run(args: argparse.Namespace) -> None:
             for columns in args.columns:
                 for case in _compare(started, shape, nonzeros, columns, args.repeats):
                     result.add(case, line(case))
-            for case in _others(started[0], shape, args.tools, args.repeats):
-                result.add(case, f"{shape}: {case}", "tools")
+            case = _scipy_beside(started[0], shape, nonzeros, args.repeats)
+            result.add(case, f"{shape}: {case}", "tools")
 
 
 def _compare(
@@ -83,26 +81,14 @@ def line(case: Facts) -> str:
     return f"{head}; {case['times_as_fast_as_plain']:.2f} x plain, {case['of_gather']:.0%} of random reads"
 
 
-def _others(worker: Worker, shape: str, tools: Sequence[str], repeats: int) -> Iterator[Facts]:
-    """Yield the speeds of other tools on one core, each with the nonzeros and columns it can handle."""
-    for name in tools:
-        if not all(map(find_spec, OTHERS[name])):
-            print(f"not measured: {name} (pip install {' '.join(OTHERS[name])})", flush=True)
-            continue
-        few = name != "scipy"
-        nonzeros, columns = (FEW, FEW_COLUMNS) if few else (NONZEROS.get(shape), 16)
-        try:
-            worker(prepare, shape, nonzeros, columns, ("amped", name), worker.cores)
-        except ValueError as error:  # TensorLy's coordinates must fit 64 bits
-            yield {"shape": shape, "tool": name, "not measured": str(error)}
-            continue
-        work = worker(nonzeros_of) * len(SHAPES[shape][0]) * columns
-        worker(milliseconds, "amped")
-        ways = {each: partial(worker, milliseconds, each) for each in ("amped", name)}
-        times = in_turn(ways, 1 if few else repeats, warm=0)
-        speeds = summaries({each: [work / t / 1e3 for t in runs] for each, runs in times.items()})
-        facts = {"shape": shape, "tool": name, "nonzeros": worker(nonzeros_of), "columns": columns}
-        yield {**facts, "million_nonzeros_by_columns_a_second": speeds}
+def _scipy_beside(worker: Worker, shape: str, nonzeros: int | None, repeats: int) -> Facts:
+    """Return SciPy's speed beside amped's."""
+    worker(prepare, shape, nonzeros, SCIPY_COLUMNS, ("amped", "scipy"), worker.cores)
+    work = worker(nonzeros_of) * len(SHAPES[shape][0]) * SCIPY_COLUMNS
+    times = in_turn({each: partial(worker, milliseconds, each) for each in ("amped", "scipy")}, repeats)
+    speeds = summaries({each: [work / t / 1e3 for t in runs] for each, runs in times.items()})
+    facts = {"shape": shape, "tool": "scipy", "nonzeros": worker(nonzeros_of), "columns": SCIPY_COLUMNS}
+    return {**facts, "million_nonzeros_by_columns_a_second": speeds}
 
 
 # State of a worker: the current problem, and its sweeps by name.
@@ -208,31 +194,9 @@ def _scipy(problem: Problem, cores: int) -> Work:
     return sweep
 
 
-def _pyttb(problem: Problem, cores: int) -> Work:
-    import pyttb
-
-    tensor, factors = problem.tensor, [factor.astype(np.float64) for factor in problem.factors]
-    sparse = pyttb.sptensor(tensor.columns.T.astype(np.int64), tensor.values[:, None].copy(), tensor.shape)
-    return lambda: [sparse.mttkrp(factors, mode) for mode in range(len(factors))]
-
-
-def _tensorly(problem: Problem, cores: int) -> Work:
-    """TensorLy's sparse MTTKRP, column by column; its other one would form the whole Khatri-Rao product."""
-    from sparse import COO
-    from tensorly.tenalg.core_tenalg.mttkrp import unfolding_dot_khatri_rao_memory
-
-    coo = COO(problem.tensor.columns, problem.tensor.values.astype(np.float32), problem.tensor.shape)
-    arguments = coo, (None, problem.factors)
-    return lambda: [unfolding_dot_khatri_rao_memory(*arguments, mode) for mode in range(len(problem.factors))]
-
-
 SWEEPS: dict[str, Callable[[Problem, int], Work]] = {
     "permuted": _permuted,
     "plain": _plain,
     "gather": _gather,
     "scipy": _scipy,
-    "pyttb": _pyttb,
-    "tensorly": _tensorly,
 }
-OTHERS = {"scipy": ("scipy",), "pyttb": ("pyttb",), "tensorly": ("tensorly", "sparse")}
-"""Tools to compare with, and their packages."""

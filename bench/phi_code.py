@@ -1,4 +1,4 @@
-"""Phi's CUDA code compiled otherwise than amped compiles it: for measurements alone."""
+"""Phi's CUDA code compiled otherwise than amped compiles it: for measurements only."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from amped.backend.cuda import layout as layouts
 from amped.backend.cuda.code import phi as phi_code
-from amped.backend.cuda.layout import PackedLayout
+from amped.backend.cuda.layout import PackedLayout, make_layout
 from amped.backend.ops.mttkrp import Kernel, Share
 from partitioner.cuda.cubins import CudaSource
 
@@ -51,7 +50,7 @@ def begin(device: Any, wanted: Iterable[tuple[Share, Sequence[Kernel]]], edits: 
     for share, kernels in wanted:
         for kernel in kernels:
             kernel.prepare(share)
-            layout = layouts.make_layout(kernel.name, share, device.limits)
+            layout = make_layout(kernel.name, share, device.limits)
             prepare([compiled(layout), *(compiled(layout, edits=[edit]) for edit in edits)])
 
 
@@ -70,22 +69,3 @@ def changed(macros: Mapping[str, Any] = UNCHANGED, edits: Sequence[Edit] = ()) -
     finally:
         phi.macros, phi.source = was
         phi._compiled.cache_clear()
-
-
-@contextmanager
-def packed(chunk: int | None = None, threads: int | None = None, lanes: int | None = None) -> Iterator[None]:
-    """Have layouts made with chunks of so many nonzeros, so many threads a block, and at most so many a nonzero.
-
-    The first two do not concern what is in shared memory.
-    """
-    was = layouts.CHUNK, layouts.FIBRE_CHUNK, layouts.GATHER_THREADS, layouts.row_lanes
-    if chunk:
-        layouts.CHUNK = layouts.FIBRE_CHUNK = chunk
-    if threads:
-        layouts.GATHER_THREADS = threads
-    if lanes:
-        layouts.row_lanes = lambda width, most: was[3](width, min(most, lanes))
-    try:
-        yield
-    finally:
-        layouts.CHUNK, layouts.FIBRE_CHUNK, layouts.GATHER_THREADS, layouts.row_lanes = was

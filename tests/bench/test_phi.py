@@ -133,8 +133,7 @@ def test_plain_kernels(backend: Device) -> None:
 @pytest.mark.parametrize("most", [1, exhaustive(None)])
 def test_policy(folder: Path, monkeypatch: pytest.MonkeyPatch, most: int | None) -> None:
     """Of some choices: each number of nonzeros ahead has kernels compiled."""
-    for name in ("AHEAD", "TURNS"):
-        monkeypatch.setattr(phi_policy, name, getattr(phi_policy, name)[:most])
+    monkeypatch.setattr(phi_policy, "AHEAD", phi_policy.AHEAD[:most])
     found = measured("policy", folder)
     for case in found["cases"]:
         assert case["gains"][case["default"]] == 1
@@ -142,9 +141,8 @@ def test_policy(folder: Path, monkeypatch: pytest.MonkeyPatch, most: int | None)
         assert case["seconds"].keys() == {"default", "best"}
 
 
-def test_choices_of_a_policy() -> None:
-    both = phi_policy.Policy("fibre", (("chunk", 64),)).with_all([phi_policy.Policy("x", code=(("BATCH", 2),))])
-    assert both.name == "fibre, chunk 64, batch 2"
+def test_the_name_of_a_policy() -> None:
+    assert phi_policy.Policy("fibre", (("BATCH", 2), ("BLOCKS", 3))).name == "fibre, batch 2, blocks 3"
 
 
 def test_pasta(folder: Path) -> None:
@@ -231,12 +229,3 @@ def test_code_that_has_changed_is_not_edited() -> None:
     layout = make_layout("segmented", Share((9, 8), slice(0, 7), 60, 4, np.dtype("f4"), ValueRange(0, 1, 0)), H200)
     with pytest.raises(ValueError, match="the kernel has changed: 0 times"):
         phi_code.compiled(layout, {}, [("nothing like it", "")])
-
-
-def test_layouts_are_made_otherwise_only_within() -> None:
-    share = Share((9184, 28818), slice(0, 12092), 76_879_419, 32, np.dtype("f4"), ValueRange(1, 200, 1))
-    with phi_code.packed(chunk=64, threads=64, lanes=4):
-        layout = make_layout("segmented", share, H200)
-        assert (layout.chunk, layout.schedule.threads, layout.lanes) == (64, 64, 4)
-    layout = make_layout("segmented", share, H200)
-    assert (layout.chunk, layout.schedule.threads, layout.lanes) == (256, 128, 8)
