@@ -99,7 +99,7 @@ class Reading:
         ranks: Ranks,
         progress: Progress | None,
         form: ReadOptions = PLAIN,
-        **table: Any,
+        **table: object,
     ) -> None:
         self.path, self.ranks, self.form, self.base = path, ranks, form, 0
         self.labels: Labels | None = None

@@ -110,7 +110,7 @@ def plain_warnings(program: str) -> Iterator[None]:
         yield
 
 
-def flag(default: Any, help: str, **options: Any) -> Any:
+def flag(default: object, help: str, **options: object) -> Any:
     """Return a dataclass field that is also a command-line option.
 
     Parameters

@@ -35,7 +35,7 @@ def real(name: str, value: Any, expected: str, least: float = 0.0, above: bool =
     return number
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """Return a value for a message, shortened if it is long."""
     number = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
     if isinstance(number, int) and abs(number) >= 10**20:  # Python refuses to print very long ones

@@ -97,7 +97,7 @@ class Copies:
         ready = cupy.cuda.get_current_stream().record()  # after previous users of the target's memory
         return [submit(self._pool, self._send, source[piece], target[piece], ready) for piece in self._pieces(target)]
 
-    def _send(self, source: NDArray[Any], target: Array, ready: Any) -> None:
+    def _send(self, source: NDArray[Any], target: Array, ready: object) -> None:
         self._write(lambda staged: np.copyto(staged, source, casting="same_kind"), target, ready)
 
     def begin(self, runs: Runs) -> PendingCopies:
@@ -123,7 +123,7 @@ class Copies:
         for slot in self._slots:
             slot.done.synchronize()
 
-    def _write(self, write: Callable[[NDArray[Any]], object], target: Array, ready: Any) -> None:
+    def _write(self, write: Callable[[NDArray[Any]], object], target: Array, ready: object) -> None:
         with self._slot() as slot:
             staged = slot.host[: target.nbytes].view(target.dtype)
             write(staged)
@@ -150,7 +150,7 @@ class Copies:
         for each in fetched:
             each.result()
 
-    def _fetch(self, source: Array, target: NDArray[Any], ready: Any) -> None:
+    def _fetch(self, source: Array, target: NDArray[Any], ready: object) -> None:
         with self._slot() as slot:
             staged = slot.host[: target.nbytes].view(target.dtype)
             slot.stream.wait_event(ready)

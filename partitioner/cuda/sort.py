@@ -186,7 +186,7 @@ def squares(values: Array, largest: float) -> list[float]:
     return sums
 
 
-def _launch(name: str, threads: int, *arguments: Any) -> None:
+def _launch(name: str, threads: int, *arguments: object) -> None:
     """Launch a kernel on the current stream. The number of threads is its last argument."""
     function = _functions(cupy.cuda.runtime.getDevice())[name]
     function((-(-threads // THREADS),), (THREADS,), (*arguments, np.int64(threads)))

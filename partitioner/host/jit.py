@@ -53,7 +53,7 @@ class Compiled:
                 self._dispatcher = self._dispatcher or dispatcher(self._function, self._inner, self._reorders)
         return self._dispatcher
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         return self.dispatcher(*arguments)
 
 

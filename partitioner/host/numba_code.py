@@ -108,12 +108,12 @@ class _CompileTimer(event.Listener):  # type: ignore[misc]
     def __init__(self) -> None:
         self._mine = threading.local()
 
-    def on_start(self, event: Any) -> None:
+    def on_start(self, event: object) -> None:
         stage = STAGES.of("compile")
         stage.__enter__()
         self._mine.__dict__.setdefault("stages", []).append(stage)
 
-    def on_end(self, event: Any) -> None:
+    def on_end(self, event: object) -> None:
         self._mine.stages.pop().__exit__(None, None, None)
 
 

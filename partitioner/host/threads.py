@@ -77,7 +77,7 @@ def in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterat
             yield futures.popleft().result()
 
 
-def submit(pool: ThreadPoolExecutor, work: Callable[..., R], *args: Any) -> Future[R]:
+def submit(pool: ThreadPoolExecutor, work: Callable[..., R], *args: object) -> Future[R]:
     """Start work in a pool. The pool releases the arguments before the result is available.
 
     `ThreadPoolExecutor.submit` may hold them a moment longer, so that their memory would not yet be free.

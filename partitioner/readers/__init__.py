@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike, fsdecode, fspath, stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..tensors.sparse import SparseTensor
@@ -141,7 +141,7 @@ def read_sparse(
     return tensor.compacted(part.outcome.base) if form.compact else tensor
 
 
-def read_frame(frame: Any, form: ReadOptions) -> SparseTensor:
+def read_frame(frame: object, form: ReadOptions) -> SparseTensor:
     """Read a table in memory with the options `form`; raise `InputError` if `frame` is not a table."""
     from .tables.frames import is_frame, series_name
     from .tables.table import TablePart
@@ -252,7 +252,7 @@ def open_part(
     threads: int | None = None,
     progress: Progress | None = None,
     form: ReadOptions = PLAIN,
-    **table: Any,
+    **table: object,
 ) -> FilePart:
     """Open one part of a file (not a store), to read its nonzeros in chunks of bounded size.
 

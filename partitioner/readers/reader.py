@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..errors import InputError
 from .form import ReadOptions
@@ -44,7 +44,7 @@ class Reader:
         """Return the line number, from 1, of the first negative value, if the format has lines."""
         return None
 
-    def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **options: Any) -> FilePart:
+    def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **options: object) -> FilePart:
         """Open part number `part` of `of` parts of a file's nonzeros.
 
         `options` contains `threads` and `progress` (see `open_part`), and for tables further arguments of `TablePart`.

@@ -66,7 +66,7 @@ class Packing:
         Whether the stored numbers are the elements.
     """
 
-    def __init__(self, dtype: np.dtype[Any], attributes: Mapping[str, Any], fill: Any = None) -> None:
+    def __init__(self, dtype: np.dtype[Any], attributes: Mapping[str, Any], fill: object = None) -> None:
         if dtype.kind not in "biuf" or dtype.itemsize > MAX_BYTES:
             attributes, fill = {}, None  # the caller raises the error
         numbers = {name: number for name in NAMES if (number := _numbers(name, attributes.get(name))) is not None}
@@ -126,7 +126,7 @@ class Packing:
         copy = f"{REPLACE}, or copy it to an array without a fill value if they are data"
         return [rule._replace(remedy=copy) for rule in rules] if name == OWN_FILL else rules
 
-    def _as_stored(self, value: Any) -> Any:
+    def _as_stored(self, value: object) -> Any:
         """Return an attribute's value as a number of the array's type, or None if it cannot be represented."""
         number = _as_type(value, self._stored)
         return _as_type(value, self._view) if number is None else number.reshape(1).view(self._view)[0]
@@ -151,7 +151,7 @@ class Packing:
                 (self._element_rules if of_elements else self._number_rules).append(rule)
 
 
-def unpacked(array: Any, numbers: NDArray[Any]) -> NDArray[Any]:
+def unpacked(array: object, numbers: NDArray[Any]) -> NDArray[Any]:
     """Return the elements of an h5py dataset or a Zarr array from its numbers; numbers of other arrays unchanged."""
     if type(array).__module__.partition(".")[0] not in ("h5py", "zarr") or not hasattr(array, "attrs"):
         return numbers
@@ -163,7 +163,7 @@ def unpacked(array: Any, numbers: NDArray[Any]) -> NDArray[Any]:
     return Packing(numbers.dtype, attributes, fill).all_unpacked(numbers)
 
 
-def of_format_2(attributes: Mapping[str, Any], fill: Any) -> dict[str, Any]:
+def of_format_2(attributes: Mapping[str, Any], fill: object) -> dict[str, Any]:
     """Return the fill value of a Zarr format 2 array as ``_FillValue``, if netCDF wrote the array."""
     return {FILLS[0]: fill} if "_ARRAY_DIMENSIONS" in attributes and fill is not None else {}
 
@@ -177,7 +177,7 @@ def _check(rules: Sequence[MissingRule], block: NDArray[Any], place: tuple[slice
             raise InputError(f"element {index} is {rule.why}: {rule.remedy}")
 
 
-def _numbers(name: str, value: Any) -> NDArray[Any] | None:
+def _numbers(name: str, value: object) -> NDArray[Any] | None:
     """Return the numbers of an attribute; None if it has none. Text may hold one, also as xarray writes it to Zarr."""
     if _is_empty(value):
         return None
@@ -193,11 +193,11 @@ def _numbers(name: str, value: Any) -> NDArray[Any] | None:
     return np.array(numbers, None if all(abs(each) < 1 << 63 for each in numbers) else np.float64) if numbers else None
 
 
-def _is_empty(value: Any) -> bool:
+def _is_empty(value: object) -> bool:
     return value is None or type(value).__name__ == "Empty"  # h5py's
 
 
-def _parsed(value: Any) -> Number | None:
+def _parsed(value: object) -> Number | None:
     text = value.decode(errors="replace") if isinstance(value, bytes) else value
     if not isinstance(text, str):
         return None
@@ -236,7 +236,7 @@ def _as_type(value: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
     return np.asarray(int(value), dtype) if limits.min <= int(value) <= limits.max else None
 
 
-def _viewed(dtype: np.dtype[Any], unsigned: Any) -> np.dtype[Any]:
+def _viewed(dtype: np.dtype[Any], unsigned: object) -> np.dtype[Any]:
     """Return the type to view integers as: netCDF-3 has no unsigned types, but an attribute that declares them."""
     text = unsigned.decode(errors="replace") if isinstance(unsigned, bytes) else str(unsigned)
     kind = {"true": "u", "false": "i"}.get(text.strip("\0 ").lower())

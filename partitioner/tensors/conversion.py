@@ -56,7 +56,7 @@ class AsArray(Labelled, Unconverted):
         dtype: np.dtype[np.floating] = self.values.dtype
         return dtype
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         """Return the part selected by numbers, slices and arrays of indices, with its labels.
 
         There is at most one selector per mode. A number removes its mode; if one mode remains the result is an array
@@ -173,7 +173,7 @@ def _html(kind: str, head: str, tensor: Labelled) -> str:
     return f"{head}{''.join(rows)}</table>"
 
 
-def _short(label: Any) -> str:
+def _short(label: object) -> str:
     text = "(missing)" if label is None or label != label else str(label)
     return escape(text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…")
 
@@ -192,7 +192,7 @@ def places_among(column: NDArray[np.int32], chosen: Indices, length: int) -> NDA
     return places[column]
 
 
-def indices_of(key: Any, shape: Sequence[int]) -> list[Indices]:
+def indices_of(key: object, shape: Sequence[int]) -> list[Indices]:
     """Return the index or indices selected in each mode; raise `InputError` for other selectors."""
     selectors = list(key) if isinstance(key, tuple) else [key]
     if (dots := [at for at, each in enumerate(selectors) if each is ...])[:1]:

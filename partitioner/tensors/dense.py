@@ -141,7 +141,7 @@ class DenseTensor(AsDense):
 
     kind: ClassVar[str] = "dense"
 
-    def __init__(self, array: Any, path: str | PathLike[str] | None = None) -> None:
+    def __init__(self, array: object, path: str | PathLike[str] | None = None) -> None:
         self.path, self.on_gpu = path, None  # type: tuple[Any, Any]
         with _of(path):
             if isinstance(array, Stored):
@@ -360,7 +360,7 @@ def check_elements(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
             raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
 
 
-def _on_host(array: Any) -> NDArray[Any]:
+def _on_host(array: object) -> NDArray[Any]:
     """Return an array in host memory as a NumPy array."""
     if isinstance(array, np.ndarray):
         return array if isinstance(array, np.memmap) else np.asarray(array)

@@ -48,12 +48,12 @@ class GpuElements:
         return ElementStatistics(low, high, squares, single, int(nonzeros), -1)
 
 
-def on_gpu(array: Any) -> Any:
+def on_gpu(array: object) -> Any:
     """Return an array on a GPU of any library as a CuPy array without copying it."""
     return cupy.asarray(array.detach() if hasattr(array, "detach") else array)
 
 
-def without_gaps(array: Any) -> Any:
+def without_gaps(array: object) -> Any:
     """Return a C-contiguous array, copied if necessary."""
     return cupy.ascontiguousarray(array)
 

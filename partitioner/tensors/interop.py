@@ -30,7 +30,7 @@ SHOWN = 5  # names in an error message
 NUMBERED = re.compile(r"dim_\d+")  # xarray's names of unnamed dimensions
 
 
-def tensor_of(obj: Any) -> AnyTensor | None:
+def tensor_of(obj: object) -> AnyTensor | None:
     """Convert an object of another library, or an array, to a tensor; return None if it is neither.
 
     Supported are SciPy's and PyData's sparse arrays, pyttb's `sptensor` and `tensor`, PyTorch's sparse and dense
@@ -47,7 +47,7 @@ def tensor_of(obj: Any) -> AnyTensor | None:
     return None if convert is None else convert(obj)
 
 
-def is_table(obj: Any) -> bool:
+def is_table(obj: object) -> bool:
     """Return whether an object is a table of events and nothing more specific; False for pandas frames.
 
     A pandas `DataFrame` can be a table or a matrix, depending on the context.
@@ -55,17 +55,17 @@ def is_table(obj: Any) -> bool:
     return _converter(obj) is _refuse_table
 
 
-def is_tensor(obj: Any) -> bool:
+def is_tensor(obj: object) -> bool:
     """Return whether an object is a tensor or a model of a known library, and not a table."""
     return _converter(obj) not in (None, DenseTensor, _refuse_table, _of_pandas, _of_dataset)
 
 
-def is_matrix_or_table(obj: Any) -> bool:
+def is_matrix_or_table(obj: object) -> bool:
     """Return whether an object is a pandas `DataFrame`."""
     return _converter(obj) is _of_pandas
 
 
-def _converter(obj: Any) -> Callable[[Any], AnyTensor] | None:
+def _converter(obj: object) -> Callable[[Any], AnyTensor] | None:
     """Return the function that converts an object to a tensor, according to its most specific type."""
     for kind in type(obj).__mro__:
         if (converter := CONVERTERS.get((kind.__module__.partition(".")[0], kind.__name__))) is not None:
@@ -82,7 +82,7 @@ def _converter(obj: Any) -> Callable[[Any], AnyTensor] | None:
     return _refuse_table if converter is None and streams else converter
 
 
-def _of_model(obj: Any) -> DenseTensor:
+def _of_model(obj: object) -> DenseTensor:
     parts = parts_of(obj)
     assert parts is not None
     tensor = DenseTensor(full(*parts))
@@ -190,11 +190,11 @@ def _index(obj: Any) -> Any:
     return plain_times(labels) if labels.dtype.kind == "M" else labels
 
 
-def _refuse_table(obj: Any) -> DenseTensor:
+def _refuse_table(obj: object) -> DenseTensor:
     raise InputError(KEYS)
 
 
-def _is_pydata(obj: Any) -> bool:
+def _is_pydata(obj: object) -> bool:
     return type(obj).__module__.startswith("sparse.") and hasattr(obj, "fill_value")
 
 

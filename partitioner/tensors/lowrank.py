@@ -64,7 +64,7 @@ def _kind(head: NDArray[Any]) -> str:
     return "weights" if head.ndim == 1 else "a core"
 
 
-def factors_of(model: Any) -> list[NDArray[Any]] | None:
+def factors_of(model: object) -> list[NDArray[Any]] | None:
     """Return the factor matrices of a model of any library, the first one weighted; None if it is not a model."""
     parts = parts_of(model)
     if parts is None:

@@ -44,7 +44,9 @@ class FileElements:
         Name of the file, for error messages.
     """
 
-    def __init__(self, file: IO[bytes], begin: int, shape: tuple[int, ...], dtype: np.dtype[Any], path: Any) -> None:
+    def __init__(
+        self, file: IO[bytes], begin: int, shape: tuple[int, ...], dtype: np.dtype[Any], path: str | os.PathLike[str]
+    ) -> None:
         self.shape, self.dtype, self._begin, self._path = shape, dtype, begin, path
         self._handles, self._lock = [os.dup(file.fileno())], Lock()
         self._free = {self._handles[0]: 0}  # unused handles, and where the last read ended

@@ -29,7 +29,7 @@ MAX_NUMBERS = 64  # per attribute
 SAME_FILE = b"."  # source of a virtual dataset in its own file
 
 
-def open_hdf5(file: str, name: str, path: Any) -> Opened:
+def open_hdf5(file: str, name: str, path: str | os.PathLike[str]) -> Opened:
     """Open an array in a file; raise `InputError` if it is missing or invalid."""
     h5py = library("h5py", "hdf5")
     with open_regular(file) as content:
@@ -169,7 +169,9 @@ def _unwritten(array: Any) -> str:
     return f"{missing:,} of its {chunks:,} chunks {'was' if missing == 1 else 'were'}" if missing else ""
 
 
-def _contiguous(h5py: Any, array: Any, content: IO[bytes], packing: Packing, path: Any) -> FileElements | None:
+def _contiguous(
+    h5py: Any, array: Any, content: IO[bytes], packing: Packing, path: str | os.PathLike[str]
+) -> FileElements | None:
     """Return the elements of an array stored contiguously, uncompressed and unconverted; otherwise None."""
     if not packing.plain or array.chunks is not None or array.is_virtual:
         return None

@@ -6,7 +6,7 @@ import os
 import stat
 import weakref
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ...errors import InputError
 
@@ -25,7 +25,7 @@ class WatchedFile:
         weakref.finalize(self, os.close, self._handle)
         self._state = _state(os.fstat(self._handle))
 
-    def check(self, _: Any = None) -> None:
+    def check(self, _: object = None) -> None:
         """Raise `InputError` if the file was modified. Replacing it by a new file of the same name is harmless."""
         if _state(os.fstat(self._handle)) != self._state:
             raise InputError(CHANGED)

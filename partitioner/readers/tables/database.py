@@ -158,7 +158,7 @@ class Database:
         symlink(path, link)
         return link
 
-    def register(self, frame: Any) -> None:
+    def register(self, frame: object) -> None:
         """Use a table in memory as the table `EVENTS`."""
         self._connection.register(EVENTS, frame)
 

@@ -165,7 +165,7 @@ class TableColumns:
                     break
 
 
-def _nodes(syntax: Any) -> Iterator[Tree]:
+def _nodes(syntax: object) -> Iterator[Tree]:
     """Yield the columns and stars of a syntax tree, and casts of columns to text, but no parameters of lambdas."""
     pending: list[tuple[Any, frozenset[str]]] = [(syntax, frozenset())]  # not recursive, as a sum of many terms is deep
     while pending:

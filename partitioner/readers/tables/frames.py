@@ -19,12 +19,12 @@ SERIES = "value"
 """Column name of the values of an unnamed Series."""
 
 
-def is_frame(obj: Any) -> bool:
+def is_frame(obj: object) -> bool:
     """Return whether an object is a table in memory, without importing other libraries."""
     return _is_of(obj, FRAMES) or _is_of(obj, ONCE) or hasattr(obj, "__arrow_c_stream__")
 
 
-def _is_of(obj: Any, kinds: Mapping[str, tuple[str, ...]]) -> bool:
+def _is_of(obj: object, kinds: Mapping[str, tuple[str, ...]]) -> bool:
     """Return whether an object has one of several types, given as names of libraries and types."""
     types = (getattr(sys.modules.get(module), name, None) for module, names in kinds.items() for name in names)
     return isinstance(obj, tuple(kind for kind in types if kind is not None))
@@ -156,7 +156,7 @@ def _names(frame: Any) -> list[str]:
     return list(names)
 
 
-def _levels(frame: Any) -> list[tuple[str, Any]]:
+def _levels(frame: object) -> list[tuple[str, Any]]:
     """Return column names of index levels, and their names or positions in the index; polars has no index."""
     names = getattr(getattr(frame, "index", None), "names", ())
     numbered = len(names) > 1  # names as in `reset_index`

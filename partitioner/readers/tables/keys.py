@@ -102,7 +102,7 @@ class Key:
         message = quoted(f"--key {self.text!r}: a label of more than {MAX_LABEL:,} bytes")
         return f"CASE WHEN strlen({text}) <= {MAX_LABEL} THEN {text} WHEN {text} IS NOT NULL THEN error({message}) END"
 
-    def labels(self, column: Any, missing: bool) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    def labels(self, column: object, missing: bool) -> tuple[NDArray[Any], NDArray[np.int32]]:
         """Return the labels of the mode, and the positions of those that occur.
 
         Parameters

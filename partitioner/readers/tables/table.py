@@ -64,7 +64,7 @@ class TablePart:
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         form: ReadOptions,
         part: int = 0,
         *,
@@ -89,7 +89,7 @@ class TablePart:
                     self._files = files.pop_all()
 
     def _open(
-        self, files: ExitStack, source: Any, memory: int | None, threads: int, folder: str | PathLike[str] | None
+        self, files: ExitStack, source: object, memory: int | None, threads: int, folder: str | PathLike[str] | None
     ) -> None:
         paths = [] if self.path is None else [self.path, *self._form.more]
         if self._progress:
@@ -116,7 +116,7 @@ class TablePart:
                 files.push(attempt.pop_all())
                 return
 
-    def _scan(self, database: Database, source: Any, paths: Sequence[str], whole: bool) -> None:
+    def _scan(self, database: Database, source: object, paths: Sequence[str], whole: bool) -> None:
         """Determine the rows to read, and their labels."""
         form = self._form
         expressions = [(f"--key {key!r}", key) for key in form.key]
