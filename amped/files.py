@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.host.checksums import MANIFEST, open_regular, sync_folder
-from partitioner.readers.arrays.headers import check_sizes, read_header
-from partitioner.readers.arrays.members import Member
+from partitioner.readers.arrays.members import Member, check_sizes, read_header
 from partitioner.readers.arrays.npz import DAMAGED
 from partitioner.store.locks import MARK, BusyError, Claim
 from partitioner.store.staging import draft_of, is_draft_of

@@ -96,7 +96,7 @@ class TextReader(Reader):
             return file.read(2) != b"\x1f\x8b"
 
     def negative_line(self, path: str | PathLike[str]) -> int | None:
-        from .text.negative import first_negative
+        from .text.tns import first_negative
 
         return first_negative(path)
 

@@ -46,9 +46,7 @@ def _kind(path: str | os.PathLike[str]) -> str:
     try:
         status = os.stat(path)
         if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):  # opening a pipe would lose its data
-            file = os.open(
-                path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-            )  # on NFS, opening a file refreshes its cached attributes
+            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # NFS: refreshes cached attributes
             try:
                 status = os.fstat(file)
             finally:

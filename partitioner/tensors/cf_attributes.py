@@ -78,10 +78,7 @@ class Packing:
         self.dtype = self._unpacked(numbers) if self._is_scaled else self._view
         own_fill = [each for each in _numbers(OWN_FILL, fill) or () if each] if dtype.kind != "b" else []
         self.declares = next((name for name in FILLS if name in numbers), OWN_FILL if own_fill else None)
-        self._number_rules, self._element_rules = (
-            list[MissingRule](),
-            list[MissingRule](),
-        )  # rules for stored numbers, and for elements
+        self._number_rules, self._element_rules = list[MissingRule](), list[MissingRule]()
         if dtype.kind != "b":
             for name in FILLS:
                 self._number_rules += self._fills(name, numbers.get(name, ()))

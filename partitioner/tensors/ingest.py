@@ -52,9 +52,8 @@ def take(source: tuple[NDArray[Any], NDArray[Any]], target: tuple[NDArray[Any], 
             with np.errstate(over="ignore"):  # overflow gives infinity, which is detected
                 np.copyto(values, values_in, casting="same_kind" if values_in.dtype.kind == "f" else "unsafe")
         low, high = np.array(ends, object).T
-        return IngestCounts(
-            low, high, bool(np.isfinite(values.min()) and np.isfinite(values.max()))
-        )  # NaN propagates to both
+        finite = bool(np.isfinite(values.min()) and np.isfinite(values.max()))  # NaN propagates to both
+        return IngestCounts(low, high, finite)
 
     begins = range(0, nonzeros, block)
     low, high, finite = zip(*side_by_side(ingest, begins, min(threads, len(begins))), strict=True)

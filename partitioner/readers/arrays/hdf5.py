@@ -75,9 +75,8 @@ def _listed(h5py: Any, opened: Any) -> Iterator[FoundArray]:
                 continue
             seen.add((info.fileno, info.addr))
             name = f"{prefix}{os.fsdecode(raw)}"
-            with suppress(
-                KeyError, OSError, RuntimeError, TypeError, ValueError
-            ):  # damaged, but other arrays may be readable
+            # Ignore damaged objects, as other arrays may be readable.
+            with suppress(KeyError, OSError, RuntimeError, TypeError, ValueError):
                 if info.type == h5py.h5o.TYPE_GROUP:
                     pending.append((f"{name}/", h5py.h5o.open(group, raw)))
                 elif info.type == h5py.h5o.TYPE_DATASET:

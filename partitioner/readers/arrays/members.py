@@ -1,7 +1,8 @@
-"""Uncompressed members of a zip archive: read at any position by several threads, and verified as a whole."""
+"""Members of NumPy archives: their headers in bounded memory, and their bytes, read by several threads and verified."""
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zipfile
@@ -9,6 +10,7 @@ import zlib
 from collections.abc import Sequence
 from functools import cache, reduce
 from operator import xor
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,9 @@ from ...host.checksums import read_bytes
 HEADER = struct.Struct("<26xHH")  # local file header; its last fields are the lengths of name and extra field
 SHORT = 64  # bytes
 PIECE = 1 << 20  # bytes read at a time only for verification
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those of NumPy; others have no bound such as `DEFLATED`
+DEFLATED = 1032  # maximum compression ratio of deflate
+MAX_HEADER = 10_000  # maximum bytes of an array's header
 
 
 class Member:
@@ -67,3 +72,26 @@ def _shift_matrix(size: int) -> tuple[int, ...]:
         return tuple(zlib.crc32(zeros, 1 << bit) ^ zlib.crc32(zeros) for bit in range(32))
     half, rest = _shift_matrix(size // 2), _shift_matrix(size % 2)
     return tuple(_multiply(rest, _multiply(half, column)) for column in half)
+
+
+def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, Fortran order (bool) and type from the ``.npy`` header at the position of `stream`.
+
+    NumPy would allocate the header length that the file declares, up to 4 GB.
+    """
+    version = np.lib.format.read_magic(stream)
+    size = stream.read(2 if version == (1, 0) else 4)
+    length = int.from_bytes(size, "little")
+    if length > MAX_HEADER:
+        raise ValueError(f"the header has {length} bytes, expected at most {MAX_HEADER}")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(io.BytesIO(size + stream.read(length)))
+
+
+def check_sizes(archive: zipfile.ZipFile, size: int) -> None:
+    """Raise `ValueError` if members declare more bytes than an archive of `size` bytes can hold."""
+    members = archive.infolist()
+    if any(m.compress_type not in METHODS for m in members):
+        raise ValueError("compressed by a method that NumPy does not use")
+    if sum(m.file_size for m in members) > DEFLATED * size or any(m.compress_size > size for m in members):
+        raise ValueError("declared array sizes exceed what the file can contain")

@@ -11,7 +11,7 @@ from ...host.checksums import open_regular
 from ...tensors.dense import DenseTensor, Stored, check_elements
 from ...tensors.npy_file import FileElements
 from ..pieces import cause_of, naming
-from .headers import read_header
+from .members import read_header
 from .npz import DAMAGED
 
 

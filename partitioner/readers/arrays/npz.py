@@ -22,8 +22,7 @@ from ...sorting.tables import Indices, Nonzeros, Pile, Values
 from ...tensors.labels import Labels, find
 from ...tensors.sparse import MAX_MODE_LENGTH, check_order
 from ..pieces import Outcome, Progress, naming, usable_threads
-from .headers import check_sizes, read_header
-from .members import Member
+from .members import Member, check_sizes, read_header
 
 # Errors of zipfile and NumPy for a damaged member, or one of another type.
 DAMAGED = (

@@ -39,14 +39,7 @@ SHARE = 0.35  # default share of free memory for DuckDB
 LEAST = 128 << 20  # bytes that DuckDB needs at least
 GLOB = "*?["
 NOT_UTF8 = "not utf-8 encoded", "invalid UTF-8 encoding"  # parts of DuckDB's messages
-OMITTED = (
-    "LINE ",
-    "^",
-    "Candidate",
-    "Did you mean",
-    "Possible ",
-    "*",
-)  # lines to omit from messages; some name DuckDB's options
+OMITTED = "LINE ", "^", "Candidate", "Did you mean", "Possible ", "*"  # starts of lines that messages omit
 OWN = "Invalid Input Error: "  # prefix of errors raised by our SQL
 MISREAD = re.compile(  # DuckDB's messages if a type or a quote occurs only after the sample
     r'JSON transform error|Original Line: [^\n]*".*Expected Number of Columns', re.DOTALL

@@ -189,9 +189,8 @@ def _nodes(syntax: object) -> Iterator[Tree]:
 
 def _is_text(cast: Tree) -> bool:
     """Return whether a cast converts a column to text."""
-    kind = cast.get("type_expr", {}).get("type_name") or cast.get("cast_type", {}).get(
-        "id"
-    )  # DuckDB 2; earlier versions
+    # The type in the syntax trees of DuckDB 2, and of earlier versions.
+    kind = cast.get("type_expr", {}).get("type_name") or cast.get("cast_type", {}).get("id")
     return cast["child"].get("class") == "COLUMN_REF" and str(kind).upper() in TEXTS
 
 

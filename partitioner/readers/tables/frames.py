@@ -120,9 +120,8 @@ class FrameTable:
         import pyarrow
 
         if _is_of(self._frame, POLARS) and any(_type(self._frame, k) == "Object" for k in chosen):
-            raise InputError(
-                "a column holds Python objects"
-            )  # DuckDB before version 2 would read them as meaningless bytes
+            # DuckDB before version 2 would read them as meaningless bytes.
+            raise InputError("a column holds Python objects")
         try:
             with self._database.naming(None):
                 self._database.register(_picked(self._frame, chosen, self._seen))

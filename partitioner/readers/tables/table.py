@@ -209,9 +209,8 @@ class TablePart:
         labels = []
         condition = kept_rows(keys, self._form, bool(value.column))
         for k, key in enumerate(keys):
-            scan_rows = (
-                not counts.listed or counts.kept < counts.rows
-            )  # rows without another key may have labels of this one
+            # Dropped rows may have labels of this key.
+            scan_rows = not counts.listed or counts.kept < counts.rows
             source = f"SELECT DISTINCT __key{k} AS label FROM {ROWS} WHERE {condition}" if scan_rows else listed(k)
             if ordered[k]:
                 source = f"SELECT label, place FROM ({source}) LEFT JOIN amped_order{k} USING (label)"

@@ -14,7 +14,7 @@ from ..pieces import BrokenError
 from .parse import PAD
 from .tokens import MANY
 
-_GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b"
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive, not text (the name of an .npz file must end in .npz)",
     b"\x93NUMPY": "a NumPy array, not text",
@@ -32,10 +32,7 @@ class BlockSlot:
         self.raw = bytearray(PAD + 2 * block + 1 + PAD)
         self.text = np.frombuffer(self.raw, np.uint8)  # the same memory
         self.marks = np.empty(len(self.raw), np.uint32)
-        self.scratch, self.decimals = (
-            np.empty((5, MANY), np.uint64),
-            np.empty(MANY, np.int64),
-        )  # scratch memory of the parser
+        self.scratch, self.decimals = np.empty((5, MANY), np.uint64), np.empty(MANY, np.int64)
         self.start = self.stop = PAD
         self.consumed = 0  # bytes of the file read up to the end of this block
         self._columns, self._values = np.empty(0, np.int32), np.empty(0)
@@ -118,7 +115,7 @@ def text_source(file: io.BufferedReader) -> TextSource:
     for magic, message in _FOREIGN.items():
         if start.startswith(magic):
             raise InputError(message)
-    return GzipSource(file) if start.startswith(_GZIP) else PlainSource(file)
+    return GzipSource(file) if start.startswith(GZIP) else PlainSource(file)
 
 
 def line_start(file: io.BufferedReader, at: int, size: int) -> int:

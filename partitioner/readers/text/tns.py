@@ -6,12 +6,13 @@ for its nonzeros in block order. The result and the first error do not depend on
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import re
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from math import isinf
 from os import PathLike
@@ -25,7 +26,7 @@ from ...host.threads import Turns
 from ...sorting.tables import Nonzeros, Pile, copy_to
 from ..first_line import FirstLine
 from ..pieces import BrokenError, Outcome, Progress, naming, usable_threads
-from .blocks import BlockSlot, Cutter, PlainSource, line_start, text_source
+from .blocks import GZIP, BlockSlot, Cutter, PlainSource, line_start, text_source
 from .head import SKIPPED, Head
 from .parse import mark_blanks, parse_aside, parse_block, skip_lines
 
@@ -256,3 +257,17 @@ def _count_lines(file: io.BufferedReader, start: int, size: int) -> int:
     texts = [os.pread(file.fileno(), min(SAMPLE, size - place), start + place) for place in places]
     density = sum(text.count(b"\n") for text in texts) / max(1, sum(map(len, texts)))
     return int(size * density * (1 + SLACK))
+
+
+def first_negative(path: str | PathLike[str]) -> int | None:
+    """Return the number, from 1, of the first line whose last number is negative, or None."""
+    with open(path, "rb") as file:
+        packed = file.peek(2).startswith(GZIP)
+    with suppress(OSError, EOFError), gzip.open(path) if packed else open(path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            fields = line.split()
+            if fields and fields[0][0] not in b"#%" and fields[-1].startswith(b"-"):
+                with suppress(ValueError):
+                    if float(fields[-1]) < 0:
+                        return number
+    return None
