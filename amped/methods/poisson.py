@@ -176,7 +176,7 @@ class PoissonStatus:
     sums, violations, done : device arrays
         Sums of columns, (R,); of each update of a mode its violation; (1,) int32, not 0 once a mode is done.
     seen : (3,) float64 device array
-        What is seen of the row problems of a mode; see `backend.rowproblems`.
+        What is seen of the row problems of a mode; see `backend.ops.rowproblems`.
     """
 
     def __init__(self, device: Device, order: int, rank: int, inner: int) -> None:

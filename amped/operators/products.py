@@ -8,12 +8,9 @@ from types import MappingProxyType
 from ..backend.device import NOTHING, Array, Device
 from ..backend.losses import Maps
 from ..backend.ops.mttkrp import MTTKRP, Kernel, Shard
-from ..backend.ops.phi import PHI, Groups
-from ..backend.ops.phi import Phi as PhiProvider
-from ..backend.ops.row_systems import ROW_SYSTEMS, system_width
-from ..backend.ops.row_systems import RowSystems as SystemsProvider
-from ..backend.ops.ttmc import TTMC, width
-from ..backend.ops.ttmc import Ttmc as TtmcProvider
+from ..backend.ops.phi import PHI, Groups, PhiProvider
+from ..backend.ops.row_systems import ROW_SYSTEMS, RowSystemsProvider, system_width
+from ..backend.ops.ttmc import TTMC, TtmcProvider, width
 from .modes import ModePlan, Places, Product
 
 FLOOR = 1e-10  # of Phi, while it is timed
@@ -50,7 +47,7 @@ class Phi(Product[PhiProvider]):
     floor : float
         The least that values are divided by.
     skip : int32 device array, optional
-        See `backend.ops.phi.Phi.run`.
+        See `backend.ops.phi.PhiProvider.run`.
     groups : Groups, optional
         Of several models: other columns stay as they were before.
     """
@@ -98,7 +95,7 @@ class SeveralPhi(Phi):
 
 
 @dataclass(frozen=True)
-class RowSystems(Product[SystemsProvider]):
+class RowSystems(Product[RowSystemsProvider]):
     """Gradient, second derivatives and objective of each row, by the formulas of a loss; see `backend.ops.row_systems`.
 
     The output has `system_width` columns.
@@ -117,7 +114,7 @@ class RowSystems(Product[SystemsProvider]):
         """Whether there are second derivatives."""
         return self.maps.curve is not None
 
-    def suits(self, provider: SystemsProvider, kernel: Kernel, mode: ModePlan) -> bool:
+    def suits(self, provider: RowSystemsProvider, kernel: Kernel, mode: ModePlan) -> bool:
         return provider.suits(kernel, mode.share, self.curved)
 
     def width(self, mode: ModePlan) -> int:

@@ -45,7 +45,7 @@ def joined(groups: Groups, key: Callable[[GroupShape], Key]) -> dict[Key, NDArra
     return {each: np.sort(np.concatenate(begins)) for each, begins in found.items()}
 
 
-class Phi(Protocol):
+class PhiProvider(Protocol):
     """One way to compute Phi and log-likelihoods on a device: a provider of the operation.
 
     Attributes
@@ -130,11 +130,11 @@ class Phi(Protocol):
         """Queue the copy of a row of sums, (stride,) float64, of models in numbers of a type; see `run`."""
 
 
-class InterleavedPhi(Phi, Protocol):
+class InterleavedPhi(PhiProvider, Protocol):
     """Phi of several models, and what is done with it model by model.
 
-    Columns that none of a group's models has may be left out. `done` is `skip` of `Phi.run`. On a host groups of which
-    all models are done are left out of `groups`.
+    Columns that no model of a group has may be left out. `done` is the `skip` of `PhiProvider.run`. On the CPU,
+    `groups` leaves out groups whose models are all done.
     """
 
     def width(self, dtype: np.dtype[Any]) -> int:
@@ -158,10 +158,10 @@ class InterleavedPhi(Phi, Protocol):
         """
 
 
-PHI = Op[Phi]("phi")
+PHI = Op[PhiProvider]("phi")
 
 
-def phi_of(device: Device, kernel: Kernel, share: Share) -> Phi | None:
+def phi_of(device: Device, kernel: Kernel, share: Share) -> PhiProvider | None:
     """Return what computes the Phi of such nonzeros from a kernel's shards, of one model, if anything does."""
     return PHI.first(device, lambda provider: not provider.several and provider.suits(kernel, share))
 

@@ -26,7 +26,7 @@ def system_width(rank: int, curved: bool) -> int:
     return rank + (rank * rank if curved else 0) + 1
 
 
-class RowSystems(Protocol):
+class RowSystemsProvider(Protocol):
     """One way to compute row systems on a device: a provider of the operation. All sums are in double precision."""
 
     def suits(self, kernel: Kernel, share: Share, curved: bool) -> bool:
@@ -75,4 +75,4 @@ class RowSystems(Protocol):
         """
 
 
-ROW_SYSTEMS: Op[RowSystems] = Op("row_systems")
+ROW_SYSTEMS: Op[RowSystemsProvider] = Op("row_systems")

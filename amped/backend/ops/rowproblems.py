@@ -36,7 +36,7 @@ iterations of all rows together; steps that found no decrease, so that a multipl
 class RowBytes(NamedTuple):
     """Device memory that solving the rows of a share takes."""
 
-    kept: int  # what `RowProblems.make` returns for shards of so many nonzeros
+    kept: int  # what `RowProblemsProvider.make` returns for shards of so many nonzeros
     running: int  # scratch memory that the others are given
 
 
@@ -65,7 +65,7 @@ class Shared(Protocol):
         """Wait; return how many rows are not solved yet."""
 
 
-class RowProblems(Protocol):
+class RowProblemsProvider(Protocol):
     """One way to solve row problems on a device: a provider of the operation.
 
     All of a row's nonzeros are in one shard, mostly: `run` solves such rows. Others are solved in step, by passes over
@@ -174,5 +174,5 @@ class RowProblems(Protocol):
         """Queue the step of pass `number`, of the length that decreases the objective enough."""
 
 
-ROWPROBLEMS = Op[RowProblems]("rowproblems")
+ROWPROBLEMS = Op[RowProblemsProvider]("rowproblems")
 """A provider for each method."""

@@ -23,7 +23,7 @@ def width(ranks: Sequence[int]) -> int:
     return math.prod(ranks)
 
 
-class Ttmc(Protocol):
+class TtmcProvider(Protocol):
     """One way to compute TTMc on a device: a provider of the operation.
 
     Attributes
@@ -74,4 +74,4 @@ class Ttmc(Protocol):
         """
 
 
-TTMC = Op[Ttmc]("ttmc")
+TTMC = Op[TtmcProvider]("ttmc")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from ...backend.device import Array
 from ...backend.ops.mttkrp import Kernel
-from ...backend.ops.rowproblems import ITERATIONS, KKT, ROWPROBLEMS, RowLimits, RowMethod, Shared
-from ...backend.ops.rowproblems import RowProblems as RowProvider
+from ...backend.ops.rowproblems import ITERATIONS, KKT, ROWPROBLEMS, RowLimits, RowMethod, RowProblemsProvider, Shared
 from ...parallel.progress import CURRENT
 from ..memory import PIECES
 from ..modes import ModePlan, Planned
@@ -43,7 +42,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class RowProblems(Planned[RowProvider]):
+class RowProblems(Planned[RowProblemsProvider]):
     """The row problems of CP-APR; see `backend.ops.rowproblems` and `RowSolver`."""
 
     method: RowMethod
@@ -59,7 +58,7 @@ class RowProblems(Planned[RowProvider]):
     def refusal(self, kernels: str) -> str:
         return f"has no {self.method!r}: {kernels} have"
 
-    def suits(self, provider: RowProvider, kernel: Kernel, mode: ModePlan) -> bool:
+    def suits(self, provider: RowProblemsProvider, kernel: Kernel, mode: ModePlan) -> bool:
         return provider.method == self.method and provider.suits(kernel, mode.share)
 
     def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
@@ -79,7 +78,7 @@ class RowProblems(Planned[RowProvider]):
 class ModeRows:
     """The rows of one mode: where they are in each shard, which are whole there, and who shares the others."""
 
-    def __init__(self, mode: ModePlan, shards: ModeShards, how: RowProvider, rank: int) -> None:
+    def __init__(self, mode: ModePlan, shards: ModeShards, how: RowProblemsProvider, rank: int) -> None:
         split = {int(row) - mode.rows.start: k for k, row in enumerate(mode.cut.split_rows)}
         edges = _edges(shards.steps, mode.rows.start)
         between = {row for row in edges if row is not None}

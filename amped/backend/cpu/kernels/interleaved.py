@@ -1,4 +1,4 @@
-"""Phi and log-likelihoods of several models at once, whose columns are interleaved; see `backend.ops.interleaved`.
+"""Phi and log-likelihoods of several models at once, whose columns are interleaved; see `backend.ops.phi`.
 
 A row of a group of models stays in registers. Its products sum to one vector with the value of each model, so that one
 vector division serves all of them.

@@ -35,7 +35,7 @@ def add_sums(
     double: bool = False,
     model: Model | None = None,
 ) -> None:
-    """Add a shard's MTTKRP, or its Phi for a model, to the output; see `Kernel.run` and `Phi.run`.
+    """Add a shard's MTTKRP, or its Phi for a model, to the output; see `Kernel.run` and `PhiProvider.run`.
 
     Parts are the inter-shard partitions of AMPED, section 3.1.2. A row that begins in an earlier part is carried: its
     sum is added to the output at the end, so that no two threads write the same row. In blocks, where each part may
@@ -67,7 +67,7 @@ def add_logs(
     total: NDArray[np.float64],
     scratch: NDArray[np.uint8] | None,
 ) -> None:
-    """Add a shard's part of the log-likelihood to `total`; see `Phi.add_logs`."""
+    """Add a shard's part of the log-likelihood to `total`; see `PhiProvider.add_logs`."""
     sums = SumScratch(scratch).take((shard.parts.shared.size,), np.dtype(np.float64))
     inputs, own = tuple(map(constant, factors)), constant(model.own)
     nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
@@ -79,7 +79,7 @@ def add_logs(
 
 
 class Model(NamedTuple):
-    """The model whose values divide the nonzeros' values; see `Phi.run`."""
+    """The model whose values divide the nonzeros' values; see `PhiProvider.run`."""
 
     own: Matrix
     floor: float

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Share
-from ...ops.phi import PHI, Groups, Phi
+from ...ops.phi import PHI, Groups, PhiProvider
 from ..device import CpuDevice
 from ..kernels.sums import Model, add_logs, add_sums
 from ..layout import PIECE
@@ -19,7 +19,7 @@ from .mttkrp import TURNS
 
 
 class Divided:
-    """MTTKRP of values divided by the model's; suits all. See `Phi`."""
+    """MTTKRP of values divided by the model's; suits all. See `PhiProvider`."""
 
     several = False
 
@@ -30,10 +30,10 @@ class Divided:
         return True
 
     def prepare(self, kernel: Kernel, share: Share) -> None:
-        """See `Phi`: Numba compiles in one thread, when code is first called."""
+        """See `PhiProvider`: Numba compiles in one thread, when code is first called."""
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
-        """See `Phi`: the MTTKRP's, and the quotients of a piece, or a sum, for each part."""
+        """See `PhiProvider`: the MTTKRP's, and the quotients of a piece, or a sum, for each part."""
         parts = self._threads.count * TURNS
         return kernel.bytes(share, nnz).running + (parts * PIECE * share.dtype.itemsize + LINE if nnz else 0)
 
@@ -49,7 +49,7 @@ class Divided:
         skip: Array = None,
         groups: Groups | None = None,
     ) -> None:
-        """See `Phi`: work is done when it is queued."""
+        """See `PhiProvider`: work is done when it is queued."""
         if skip is not None and skip[0]:
             return
         if shard.nnz:
@@ -83,6 +83,6 @@ class Divided:
 
 
 @PHI.provider("cpu")
-def providers(device: CpuDevice) -> Sequence[Phi]:
+def providers(device: CpuDevice) -> Sequence[PhiProvider]:
     """Return the providers of the operation."""
     return [Divided(device)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.phi import PHI, Groups, GroupShape, Phi, joined
+from ...ops.phi import PHI, Groups, GroupShape, PhiProvider, joined
 from ..device import CpuDevice
 from ..kernels import interleaved
 from ..kernels.sums import SumScratch, threads_worth
@@ -50,10 +50,10 @@ class ByVectors:
         return Offers.ROWS in kernel.offers
 
     def prepare(self, kernel: Kernel, share: Share) -> None:
-        """See `Phi`: Numba compiles in one thread, when code is first called."""
+        """See `PhiProvider`: Numba compiles in one thread, when code is first called."""
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
-        """See `Phi`: carries, or sums, for each part."""
+        """See `PhiProvider`: carries, or sums, for each part."""
         parts = self._threads.count * TURNS
         return parts * share.stride * 8 + LINE if nnz else 0
 
@@ -154,7 +154,7 @@ class ByVectors:
 
 
 @PHI.provider("cpu")
-def providers(device: CpuDevice) -> Sequence[Phi]:
+def providers(device: CpuDevice) -> Sequence[PhiProvider]:
     """Return the providers of the operation."""
     return [ByVectors(device)]
 

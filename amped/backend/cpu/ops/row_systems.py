@@ -9,7 +9,7 @@ import numpy as np
 from ...device import NOTHING, Array
 from ...losses import Maps
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.row_systems import ROW_SYSTEMS, RowSystems, system_width
+from ...ops.row_systems import ROW_SYSTEMS, RowSystemsProvider, system_width
 from ...ops.rowproblems import RowBytes
 from ..device import CpuDevice
 from ..kernels import row_systems
@@ -21,25 +21,25 @@ from .mttkrp import TURNS
 
 
 class HostSystems:
-    """Nonzero by nonzero, in double precision. See `RowSystems`."""
+    """Nonzero by nonzero, in double precision. See `RowSystemsProvider`."""
 
     def __init__(self, device: CpuDevice) -> None:
         self._threads = device.threads
 
     def suits(self, kernel: Kernel, share: Share, curved: bool) -> bool:
-        """See `RowSystems`: nonzeros of a row lie side by side."""
+        """See `RowSystemsProvider`: nonzeros of a row lie side by side."""
         return Offers.ROWS in kernel.offers
 
     def prepare(self, kernel: Kernel, share: Share, rank: int, maps: Maps) -> None:
-        """See `RowSystems`: Numba compiles in one thread, when code is first called."""
+        """See `RowSystemsProvider`: Numba compiles in one thread, when code is first called."""
 
     def bytes(self, kernel: Kernel, share: Share, rank: int, curved: bool, nnz: int) -> RowBytes:
-        """See `RowSystems`: carries, and a product of factor rows, for each part."""
+        """See `RowSystemsProvider`: carries, and a product of factor rows, for each part."""
         parts = self._threads.count * TURNS
         return RowBytes(0, parts * 8 * (system_width(rank, curved) + rank) + 2 * LINE if nnz else 0)
 
     def make(self, shard: HostShard, share: Share) -> None:
-        """See `RowSystems`: a shard has its rows."""
+        """See `RowSystemsProvider`: a shard has its rows."""
 
     def run(
         self,
@@ -53,7 +53,7 @@ class HostSystems:
         new: slice = NOTHING,
         scratch: Array = None,
     ) -> None:
-        """See `RowSystems`: work is done when it is queued."""
+        """See `RowSystemsProvider`: work is done when it is queued."""
         out[new] = 0
         if not shard.nnz:
             return
@@ -73,6 +73,6 @@ class HostSystems:
 
 
 @ROW_SYSTEMS.provider("cpu")
-def providers(device: CpuDevice) -> Sequence[RowSystems]:
+def providers(device: CpuDevice) -> Sequence[RowSystemsProvider]:
     """Return the providers of the operation."""
     return [HostSystems(device)]

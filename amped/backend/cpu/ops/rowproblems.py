@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.rowproblems import FAILED, ITERATIONS, KKT, ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblems
+from ...ops.rowproblems import FAILED, ITERATIONS, KKT, ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblemsProvider
 from ..device import CpuDevice
 from ..layout import NARROW
 from ..rows import newton, quasi_newton
@@ -80,7 +80,7 @@ class HostShared:
 
 
 class HostRows:
-    """Rows that are solved one by one, each by one thread; those of many nonzeros in step. See `RowProblems`."""
+    """Solve each row on one thread, and rows of many nonzeros in step. See `RowProblemsProvider`."""
 
     codes = 3  # those in step take as much as two kernels
 
@@ -88,7 +88,7 @@ class HostRows:
         self.method, self._threads, self._code = method, device.threads, CODE[method]
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """See `RowProblems`: nonzeros of a row lie side by side."""
+        """See `RowProblemsProvider`: nonzeros of a row lie side by side."""
         return Offers.ROWS in kernel.offers
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
@@ -246,7 +246,7 @@ class HostRows:
 
 
 @ROWPROBLEMS.provider("cpu")
-def providers(device: CpuDevice) -> Sequence[RowProblems]:
+def providers(device: CpuDevice) -> Sequence[RowProblemsProvider]:
     """Return the providers of the operation, one for each method."""
     return [HostRows(device, method) for method in CODE]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.ttmc import TTMC, Ttmc, width
+from ...ops.ttmc import TTMC, TtmcProvider, width
 from ..device import CpuDevice
 from ..kernels.sums import SumScratch, threads_worth
 from ..kernels.ttmc import SUMMED, ttmc
@@ -22,7 +22,7 @@ DOUBLE = np.dtype(np.float64)
 
 
 class Nested:
-    """Sums runs of equal indices, from the last input mode to the first. See `Ttmc`."""
+    """Sums runs of equal indices, from the last input mode to the first. See `TtmcProvider`."""
 
     summed = SUMMED
 
@@ -30,14 +30,14 @@ class Nested:
         self._threads = device.threads
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """See `Ttmc`: nonzeros in the order of their input indices, and in one pass."""
+        """See `TtmcProvider`: nonzeros in the order of their input indices, and in one pass."""
         return Offers.SORTED in kernel.offers and share.gather == "full"
 
     def prepare(self, share: Share, ranks: Sequence[int]) -> None:
-        """See `Ttmc`: Numba compiles in one thread, when code is first called."""
+        """See `TtmcProvider`: Numba compiles in one thread, when code is first called."""
 
     def bytes(self, share: Share, ranks: Sequence[int], nnz: int) -> int:
-        """See `Ttmc`: a row for each part, and a tree for each thread."""
+        """See `TtmcProvider`: a row for each part, and a tree for each thread."""
         if not nnz:
             return 0
         item = share.dtype.itemsize
@@ -83,6 +83,6 @@ def _nodes(ranks: Sequence[int]) -> int:
 
 
 @TTMC.provider("cpu")
-def providers(device: CpuDevice) -> Sequence[Ttmc]:
+def providers(device: CpuDevice) -> Sequence[TtmcProvider]:
     """Return the providers of the operation."""
     return [Nested(device)]

@@ -1,5 +1,5 @@
 // State of CP-ALS's normal equations on the device, and its flags; see amped/backend/ops/equations.py and
-// normal_equations/host.py.
+// normal_equations/state.py.
 
 #pragma once
 

@@ -13,7 +13,7 @@ constexpr int ENTRIES = RANK * RANK;
 constexpr int MOST = 1024;  // threads, each with a part of a matrix in registers
 constexpr int THREADS = ENTRIES < MOST ? (ENTRIES + 31) / 32 * 32 : MOST, EACH = (ENTRIES + THREADS - 1) / THREADS;
 constexpr int DOT_THREADS = 256, TOGETHER = DOT_THREADS / RANK;
-constexpr double VANISHED = 1e-30;  // as in normal_equations/host.py
+constexpr double VANISHED = 1e-30;  // as in normal_equations/inverse.py
 
 __device__ State state_of(State s, const Runs& runs, int number) {
 #if SEVERAL  // `totals` and `inverse` are stored separately
@@ -134,7 +134,7 @@ constrain(State all, Limits limits, Runs runs, System systems, int mode, int aga
 }
 
 // Changes the divisors of columns that are out of range, and clears the totals, so that the mode is solved again. For a
-// `nonnegative` mode it sets the factors of the start, too. See `widened` in normal_equations/host.py.
+// `nonnegative` mode it sets the factors of the start, too. See `widened` in normal_equations/inverse.py.
 extern "C" __global__ void __launch_bounds__(THREADS) widen(State all, Limits limits, Runs runs, System systems, int nonnegative) {
   const Run run = run_of(runs, blockIdx.x, SEVERAL ? RANGE : 0);
   const State s = state_of(all, runs, blockIdx.x);

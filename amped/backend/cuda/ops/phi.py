@@ -13,7 +13,7 @@ from partitioner.cuda.code import allow_shared, load, prepare
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.phi import PHI, Groups, Phi
+from ...ops.phi import PHI, Groups, PhiProvider
 from ..code.phi import SUMS, macros, most_blocks, source, suits
 from ..device import CudaDevice
 from ..layout import PackedLayout, make_layout
@@ -26,7 +26,7 @@ PAIR = 16  # bytes that a thread clears
 
 
 class PackedPhi:
-    """Phi of packed nonzeros; see `Phi`, `phi.cu`, and `Packed` for what happens to sums."""
+    """Phi of packed nonzeros; see `PhiProvider`, `phi.cu`, and `Packed` for what happens to sums."""
 
     several = False
 
@@ -34,7 +34,7 @@ class PackedPhi:
         self._limits, self._number = device.limits, device.number
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """See `Phi`: not the wide rows of tiled layouts, which are in shared memory part by part, nor 16-bit copies."""
+        """See `PhiProvider`: neither 16-bit copies nor wide rows of tiled layouts (in shared memory only in part)."""
         return Offers.PACKED in kernel.offers and suits(make_layout(kernel.name, share, self._limits))
 
     def prepare(self, kernel: Kernel, share: Share) -> None:
@@ -57,7 +57,7 @@ class PackedPhi:
         skip: Array = None,
         groups: Groups | None = None,
     ) -> None:
-        """See `Phi`; queued on the current stream. Each kernel reads the flag."""
+        """See `PhiProvider`; queued on the current stream. Each kernel reads the flag."""
         layout, flag = shard.layout, NOWHERE if skip is None else np.uint64(skip.data.ptr)
         row, columns = out.strides[0], out.shape[1]
         sums = _sums(self._number)
@@ -99,7 +99,7 @@ class PackedPhi:
         scratch: Array = None,
         groups: Groups | None = None,
     ) -> None:
-        """See `Phi`: each block of threads has a sum, and one block adds those up."""
+        """See `PhiProvider`: each block of threads has a sum, and one block adds those up."""
         if not shard.nnz:
             return
         if scratch is None:
@@ -121,7 +121,7 @@ class PackedPhi:
 
 
 @PHI.provider("cuda")
-def providers(device: CudaDevice) -> Sequence[Phi]:
+def providers(device: CudaDevice) -> Sequence[PhiProvider]:
     """Return what computes Phi."""
     return [PackedPhi(device)]
 

@@ -16,7 +16,7 @@ from partitioner.cuda.code import load, prepare
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.phi import PHI, Groups, GroupShape, Phi, joined
+from ...ops.phi import PHI, Groups, GroupShape, PhiProvider, joined
 from ..code.interleaved import LEAST_LANES, MOST_LANES, arranged, chosen, lanes_of, source, sums, threads, width
 from ..device import CudaDevice
 from ..layout import VECTOR, MemoryPart, PackedLayout, make_layout
@@ -181,7 +181,7 @@ class OfLanes:
 
 
 @PHI.provider("cuda")
-def providers(device: CudaDevice) -> Sequence[Phi]:
+def providers(device: CudaDevice) -> Sequence[PhiProvider]:
     """Return what computes Phi of several models."""
     return [OfLanes(device)]
 

@@ -14,7 +14,7 @@ from partitioner.cuda.code import allow_shared, load, prepare
 from ...device import NOTHING, Array
 from ...losses import Maps
 from ...ops.mttkrp import Kernel, Share
-from ...ops.row_systems import ROW_SYSTEMS, RowSystems
+from ...ops.row_systems import ROW_SYSTEMS, RowSystemsProvider
 from ...ops.rowproblems import RowBytes
 from ..code.rows import TEAM, RowCode, batch_tasks, systems
 from ..device import CudaDevice
@@ -26,7 +26,7 @@ from .rowproblems import CudaRowProblems, CudaRows, batches, most_of_row, split
 
 
 class CudaSystems:
-    """The sums of rows, which PDNR and PQNR have too, of any loss. See `RowSystems`."""
+    """The sums of rows, which PDNR and PQNR have too, of any loss. See `RowSystemsProvider`."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._number = device.limits, device.number
@@ -43,7 +43,7 @@ class CudaSystems:
         return self._rows[curved].bytes(kernel, share, nnz)
 
     def make(self, shard: CudaShard, share: Share) -> CudaRows:
-        """See `RowSystems`: rows without nonzeros are not noted."""
+        """See `RowSystemsProvider`: rows without nonzeros are not noted."""
         return self._rows[False].make(shard, share, NOTHING)
 
     def run(
@@ -58,7 +58,7 @@ class CudaSystems:
         new: slice = NOTHING,
         scratch: Array = None,
     ) -> None:
-        """See `RowSystems`; queued on the current stream."""
+        """See `RowSystemsProvider`; queued on the current stream."""
         if new.stop > new.start:
             out[new].fill(0)
         if not shard.nnz:
@@ -81,7 +81,7 @@ class CudaSystems:
 
 
 @ROW_SYSTEMS.provider("cuda")
-def providers(device: CudaDevice) -> Sequence[RowSystems]:
+def providers(device: CudaDevice) -> Sequence[RowSystemsProvider]:
     """Return the providers of the operation."""
     return [CudaSystems(device)]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.rowproblems import ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblems
+from ...ops.rowproblems import ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblemsProvider
 from ..code.rows import LENGTHS, RowCode, batch_tasks, most_tasks, suits, task_size
 from ..device import CudaDevice
 from ..launches.row_passes import DONE, Ints, RowPasses, RowState, RowSteps, RowTasks, clear_rows, cut_tasks, find_rows
@@ -73,7 +73,7 @@ class CudaShared(RowState):
 
 
 class CudaRowProblems:
-    """Rows that are solved in step, batch by batch. See `RowProblems`."""
+    """Rows that are solved in step, batch by batch. See `RowProblemsProvider`."""
 
     codes = 1
 
@@ -81,7 +81,7 @@ class CudaRowProblems:
         self.method, self._limits, self._number = method, device.limits, device.number
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """See `RowProblems`: nonzeros of a row lie side by side."""
+        """See `RowProblemsProvider`: nonzeros of a row lie side by side."""
         packed = Offers.PACKED in kernel.offers
         return packed and suits(make_layout(kernel.name, share, self._limits), self.method, self._limits)
 
@@ -121,7 +121,7 @@ class CudaRowProblems:
         whole: slice | None = None,
         scratch: Array = None,
     ) -> None:
-        """See `RowProblems`; queued on the current stream."""
+        """See `RowProblemsProvider`; queued on the current stream."""
         code = self._code(rank, own.dtype)
         bounds = (0, len(own)) if whole is None else (whole.start, whole.stop)
         begin, end = np.searchsorted(made.empty, bounds)
@@ -195,7 +195,7 @@ class CudaRowProblems:
 
 
 @ROWPROBLEMS.provider("cuda")
-def providers(device: CudaDevice) -> Sequence[RowProblems]:
+def providers(device: CudaDevice) -> Sequence[RowProblemsProvider]:
     """Return the providers of the operation, one for each method."""
     return [CudaRowProblems(device, "pdnr"), CudaRowProblems(device, "pqnr")]
 

@@ -13,7 +13,7 @@ from partitioner.cuda.code import load, prepare
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.ttmc import TTMC, Ttmc
+from ...ops.ttmc import TTMC, TtmcProvider
 from ..code.ttmc import THREADS, TtmcCode, WalkedCode, products_code, walked_code
 from ..coordinates import CoordinateShard, column_places
 from ..device import CudaDevice
@@ -27,7 +27,7 @@ FASTER = 2, 3  # input modes; with more, weights of nonzeros are products of man
 
 
 class _OfRows(ABC):
-    """Rows of the result are made by groups of threads. See `Ttmc`."""
+    """Rows of the result are made by groups of threads. See `TtmcProvider`."""
 
     summed: int
 
@@ -36,10 +36,10 @@ class _OfRows(ABC):
 
     @abstractmethod
     def _code(self, share: Share, ranks: Sequence[int], double: bool = False) -> TtmcCode:
-        """Return the code for input factor matrices of so many columns; see `Ttmc.run` for `double`."""
+        """Return the code for input factor matrices of so many columns; see `TtmcProvider.run` for `double`."""
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """See `Ttmc`: nonzeros in the order of their input indices."""
+        """See `TtmcProvider`: nonzeros in the order of their input indices."""
         return Offers.SORTED in kernel.offers and share.gather == "full"
 
     def prepare(self, share: Share, ranks: Sequence[int]) -> None:
@@ -60,7 +60,7 @@ class _OfRows(ABC):
         scratch: Array = None,
         double: bool = False,
     ) -> None:
-        """See `Ttmc`; queued on the current stream."""
+        """See `TtmcProvider`; queued on the current stream."""
         if new.start < new.stop:
             out[new] = 0
         if not shard.nnz:
@@ -111,6 +111,6 @@ def _functions(code: TtmcCode, device: int) -> tuple[Any, Any]:
 
 
 @TTMC.provider("cuda")
-def providers(device: CudaDevice) -> Sequence[Ttmc]:
+def providers(device: CudaDevice) -> Sequence[TtmcProvider]:
     """Return the providers of the operation."""
     return [Multiplied(device), Walked(device)]

@@ -14,7 +14,7 @@ from oracle import BACKENDS, assert_rounding_only, coo_phi, kernel_of, loglikeli
 
 from amped.backend.device import Device
 from amped.backend.ops.mttkrp import Kernel, Share
-from amped.backend.ops.phi import PHI, Phi
+from amped.backend.ops.phi import PHI, PhiProvider
 
 FLOOR = 1e-10
 ALL = [*BACKENDS, ("null", 1)]
@@ -29,7 +29,7 @@ every_backend = pytest.mark.parametrize(
 )
 
 
-def providers(backend: Device, share: Share, order: int = 3, form: str = "") -> Iterator[tuple[Phi, Kernel]]:
+def providers(backend: Device, share: Share, order: int = 3, form: str = "") -> Iterator[tuple[PhiProvider, Kernel]]:
     """Yield each provider of the family with each MTTKRP kernel whose shards it reads: of one form, if there is one."""
     pairs = [(phi, kernel_of(backend, name)) for name in kernels(backend, order) for phi in PHI.providers(backend)]
     pairs = [(phi, kernel) for phi, kernel in pairs if not phi.several and phi.suits(kernel, share)]
@@ -48,7 +48,7 @@ def rounded(problem: Problem, precision: str) -> Problem:
     return problem
 
 
-def scratch_of(backend: Device, phi: Phi, kernel: Kernel, share: Share, nnz: int) -> Any:
+def scratch_of(backend: Device, phi: PhiProvider, kernel: Kernel, share: Share, nnz: int) -> Any:
     scratch = backend.empty((phi.bytes(kernel, share, nnz),), np.uint8)
     scratch.fill(0xFF)  # NaN, as floating point numbers
     return scratch
@@ -58,7 +58,7 @@ def run(
     backend: Device,
     problem: Problem,
     share: Share,
-    phi: Phi,
+    phi: PhiProvider,
     kernel: Kernel,
     cuts: Sequence[int] = (),
     new: bool = True,
@@ -81,7 +81,9 @@ def run(
     return result[1:-1]
 
 
-def logs(backend: Device, problem: Problem, share: Share, phi: Phi, kernel: Kernel, cuts: Sequence[int] = ()) -> float:
+def logs(
+    backend: Device, problem: Problem, share: Share, phi: PhiProvider, kernel: Kernel, cuts: Sequence[int] = ()
+) -> float:
     """Return the sum over shards between `cuts`."""
     inputs, own = problem.inputs(backend, share), padded(backend, share, problem.factors[0])
     total = backend.zeros((1,), np.float64)

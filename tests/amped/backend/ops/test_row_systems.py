@@ -15,7 +15,7 @@ from oracle import BACKENDS, kernel_of
 from amped.backend.device import Device
 from amped.backend.losses import GAUSSIAN, PHI, POISSON, RESIDUAL, Loss, Maps
 from amped.backend.ops.mttkrp import Kernel, Share
-from amped.backend.ops.row_systems import ROW_SYSTEMS, RowSystems, system_width
+from amped.backend.ops.row_systems import ROW_SYSTEMS, RowSystemsProvider, system_width
 
 ALL = [*BACKENDS, ("null", 1)]
 
@@ -24,7 +24,7 @@ every_backend = pytest.mark.parametrize(
 )
 
 
-def providers(backend: Device, share: Share, order: int, curved: bool) -> list[tuple[RowSystems, Kernel]]:
+def providers(backend: Device, share: Share, order: int, curved: bool) -> list[tuple[RowSystemsProvider, Kernel]]:
     """Return what computes row systems, with each MTTKRP kernel whose shards it reads."""
     found = [kernel_of(backend, name) for name in kernels(backend, order)]
     every = [(how, kernel) for kernel in found for how in ROW_SYSTEMS.providers(backend)]
@@ -38,7 +38,7 @@ def run(
     problem: Problem,
     share: Share,
     maps: Maps,
-    pair: tuple[RowSystems, Kernel],
+    pair: tuple[RowSystemsProvider, Kernel],
     cuts: Sequence[int] = (),
 ) -> np.ndarray:
     """Compute shards between `cuts`, one after the other; rows before and after the output must stay as they are."""

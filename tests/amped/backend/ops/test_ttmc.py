@@ -15,7 +15,7 @@ from tuckers import coo_ttmc
 
 from amped.backend.device import Device
 from amped.backend.ops.mttkrp import MTTKRP, Kernel, Share
-from amped.backend.ops.ttmc import TTMC, Ttmc
+from amped.backend.ops.ttmc import TTMC, TtmcProvider
 from partitioner.shards.partition import SortedTensor, mode_order
 from partitioner.tensors.sparse import SparseTensor, ValueRange
 
@@ -64,7 +64,7 @@ class Problem:
         return found
 
 
-def provider(device: Device, share: Share) -> tuple[Kernel, Ttmc]:
+def provider(device: Device, share: Share) -> tuple[Kernel, TtmcProvider]:
     every = ((kernel, how) for kernel in MTTKRP.providers(device) for how in TTMC.providers(device))
     return next((kernel, how) for kernel, how in every if how.suits(kernel, share))
 
