@@ -141,6 +141,7 @@ def compare(args: argparse.Namespace, sides: dict[str, Path], case: Case, folder
     """Return the seconds of both sides, which take turns, and their ratio."""
     path = case.tensor.path(folder, lambda source, target: partition(sides["old"], source, target, folder))
     times: dict[str, list[float]] = {side: [] for side in sides}
+    kernels: dict[str, list[list[str]]] = {side: [] for side in sides}
     for part in range(min(args.processes, args.repeats)):
         with ExitStack() as stack:
             workers = {
@@ -150,13 +151,15 @@ def compare(args: argparse.Namespace, sides: dict[str, Path], case: Case, folder
             for turn in range(-1, len(range(part, args.repeats, args.processes))):  # the first one compiles
                 order = ("old", "new") if turn % 2 else ("new", "old")
                 for side in order:
-                    seconds = measured(workers[side], case, path, args.device)
+                    seconds, chosen = measured(workers[side], case, path, args.device)
                     if turn >= 0:
                         times[side].append(seconds)
+                        kernels[side] += [chosen] * (chosen not in kernels[side])
     return {
         "command": case.command,
         "nonzeros": case.tensor.nonzeros,
         **{side: summary(seconds) for side, seconds in times.items()},
+        "kernels": kernels,
         "old_over_new": ratio(times["old"], times["new"]),
     }
 
@@ -216,8 +219,8 @@ def worker(tree: Path, environ: dict[str, str], folder: Path) -> Iterator[Worker
             process.wait()
 
 
-def measured(call: Worker, case: Case, tensor: Path, device: str) -> float:
-    """Run a case's command once in a process; return its seconds, see `seconds_of`."""
+def measured(call: Worker, case: Case, tensor: Path, device: str) -> tuple[float, list[str]]:
+    """Run a case's command once in a process; return its seconds, see `seconds_of`, and the kernels that it chose."""
     verb, *flags = case.command.split()
     with tempfile.TemporaryDirectory() as scratch:
         metrics = Path(scratch) / "metrics.jsonl"
@@ -226,7 +229,9 @@ def measured(call: Worker, case: Case, tensor: Path, device: str) -> float:
             verb, str(tensor), *flags, "--device", device, "--metrics", str(metrics), "--output",
             str(Path(scratch) / target), "--quiet", "--no-verify", "--deadline", str(DEADLINE),
         ])  # fmt: skip
-        return seconds_of([json.loads(text) for text in metrics.read_text().splitlines()], verb, case.steady)
+        events = [json.loads(text) for text in metrics.read_text().splitlines()]
+    chosen = next((event["kernels"][0] for event in events if event.get("kernels")), [])
+    return seconds_of(events, verb, case.steady), chosen
 
 
 def seconds_of(events: Events, verb: str, steady: bool) -> float:
@@ -254,7 +259,14 @@ def line(name: str, case: dict[str, Any]) -> str:
     return (
         f"{name}: old {old:.4g} ms, new {new:.4g} ms, old/new {found['ratio']:.3f} "
         f"({found['low']:.3f} to {found['high']:.3f}, {found['confidence']:.0%}, {found['pairs']} pairs)"
+        f"{_choices(case)}"
     )
+
+
+def _choices(case: dict[str, Any]) -> str:
+    """Return which kernels the sides chose, if they differ: that depends on timings that each side remembers."""
+    old, new = (sorted(case["kernels"][side]) for side in ("old", "new"))
+    return "" if old == new else f"; different kernels: {old}, {new}"
 
 
 def _revision(tree: Path) -> str:

@@ -25,6 +25,7 @@ def main(arguments):
     with open({log!r}, "a") as file:
         print({seconds}, file=file)
     with open(arguments[arguments.index("--metrics") + 1], "w") as file:
+        print(json.dumps({{"event": "start", "kernels": [["{seconds} s"]]}}), file=file)
         for number in range(6):
             print(json.dumps({{"event": "iteration", "seconds": {seconds} if number > 2 else 9}}), file=file)
     print("a report")
@@ -56,7 +57,9 @@ def test_two_trees_take_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     # Two processes of each: a warm-up, and then two repeats and one; who is first alternates.
     turns = (tmp_path / "log").read_text().split()
     assert turns == ["0.5", "0.25", "0.25", "0.5", "0.5", "0.25", "0.5", "0.25", "0.25", "0.5"]
-    assert "old/new 2.000 (2.000 to 2.000, 75%, 3 pairs)" in capsys.readouterr().out
+    assert found["kernels"] == {"old": [["0.5 s"]], "new": [["0.25 s"]]}
+    line = "old/new 2.000 (2.000 to 2.000, 75%, 3 pairs); different kernels: [['0.5 s']], [['0.25 s']]"
+    assert line in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
