@@ -23,7 +23,7 @@ class ScannedRank(NamedTuple):
     explained : tuple of float
         Of the models of all starts; see `squared`.
     squared : float
-        The largest of `explained`: R squared, ``1 - ||X - M||**2 / ||X||**2``; for a Poisson model, the share of the
+        The largest of these values: R squared, ``1 - ||X - M||**2 / ||X||**2``; for a Poisson model, the share of the
         deviance that is explained.
     reached : int
         Number of starts that end near the best one.

@@ -102,7 +102,7 @@ class AsArray(Labelled, Unconverted):
         return to_scipy(self)
 
     def to_sparse(self) -> Any:
-        """Return the tensor as PyData's `sparse.COO`; raise `InputError` if `sparse` is not installed."""
+        """Return the tensor as PyData's `sparse.COO`; raise `InputError` if the library sparse is not installed."""
         return to_sparse(self)
 
     def to_pyttb(self) -> Any:
@@ -143,7 +143,7 @@ class AsDense(Labelled):
         return np.array(self.array(), dtype, copy=copy)
 
     def to_sparse(self) -> Any:
-        """Return the tensor as PyData's `sparse.COO`; raise `InputError` if `sparse` is not installed."""
+        """Return the tensor as PyData's `sparse.COO`; raise `InputError` if the library sparse is not installed."""
         return library("sparse").COO.from_numpy(self.array())
 
     def to_pyttb(self) -> Any:
@@ -239,7 +239,7 @@ def to_scipy(tensor: AsArray) -> Any:
 
 
 def to_sparse(tensor: AsArray) -> Any:
-    """Return a sparse tensor as PyData's `sparse.COO`; raise `InputError` if `sparse` is not installed."""
+    """Return a sparse tensor as PyData's `sparse.COO`; raise `InputError` if the library sparse is not installed."""
     sparse = library("sparse")
     columns, values = tensor.columns.copy(), tensor.values.copy()
     return sparse.COO(columns, values, shape=tensor.shape, has_duplicates=False, sorted=True)
