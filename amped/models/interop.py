@@ -45,6 +45,7 @@ class Conversions(Labelled, Unconverted):
         Parameters
         ----------
         model : pyttb.ktensor
+            The model to convert.
 
         Raises
         ------
@@ -70,11 +71,11 @@ class Conversions(Labelled, Unconverted):
         return cls._of(model)
 
     def to_pyttb(self) -> Any:
-        """Convert to pyttb's `ktensor`, in float64; raise `InputError` if pyttb is not installed."""
+        """Return the model as pyttb's ``ktensor``, in float64; raise `InputError` if pyttb is not installed."""
         return library("pyttb").ktensor([f.astype(np.float64) for f in self.factors], self.weights.copy())
 
     def to_tensorly(self) -> Any:
-        """Convert to TensorLy's `CPTensor` of NumPy copies; raise `InputError` if TensorLy is not installed."""
+        """Return the model as TensorLy's ``CPTensor`` of NumPy copies; raise `InputError` if TensorLy is not installed."""
         library("tensorly")
         from tensorly.cp_tensor import CPTensor
 
@@ -88,6 +89,7 @@ class Conversions(Labelled, Unconverted):
         Parameters
         ----------
         path : path
+            The file to write.
         replace : bool
             Whether an existing file is replaced. If False, an existing file is an error.
 
@@ -133,6 +135,7 @@ class Conversions(Labelled, Unconverted):
         Returns
         -------
         weights : (R,) float64 array
+            A copy.
         factors : list of pandas.DataFrame
             The factor matrices, each as returned by `frame`.
         """

@@ -198,7 +198,13 @@ class KruskalTensor(Conversions):
         return tuple(mode for mode in modes if mode in known) if isinstance(known, list) else ()
 
     def signed(self) -> KruskalTensor:
-        """Flip the signs of columns, in place, so that they are mostly positive; the components do not change."""
+        """Flip the signs of columns, in place, so that they are mostly positive; the components do not change.
+
+        Returns
+        -------
+        KruskalTensor
+            This model.
+        """
         bulk = [column_sums(lambda rows: rows * np.abs(rows), f) for f in self.factors]
         sizes = [np.where((size := column_norms(f, 2)) > 0, size, 1) for f in self.factors]
         for factor, signs in zip(self.factors, readable_signs(np.divide(bulk, np.square(sizes))), strict=True):
@@ -348,6 +354,7 @@ class KruskalTensor(Conversions):
         Parameters
         ----------
         path : path
+            The file to write.
         replace : bool
             Whether an existing file is replaced. If False, an existing file is an error.
 
@@ -367,6 +374,7 @@ class KruskalTensor(Conversions):
         Parameters
         ----------
         path : path
+            The file to read, ``.npz``.
 
         Raises
         ------

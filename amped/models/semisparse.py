@@ -203,7 +203,7 @@ class SemiSparseTensor(Unconverted):
         return largest * math.sqrt(sum(float(np.square(block).sum()) for block in scaled))
 
     def to_sparse(self) -> SparseTensor:
-        """Convert to coordinate format (COO); zeros are left out."""
+        """Return the tensor in coordinate format (COO), without its zeros."""
         values = self.values
         fibre, *inner = np.nonzero(values)
         columns = np.empty((self.order, fibre.size), np.int32)
@@ -273,6 +273,7 @@ class SemiSparseTensor(Unconverted):
         Parameters
         ----------
         path : path
+            The file to write.
         replace : bool
             Whether an existing file is replaced. If False, an existing file is an error.
 
@@ -291,6 +292,7 @@ class SemiSparseTensor(Unconverted):
         Parameters
         ----------
         path : path
+            The file to read.
         mapped : bool
             Whether the values remain in the file and are read on use, for tensors larger than memory. A change of the
             file is detected and raises `InputError`.

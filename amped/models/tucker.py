@@ -242,6 +242,7 @@ class TuckerTensor(Labelled, Unconverted):
         Parameters
         ----------
         path : path
+            The file to write.
         replace : bool
             Whether an existing file is replaced. If False, an existing file is an error.
 
@@ -260,6 +261,7 @@ class TuckerTensor(Labelled, Unconverted):
         Parameters
         ----------
         path : path
+            The file to read, ``.npz``.
 
         Raises
         ------
@@ -287,13 +289,14 @@ class TuckerTensor(Labelled, Unconverted):
         Parameters
         ----------
         tensor : pyttb.ttensor
+            The tensor to convert.
         """
         core = tensor.core
         dense = core.full() if hasattr(core, "full") else core
         return cls(np.array(dense.data), [np.array(f) for f in tensor.factor_matrices])
 
     def to_pyttb(self) -> Any:
-        """Convert to a pyttb ``ttensor``, in double precision."""
+        """Return the tensor as a pyttb ``ttensor``, in double precision."""
         from pyttb.tensor import tensor
         from pyttb.ttensor import ttensor
 
@@ -313,7 +316,7 @@ class TuckerTensor(Labelled, Unconverted):
         return cls(np.array(core), [np.array(f) for f in factors])
 
     def to_tensorly(self) -> Any:
-        """Convert to a TensorLy ``TuckerTensor`` of NumPy arrays, in double precision."""
+        """Return the tensor as a TensorLy ``TuckerTensor`` of NumPy arrays, in double precision."""
         from tensorly.tucker_tensor import TuckerTensor as Theirs
 
         return Theirs((self.core.copy(), [f.astype(np.float64) for f in self.factors]))
