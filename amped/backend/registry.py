@@ -61,7 +61,7 @@ class Op(Generic[P]):
         return register
 
     def reuse(self, device: str, of: str) -> None:
-        """Let a device use the providers of another one, after those of its own modules."""
+        """Let a device use the providers of another one, after those in its own folder."""
         self._reused[device] = of
 
     def providers(self, device: Device) -> list[P]:

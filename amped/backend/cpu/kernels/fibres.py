@@ -63,7 +63,7 @@ def fibre_sums(  # type: ignore[no-untyped-def]
                 after = np.int64(starts[fibre + 1])
                 stop, row = min(after, end), fibre * width + w
                 if stop == after and stop - start <= RUN:
-                    # Repeated for the tail: in a function of its own, the sums would go through memory.
+                    # Repeated for the tail: in a separate function, the sums would go through memory.
                     for column in range(0, rest, step):
                         total = _sum(nonzeros, matrices, width, w, start, stop, end, ahead, column, lanes)
                         put(out, row, column, total, way)

@@ -61,8 +61,8 @@ def segmented(  # type: ignore[no-untyped-def]
     new : tuple of int
         Range of the output's rows that have no sums yet.
     parts : tuple
-        The number of threads; the progress of each part, (parts,) words, see `_begin`; its carry, (parts, columns); and
-        the arrays of `layout.Parts`.
+        The number of threads; the progress of each part, (parts,) words, see `units`; its carry, (parts, columns);
+        and the arrays of `layout.Parts`.
     order : (nnz,) array or None
         Permutation of the nonzeros.
     fibres : tuple or None
@@ -98,7 +98,7 @@ def segmented(  # type: ignore[no-untyped-def]
     while seen[0] >= 0:
         unit, t, _, _ = seen
         out = outs[1][t - 1] if separate and t > 0 else outs[0]
-        low = new[0] if t == 0 else firsts[t] - first_row  # rows that this part clears if they have no nonzeros
+        low = new[0] if t == 0 else firsts[t] - first_row  # cleared by this part if they have no nonzeros
         high = new[1] if t == shared.size - 1 else firsts[t + 1] - first_row
         if unit == 0:
             clear_part(out, separate, carries, t, (low, high), new, way, first_column, width)
@@ -123,7 +123,7 @@ def segmented(  # type: ignore[no-untyped-def]
                     indices, values, factors, own_factor, floor, order, place, start, stop, last, ahead, lanes, tail,
                     quotients, t
                 )  # fmt: skip
-            # Repeated for the tail instead of in a function, where sums would go through memory: 10 % slower.
+            # Repeated for the tail: in a separate function, the sums would go through memory, 10 % slower.
             for column in range(0, rest, step):
                 if quotients is not None:
                     total = weighted_sum(indices, factors, order, quotients, t, start, stop, column, lanes)

@@ -1,6 +1,6 @@
-"""What the pieces of a shard's parts need around their sums: compiled once for all orders, ranks and precisions.
+"""Scheduling of units, clearing of rows, and carries: code that is compiled once for all orders, ranks and precisions.
 
-A part's units are computed one after the other, by whatever threads come: so sums have the same order every time.
+The units of a part are computed one after the other, by any thread, so that the order of additions is always the same.
 """
 
 # Numba infers the types of the compiled functions.
@@ -19,28 +19,31 @@ AT_ONCE = ZEROS.count
 
 @inner
 def first_unit(number, threads, parts, units):
-    """Return what `next_unit` takes at first: no unit so far, the first part, rounds through a thread's own parts."""
+    """Return the initial state for `next_unit`: no unit yet, first part, rounds through the thread's own parts."""
     own, end_of_own = number * parts // threads, (number + 1) * parts // threads
     return -1, own - 1, units if end_of_own > own else 0, 0
 
 
 @inner
-def next_unit(number, threads, progress, units, seen):
-    """Begin the next unit: of a thread's own parts, then of those that others have not begun.
+def next_unit(number, threads, progress, units, state):
+    """Begin the next unit: first of the thread's own parts, then of parts that others have not finished.
+
+    The result is the state for the next call.
 
     Returns
     -------
     unit : int
-        Its number within the part; -1 if there is none.
+        Number of the unit within the part; -1 if none is left.
     part : int
-    rounds, in_vain : int
-        For the next call, as all of these: how often the thread still goes through its own parts; in how many parts,
-        one after the other, it found no unit.
+    rounds : int
+        Remaining rounds through the thread's own parts.
+    failed : int
+        Number of consecutive parts in which no unit was available.
     """
-    unit, part, rounds, in_vain = seen
+    unit, part, rounds, failed = state
     parts = progress.size
     own, end_of_own = number * parts // threads, (number + 1) * parts // threads
-    while in_vain < parts:
+    while failed < parts:
         if unit < 0 or rounds > 0:
             part += 1
             if rounds > 0 and part == end_of_own:
@@ -52,15 +55,15 @@ def next_unit(number, threads, progress, units, seen):
         if unit >= 0:
             return unit, part, rounds, 0
         if rounds == 0:
-            in_vain += 1
-    return -1, part, rounds, in_vain
+            failed += 1
+    return -1, part, rounds, failed
 
 
 @inner
 def _begin(progress, part, units):
-    """Begin the next unit of a part and return its number; -1 if another thread computes one, or none is left.
+    """Begin the next unit of a part and return its number; -1 if another thread is computing one, or none is left.
 
-    The progress of a part is two for each unit that is done, and one for the unit that is being computed.
+    The progress of a part is 2 x the finished units, plus 1 while a unit is being computed.
     """
     done = load(progress, part)
     free = done % 2 == 0 and done < 2 * units and replace(progress, part, done, done + 1)
@@ -68,13 +71,13 @@ def _begin(progress, part, units):
 
 
 @inner
-def clear_part(out, apart, carries, part, rows, new, way, first_column, width):
-    """Set to zero what a part adds to: its carry, and rows of its output.
+def clear_part(out, separate, carries, part, rows, new, way, first_column, width):
+    """Clear a part's carry, and the rows that it adds to.
 
-    These are all rows that have no sums so far if parts have outputs of their own (`apart`), else those of `rows`.
+    With separate outputs (`separate`) these are all rows without sums, otherwise those of `rows`.
     """
     _set_zero(carries, part, part + 1, first_column, width)
-    if apart:
+    if separate:
         _set_zero(out, 0 if part else new[0], out.shape[0] if part else new[1], first_column, width)
     elif way == ADD:
         _set_zero(out, max(rows[0], new[0]), min(rows[1], new[1]), first_column, width)
@@ -89,7 +92,7 @@ def _set_zero(out, begin, end, first_column, width):
 
 @inner
 def clear_rows(out, begin, end, first_column, width, way):
-    """Write zeros to rows that have no nonzeros, as sums are written."""
+    """Write zeros to rows without nonzeros, in the same way as sums."""
     for row in range(begin, end):
         for column in range(first_column, first_column + width, AT_ONCE):
             put_zeros(out, row, column, way)
@@ -97,7 +100,7 @@ def clear_rows(out, begin, end, first_column, width, way):
 
 @inner
 def fetch_blocks(matrix, blocks, block, piece):
-    """Read the rows of blocks from `block` on that begin with a piece, or before; return the next block."""
+    """Prefetch the rows of blocks, from `block` on, that begin at or before a piece; return the next block."""
     first_pieces, lows, highs, _ = blocks
     width = matrix.shape[1]
     while block < lows.size and first_pieces[block] <= piece:
@@ -109,7 +112,7 @@ def fetch_blocks(matrix, blocks, block, piece):
 
 @inner
 def skip_blocks(blocks, piece):
-    """Return the first block that does not begin before a piece: by linear search, NumPy's takes long to compile."""
+    """Return the first block that does not begin before a piece (linear search: NumPy's takes long to compile)."""
     first_pieces, block = blocks[0], 0
     while block < first_pieces.size and first_pieces[block] < piece:
         block += 1
@@ -118,7 +121,7 @@ def skip_blocks(blocks, piece):
 
 @inner
 def add_carries(out, carries, shared, first_row, first_column, width):
-    """Add what parts carry to the output rows that they share."""
+    """Add the parts' carries to the output rows that they share."""
     for part in range(shared.size):
         if shared[part] >= 0:
             for column in range(first_column, first_column + width):

@@ -32,17 +32,17 @@ from .vectors import (
 if TYPE_CHECKING:
     from .vectors import Builder, Context, Operation, Signature, Type, Typing, Value, Values
 
-ZEROS = Vector(types.float64, 4)  # that are written at a time: a row of sums has a multiple of them
+ZEROS = Vector(types.float64, 4)  # numbers written at once; rows of sums have a multiple of this length
 
 
 def element_of(context: Context, builder: Builder, kind: Type, value: Value, at: Value) -> Value:
-    """Return a whole number of an array, as an index."""
+    """Return an element of an integer array as an index."""
     loaded = builder.load(builder.gep(array_of(context, builder, kind, value).data, [at]))
     return context.cast(builder, loaded, kind.dtype, types.intp)
 
 
 def place_of(context: Context, builder: Builder, order: tuple[Type, Value], q: Value) -> Value:
-    """Return where nonzero `q` of an order is, a type and a value; None is the order in which they are stored."""
+    """Return the position of nonzero `q`; `order` is the type and value of a permutation, or of None for none."""
     return q if isinstance(order[0], types.NoneType) else element_of(context, builder, *order, q)
 
 
@@ -57,7 +57,7 @@ def prefetch_rows(
     column: Value,
     lanes: Value,
 ) -> None:
-    """Prefetch the input factor rows of nonzero `q`, or of `last` where that comes first, from `column` on."""
+    """Prefetch the input factor rows of nonzero ``min(q, last)``, from `column` on."""
     then = builder.select(builder.icmp_signed("<", q, last), q, last)
     for address in input_rows(context, builder, signature, args, place_of(context, builder, order, then), column):
         prefetch_bytes(builder, address, len(lanes) * LANE)
@@ -77,9 +77,9 @@ def sum_of_rows(
     column: Type,
     lanes: Type,
 ) -> Operation:
-    """Return the sum of nonzeros' values times their input factor rows, from `column` on.
+    """Return the sum of values times input factor rows over nonzeros `start` to `stop`, from `column` on.
 
-    Rows of the nonzero that is `ahead`, at most `last`, are prefetched; 0 disables that.
+    Rows of the nonzero `ahead` positions later, at most `last`, are prefetched; 0 disables prefetching.
     """
     vector = vector_of(factors, lanes)
 
@@ -104,9 +104,9 @@ def sum_of_rows(
 def sum_of_fibres(
     typing: Typing, indices: Type, factors: Type, values: Type, fibres: Type, piece: Type, column: Type, lanes: Type
 ) -> Operation:
-    """Return the sum of a piece's fibres, from `column` on: each is a sum as above, times a row of the first mode.
+    """Return the sum over a piece's fibres, from `column` on: the sum of a fibre times its row of the first input mode.
 
-    `fibres` are the arrays of `layout.FibreRuns`, and the indices and the matrix of the first input mode.
+    `fibres` are the arrays of `layout.FibreRuns`, then indices and matrix of the first input mode.
     """
     vector = vector_of(factors, lanes)
 
@@ -148,7 +148,7 @@ def put_sum(
     vector: Type,
     way: Type,
 ) -> Operation:
-    """Write a vector to a row of the output as `put` does or, if it is `carried`, add it to the carry of a part."""
+    """Write a vector to a row of the output like `put`, or, if `carried`, add it to the carry of a part."""
 
     def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         matrix, row, carry, part, carried, column, value, way = args
@@ -164,7 +164,7 @@ def put_sum(
 
 @operation
 def put_zeros(typing: Typing, out: Type, row: Type, column: Type, way: Type) -> Operation:
-    """Write `ZEROS` to a row of a float64 matrix, from `column` on, as `put` does."""
+    """Write zeros, of the type `ZEROS`, to a row of a float64 matrix, from `column` on, like `put`."""
 
     def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
         matrix, row, column, way = args

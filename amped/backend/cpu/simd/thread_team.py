@@ -241,7 +241,7 @@ def _wake(team, number):  # type: ignore[no-untyped-def]
 
 @inner
 def _open(team, number, most):  # type: ignore[no-untyped-def]
-    """Take the team for a call, if it is free; return what `join` is given."""
+    """Reserve the team for a call, if it is free; return the argument of `join`."""
     control = _flush()
     called = number == 0 and most > 1 and replace(team, BUSY, 0, 1)
     if called:
@@ -253,17 +253,17 @@ def _open(team, number, most):  # type: ignore[no-untyped-def]
 
 @inner
 def _start(team):  # type: ignore[no-untyped-def]
-    """Let the threads begin the call that is written to the team."""
+    """Start the threads on the call stored in the team."""
     store(team, STATE, (load(team, STATE) // CALL + 1) * CALL + OPEN)
     _wake(team, 0)
 
 
 @inlined
 def fork(team, number, most):  # type: ignore[no-untyped-def]
-    """Let up to `most` threads, this one included, run the call that this is in; return what `join` is given.
+    """Start a shared call: up to `most` threads, this one included, execute it. Return the argument of `join`.
 
-    The others have that call themselves, and do not call for more. If another call has the team, nobody comes. All but
-    `_write_call`, which is about the function that it stands in, is compiled once for all kernels.
+    In the other threads this does nothing. Nor does it if the team is busy with another call; then no thread joins.
+    `_write_call` depends on the enclosing function; all other code is compiled once for all kernels.
     """
     forked = _open(team, number, most)
     if forked[0]:

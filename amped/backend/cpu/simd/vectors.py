@@ -135,7 +135,7 @@ def plus_nonzero(
 ) -> Value:
     """Return `total` plus a nonzero's value times its input factor rows, from `column` on.
 
-    The first arguments of the operation are the indices, the factors and the values; it returns what `total` is.
+    The first arguments of the operation are indices, factors and values; its return type is the type of `total`.
     """
     (_, factors, values), vector = signature.args[:3], signature.return_type
     stored = context.get_value_type(factors.types[0].dtype)
@@ -198,7 +198,7 @@ def read_line(typing: Typing, matrix: Type, at: Type) -> Operation:
 
 
 def write(builder: Builder, value: Value, address: Value, item: int, way: Value) -> None:
-    """Write a vector, perhaps made wider, to an address of numbers of `item` bytes; `way` is STORE, ADD or PAST."""
+    """Write a vector to an address, widened if necessary; `item` is the bytes of a number, `way` STORE, ADD or PAST."""
     wide = address.type.pointee
     value = value if value.type == wide else builder.fpext(value, wide)
     end = builder.append_basic_block("put")
@@ -223,19 +223,19 @@ def write(builder: Builder, value: Value, address: Value, item: int, way: Value)
 def vector_address(
     context: Context, builder: Builder, out: Type, matrix: Value, row: Value, column: Value, count: int
 ) -> Value:
-    """Return the address of so many numbers of a contiguous matrix, as that of a vector."""
+    """Return the address of `count` numbers of a contiguous matrix as a vector's address."""
     wide = ir.VectorType(context.get_value_type(out.dtype), count)
     return builder.bitcast(row_address(context, builder, out, matrix, row, column), wide.as_pointer())
 
 
 @operation
-def put(typing: Typing, out: Type, row: Type, column: Type, vector: Type, how: Type) -> Operation:
+def put(typing: Typing, out: Type, row: Type, column: Type, vector: Type, way: Type) -> Operation:
     """Write a vector to a row of a matrix of its type or float64, from `column` on; `way` is STORE, ADD or PAST."""
 
     def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
-        matrix, row, column, value, how = args
+        matrix, row, column, value, way = args
         address = vector_address(context, builder, out, matrix, row, column, vector.count)
-        write(builder, value, address, out.dtype.bitwidth // 8, how)
+        write(builder, value, address, out.dtype.bitwidth // 8, way)
         return context.get_dummy_value()
 
     return types.none(out, types.intp, types.intp, vector, types.intp), generate
