@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (InputError, OSError) as error:
             return refuse(comm or SingleComm(), "amped", error)
         except KeyboardInterrupt as error:
-            stop.over()
+            stop.ignore_all()
             if comm is None:
                 end(number_of(error))
             code = end_stopped(comm or SingleComm(), "amped", error, stop.saved())

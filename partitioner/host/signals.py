@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 from .streams import ERROR, secure
 
@@ -92,7 +92,7 @@ class Interrupts:
         self._interrupts, self._deadline = 0, 0.0
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         global _raising
         for number in ENDING:
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
