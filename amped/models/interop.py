@@ -75,7 +75,7 @@ class Conversions(Labelled, Unconverted):
         return library("pyttb").ktensor([f.astype(np.float64) for f in self.factors], self.weights.copy())
 
     def to_tensorly(self) -> Any:
-        """Return the model as TensorLy's ``CPTensor`` of NumPy copies; raise `InputError` if TensorLy is not installed."""
+        """Return TensorLy's ``CPTensor`` with NumPy copies; raise `InputError` if TensorLy is not installed."""
         library("tensorly")
         from tensorly.cp_tensor import CPTensor
 
