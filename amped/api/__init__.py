@@ -1,1 +1,1 @@
-"""The Python functions. The same calls under ``mpirun`` use all ranks."""
+"""The Python functions. Under ``mpirun`` they are collective and use all ranks."""

@@ -1,14 +1,15 @@
-"""How the arguments of the Python functions are converted, checked and compared over ranks."""
+"""Conversion, validation and comparison between ranks of the arguments of the Python functions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import singledispatch
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.interop import factors_of
@@ -19,133 +20,152 @@ from partitioner.validate import real, whole
 from ..errors import InputError
 from ..methods.constraints import modes_of, nonnegative_of, ridge_of
 from ..methods.poisson import MOST_INNER, PoissonMethod
-from ..models.align import tensor_or_path
+from ..models.align import AnyTensor, tensor_or_path
 from ..models.semisparse import SemiSparseTensor
 from ..operators.placement import MAX_DENSE_RANK
 from ..options import Options
 from ..parallel.calls import Argument
+from ..runs.scanning import LOSSES
+
+Matrices = Sequence[NDArray[Any]]
 
 
-def _tensor(name: str, given: Any) -> Any:
-    """Return a tensor, a path or None; raise `InputError` if it is something else."""
-    return None if given is None else tensor_or_path(name, given)
+def _tensor(name: str, value: object) -> AnyTensor | str | None:
+    return None if value is None else tensor_or_path(name, value)
 
 
 @singledispatch
-def _shown_tensor(tensor: object) -> str:
-    """Return what ranks must have in common: the kind, and the path or the shape and number of nonzeros."""
+def _tensor_text(tensor: object) -> str:
+    """Return the text by which ranks compare tensors: the path, or the kind, shape and number of nonzeros."""
     return str(tensor)
 
 
-@_shown_tensor.register
+@_tensor_text.register
 def _(tensor: SparseTensor) -> str:
     return f"a tensor of {' x '.join(map(str, tensor.shape))}, {tensor.raw[0][1].size} nonzeros,"
 
 
-@_shown_tensor.register
+@_tensor_text.register
 def _(tensor: SemiSparseTensor) -> str:
     return repr(tensor)
 
 
-@_shown_tensor.register
+@_tensor_text.register
 def _(tensor: DenseTensor) -> str:
     return f"a dense tensor of {' x '.join(map(str, tensor.shape))}"
 
 
-def _matrices(name: str, given: Any) -> Any:
-    """Return arrays, a path or None; raise `InputError` if it is something else."""
-    if given is None:
+def _matrices_or_path(name: str, value: Any) -> Matrices | str | None:
+    """Convert factor matrices, or the factor matrices of a model, to NumPy arrays; return a path as text."""
+    if value is None:
         return None
-    if isinstance(given, (str, os.PathLike)):
-        return os.fspath(given)
+    if isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
     try:
-        if (found := factors_of(given)) is not None:
-            return found
-        matrices = list(given)
-        for number, each in enumerate(matrices):
-            refuse_masked(each, f"{name}[{number}]")
-        return [on_host(each) for each in matrices]
+        if (factors := factors_of(value)) is not None:
+            return factors
+        matrices = list(value)
+        for number, matrix in enumerate(matrices):
+            refuse_masked(matrix, f"{name}[{number}]")
+        return [on_host(matrix) for matrix in matrices]
     except InputError:
         raise
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: expected matrices: {error}") from None
 
 
-def _given_matrices(name: str, given: Any) -> Any:
-    found = _matrices(name, given)
-    if isinstance(found, str):
-        raise InputError(f"{name} is {found!r}: expected matrices")
-    return found
+def _matrices(name: str, value: object) -> Matrices | None:
+    matrices = _matrices_or_path(name, value)
+    if isinstance(matrices, str):
+        raise InputError(f"{name} is {matrices!r}: expected matrices")
+    return matrices
 
 
-def _shown_matrices(given: Any) -> str:
-    return f"matrices of shapes {[each.shape for each in given]}" if isinstance(given, list) else str(given)
+def _matrices_text(matrices: Matrices | str | None) -> str:
+    return f"matrices of shapes {[each.shape for each in matrices]}" if isinstance(matrices, list) else str(matrices)
 
 
-def _callback(name: str, given: Any) -> Any:
-    if given is not None and not callable(given):
-        raise InputError(f"{name} is of type {type(given).__name__}: expected a function")
-    return given
+def _callback(name: str, value: object) -> object:
+    if value is not None and not callable(value):
+        raise InputError(f"{name} is of type {type(value).__name__}: expected a function")
+    return value
 
 
-def _path(name: str, given: Any) -> Any:
-    if given is None:
+def _path(name: str, value: Any) -> str | None:
+    if value is None:
         return None
     try:
-        return os.fsdecode(given)
+        return os.fsdecode(value)
     except TypeError:
-        raise InputError(f"{name} is of type {type(given).__name__}: expected a path") from None
+        raise InputError(f"{name} is of type {type(value).__name__}: expected a path") from None
 
 
-def _flag(name: str, given: Any) -> bool:
-    if not isinstance(given, (bool, np.bool_)):
-        raise InputError(f"{name} is {given!r}: expected True or False")
-    return bool(given)
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} is {value!r}: expected True or False")
+    return bool(value)
 
 
-def _deadline(name: str, given: Any) -> Any:
-    return None if given is None else real(name, given, "seconds above 0", above=True)
+def alternatives(names: Iterable[str]) -> str:
+    """Return names as text: "a, b or c"."""
+    return " or ".join(", ".join(names).rsplit(", ", 1))
 
 
-def _poisson_method(name: str, given: Any) -> Any:
-    known = get_args(PoissonMethod)
-    if given not in known:
-        raise InputError(f"{name} is {given!r}: expected {', '.join(map(repr, known))}")
-    return given
+def one_of(*choices: str) -> Argument:
+    """Return an argument that must be one of several names."""
 
+    def convert(name: str, value: object) -> object:
+        if value not in choices:
+            raise InputError(f"{name} is {value!r}: expected {alternatives(map(repr, choices))}")
+        return value
+
+    return Argument(convert)
+
+
+def integer(least: int, most: int | None = None) -> Argument:
+    """Return an argument that must be an integer from `least` to `most`."""
+    return Argument(lambda name, value: whole(name, value, least, most))
+
+
+def optional_real(expected: str) -> Argument:
+    """Return an argument that must be a number above 0, or None; errors say what was `expected`."""
+    return Argument(lambda name, value: None if value is None else real(name, value, expected, above=True))
+
+
+NON_NEGATIVE = Argument(lambda name, value: real(name, value, "a number of at least 0"))
+BOOLEAN = Argument(lambda _, value: bool(value))
 
 ARGUMENTS = {
-    "X": Argument(_tensor, _shown_tensor, of_root=True),
-    "rank": Argument(lambda name, given: whole(name, given, 1, MAX_DENSE_RANK)),
-    "max_iters": Argument(lambda name, given: whole(name, given, 1)),
-    "tol": Argument(lambda name, given: real(name, given, "a number of at least 0")),
-    "seed": Argument(lambda name, given: whole(name, given, 0)),
-    "init": Argument(_matrices, _shown_matrices, of_root=True),
-    "starts": Argument(lambda name, given: whole(name, given, 1)),
-    "factors": Argument(_given_matrices, _shown_matrices, of_root=True),
-    "inner_iters": Argument(lambda name, given: whole("inner iters", given, 1, MOST_INNER)),
-    "mu_iters": Argument(lambda name, given: whole("mu iters", given, 0)),
-    **{
-        name: Argument(lambda name, given: real(name, given, "a number of at least 0"))
-        for name in ("kappa", "kappa_tol")
-    },
-    "method": Argument(_poisson_method),
-    "eps": Argument(lambda name, given: real(name, given, "a number above 0", above=True)),
-    "mode": Argument(lambda name, given: whole(name, given, 0)),
+    "X": Argument(_tensor, _tensor_text, of_root=True),
+    "rank": integer(1, MAX_DENSE_RANK),
+    "max_iters": integer(1),
+    "tol": NON_NEGATIVE,
+    "seed": integer(0),
+    "init": Argument(_matrices_or_path, _matrices_text, of_root=True),
+    "starts": integer(1),
+    "factors": Argument(_matrices, _matrices_text, of_root=True),
+    "inner_iters": integer(1, MOST_INNER),
+    "mu_iters": integer(0),
+    "kappa": NON_NEGATIVE,
+    "kappa_tol": NON_NEGATIVE,
+    "method": one_of(*get_args(PoissonMethod)),
+    "loss": one_of(*LOSSES),
+    "eps": Argument(lambda name, value: real(name, value, "a number above 0", above=True)),
+    "mode": integer(0),
     "nonnegative": Argument(nonnegative_of),
     "ridge": Argument(ridge_of),
     "fixed_modes": Argument(modes_of),
     "callback": Argument(_callback, None),
     "checkpoint": Argument(_path),
-    "every": Argument(lambda name, given: whole(name, given, 1)),
+    "every": integer(1),
     "resume": Argument(_flag),
     "metrics": Argument(_path),
-    "deadline": Argument(_deadline),
-    "verbose": Argument(lambda name, given: whole(name, int(given) if isinstance(given, bool) else given, 0)),
+    "deadline": optional_real("seconds above 0"),
+    "verbose": Argument(lambda name, value: whole(name, int(value) if isinstance(value, bool) else value, 0)),
 }
-"""How the arguments of all functions are taken, but for options."""
+"""The arguments of all functions, by name, without the options."""
 
 
-def argument_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options among all arguments, checked."""
-    return vars(Options(**{field.name: given[field.name] for field in fields(Options)}))
+def argument_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the validated options among all arguments of a call."""
+    return vars(Options(**{field.name: arguments[field.name] for field in fields(Options)}))

@@ -52,90 +52,102 @@ def cp_als(
     metrics: str | os.PathLike[str] | None = None,
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
-    """Compute a CP decomposition by alternating least squares (Kolda and Bader 2009, Figure 3.3).
+    """Compute a CP decomposition by alternating least squares (Kolda and Bader 2009, Figure 3.3). Collective.
 
     Parameters
     ----------
     X : SparseTensor, DenseTensor, array or path
-        The tensor, or the file or store it is in; an array is a dense one. Under ``mpirun``, rank 0's
-        tensor counts; others may pass None.
+        The tensor, or its file or store. An array is a dense tensor. Under ``mpirun`` the tensor of rank 0 is used;
+        other ranks may pass None.
     rank : int
-        Components, 1 to 1024, of dense tensors to 4096.
+        Number of components: 1 to 1024, for dense tensors to 4096.
     max_iters : int
-        Iterations at most.
+        Maximum number of iterations.
     tol : float
-        Stop when the fit changes by less; 0 runs all iterations.
+        Stop when the fit changes by less than this; 0 disables the test.
     seed : int
-        Of the random start.
+        Seed of the random start.
     init : path, "nvecs", "tucker" or sequence of (I_n, R) arrays, optional
-        Another start: a file with ``factor_0 ...``, leading eigenvectors, components of a Tucker decomposition's core,
-        or matrices. Rank 0's count.
+        Start instead of random matrices: a file with ``factor_0 ...``, the leading eigenvectors of each mode
+        ("nvecs"), the CP decomposition of a Tucker core ("tucker"), or matrices. Rank 0's value is used.
     starts : int
-        Random starts, with seeds ``seed``, ``seed + 1``, ...: the best one's model is returned. Not with `init`.
+        Number of random starts, with seeds ``seed``, ``seed + 1``, ... The model with the best fit is returned. Not
+        available with `init` or `checkpoint`.
     nonnegative : bool or sequence of int
-        Whether no factor matrix may have negative numbers, or the modes whose matrices may not (HALS, Cichocki and Phan
-        2009). The tensor may have negative values. A mode's rows begin as they were before.
+        Constrain all factor matrices, or those of the listed modes, to be non-negative (HALS, Cichocki and Phan 2009).
+        The tensor may have negative values.
     ridge : float or sequence of float
-        Added to the diagonal of the Gram matrix that a mode is solved with; one for all modes, or one a mode. The other
-        modes' columns have unit 2-norm then. So one number ``c`` penalises the components' lengths: no iteration makes
-        ``||X - M||**2 + c * sum(length**2)`` larger. With several numbers each mode has its own objective.
+        Number added to the diagonal of the Gram matrix in each mode's equations: one number for all modes, or one per
+        mode. The other modes' columns have unit 2-norm there, so that one number ``c`` penalises the lengths of the
+        components: no iteration increases ``||X - M||**2 + c * sum(length**2)``. With different numbers each mode
+        has a different objective.
     fixed_modes : sequence of int
-        Modes whose matrices stay as `init` gives them, up to their columns' norms. See `KruskalTensor.transform`.
+        Modes whose matrices keep the values of `init`, except for the norms of their columns. See also
+        `KruskalTensor.transform`.
     callback : callable, optional
-        Called with the iteration's number and its fit.
+        Called after each iteration with its number and the fit.
     verbose : bool or int
-        Whether the lines that the command line shows are printed, on rank 0: what the tensor is, each iteration, where
-        the time went; and on a terminal how far reading is, that kernels are chosen, and the components.
+        Print the report of the command line on rank 0: the tensor, each iteration, and where the time went. A terminal
+        also shows the progress of loading and the components of the model.
     deadline : float, optional
-        Seconds after which a call that does not go on ends its process, and with it the job, with exit code 1; each
-        rank says where it was. By default under ``mpirun`` alone: from the second iteration on by what they have
-        taken, an hour before that.
+        Time limit, in seconds, for a single step of the run. If a step exceeds it, each rank reports where it was, and
+        the job ends with exit code 1. By default only runs under ``mpirun`` have a limit: an hour for the first
+        iteration, then a limit based on the duration of earlier iterations.
     checkpoint : path, optional
-        A folder to write checkpoints to, on rank 0; the last two are kept. Not with several `starts`. If it has
-        checkpoints already, `resume` is needed.
+        Folder for checkpoints, which rank 0 writes; the last two are kept. Not available with several `starts`. If the
+        folder already has checkpoints, `resume` is required.
     every : int
-        Iterations between checkpoints. The last iteration has one in any case.
+        Iterations between checkpoints. The last iteration is always saved.
     resume : bool
-        Continue from the newest checkpoint in that folder, if there is one, up to `max_iters` iterations in all. The
-        tensor, `rank` and start must be those of its run.
+        Continue from the newest checkpoint in the folder, if it has one, up to a total of `max_iters` iterations. The
+        tensor, `rank` and start must be those of the interrupted run.
     metrics : path, optional
-        A file to write the times and fits of iterations to, as JSON lines, on rank 0. It must not exist yet; a run that
-        resumes adds to its own.
+        File to which rank 0 writes the time and fit of each iteration as JSON lines. It must not exist; a resumed run
+        appends to its own file.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
         See `amped.Options`.
 
     Returns
     -------
     KruskalTensor
-        Unit 2-norm columns, or unit 1-norm if any mode is `nonnegative`, weights descending, with ``fits`` and
-        ``converged``; the same on every rank. Factors are float32 or float64 by the option `precision`. A warning says
-        where it has converged at a fit so low that its small change says little.
+        Columns have unit 2-norm, or unit 1-norm if any mode is `nonnegative`; weights descend. ``fits`` and
+        ``converged`` describe the run. The same on every rank.
 
     Raises
     ------
     InputError
-        If an argument or the file is at fault.
+        If an argument or the file is invalid.
+
+    Warns
+    -----
+    UserWarning
+        If the fit at convergence is so low that a small change of it means little.
 
     Examples
     --------
-    >>> model = cp_als(read("nell-2.tns"), rank=32)  # doctest: +SKIP
+    >>> import numpy as np
+    >>> X = np.einsum("ir,jr,kr->ijk", *np.random.default_rng(0).random((3, 4, 2)))  # a (4, 4, 4) array of rank 2
+    >>> model = cp_als(X, rank=2, precision="fp64", max_iters=200, tol=0)
+    >>> model.shape, bool(model.fits[-1] > 0.99)
+    ((4, 4, 4), True)
+    >>> weights, factors = model
     """
     budget, chosen = Budget(max_iters), Options(**options)
-    side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]  # which are text by now
+    side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]  # paths are text by now
     with session(X, chosen, deadline, verbose, side, rank, starts) as call:
         comm, machine, source = call.comm, call.machine, call.source
-        wanted = ConstraintParams(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
-        constraints = wanted.of(len(source.shape))
+        constraint_params = ConstraintParams(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
+        constraints = constraint_params.of(len(source.shape))
         if comm.bcast(isinstance(init, str) and init == "tucker"):
             if nonnegative:
-                raise InputError("init 'tucker': its matrices have negative numbers, which this model has not")
+                raise InputError("init 'tucker' yields negative entries: use another init, or no constraint")
             init = cp_start(source, machine, chosen, rank, seed)
         with call.reporter.loading():
             method = decomposition(source, rank, machine, chosen, budget, constraints, init)
         params = RunParams(max_iters, tol, seed, init, starts, deadline)
         model = call.decomposed(method, params, callback, budget)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
-        warnings.warn(warning, stacklevel=5)  # the line of the call, not of our wrappers
+        warnings.warn(warning, stacklevel=5)  # the caller's line
     return model
 
 
@@ -165,40 +177,39 @@ def cp_apr(
     metrics: str | os.PathLike[str] | None = None,
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
-    """Compute a CP decomposition of counts, with a Poisson model: CP-APR.
+    """Compute a CP decomposition of counts with a Poisson model: CP-APR. Collective.
 
     Parameters
     ----------
     X : SparseTensor, DenseTensor, array or path
-        See `cp_als`. Its values are not negative; what a sparse tensor lacks, and a zero of a dense one, is a count of
-        0.
+        See `cp_als`. Values must not be negative. Absent elements of a sparse tensor are counts of 0.
     rank : int
-        Components, 1 to 1024.
+        Number of components, 1 to 1024.
     max_iters : int
-        Outer iterations at most; each updates all modes.
+        Maximum number of outer iterations; each updates all modes.
     tol : float
-        The largest KKT violation, ``max |min(B, 1 - Phi)|``, with which a mode is not updated again in an outer
-        iteration, or a row. It has converged when nothing is updated; 0 runs all iterations.
+        Limit of the KKT violation, ``max |min(B, 1 - Phi)|``: an outer iteration skips modes (or rows, for "pdnr" and
+        "pqnr") whose violation is at most this. The run has converged when it skips all of them; 0 runs all iterations.
     seed : int
-        Of the random start.
+        Seed of the random start.
     init : path, "nvecs" or sequence of (I_n, R) arrays, optional
-        See `cp_als`; entries are not negative. Of eigenvectors the magnitudes are taken.
+        See `cp_als`. Entries must not be negative; eigenvectors are replaced by their absolute values.
     starts : int
-        See `cp_als`; the largest log-likelihood is kept.
-    method : str
-        "mu": multiplicative updates of a mode (Chi and Kolda 2012). "pdnr", "pqnr": each row of a mode is solved for
-        itself, by damped Newton or quasi-Newton steps (Hansen, Plantenga and Kolda 2015).
+        See `cp_als`; the model with the largest log-likelihood is returned.
+    method : {"mu", "pdnr", "pqnr"}
+        "mu" updates a whole mode by multiplication (Chi and Kolda 2012). "pdnr" and "pqnr" solve each row of a mode
+        separately, by damped Newton or quasi-Newton steps (Hansen, Plantenga and Kolda 2015).
     inner_iters : int
-        Updates of a mode in an outer iteration, or of a row, at most.
+        Maximum number of updates of a mode, or of a row, per outer iteration.
     mu_iters : int
-        Of "pdnr" and "pqnr": the first outer iterations, which are those of "mu". Without any, more starts end at a
-        poorer optimum, as rows that are solved against random matrices become sparse by chance.
+        For "pdnr" and "pqnr": number of initial outer iterations that use "mu". With 0, more starts end at a poor
+        optimum, because rows that are solved against random matrices become sparse by chance.
     kappa, kappa_tol : float
-        Of "mu": what is added to entries that are below `kappa_tol` and should not be zero.
+        For "mu": `kappa` is added to entries below `kappa_tol` whose Phi exceeds 1, so that they can grow again.
     eps : float
-        The least that values are divided by.
+        Lower bound of divisors.
     callback : callable, optional
-        Called with the iteration's number and its log-likelihood.
+        Called after each iteration with its number and the log-likelihood.
     verbose : bool or int
         See `cp_als`.
     deadline, checkpoint, every, resume, metrics : optional
@@ -209,24 +220,29 @@ def cp_apr(
     Returns
     -------
     KruskalTensor
-        Columns of unit sum, float32 or float64 by the option `precision`, weights descending; ``series`` has
-        ``loglikelihood``, ``kkt`` and ``inner_iterations`` after each outer iteration. The same on every rank.
+        Columns have unit sum and are float32 or float64 according to the option `precision`; weights descend.
+        ``series`` has ``loglikelihood``, ``kkt`` and ``inner_iterations`` after each outer iteration. The same on every
+        rank.
 
     Raises
     ------
     InputError
-        If an argument or the file is at fault, or a value is negative.
+        If an argument or the file is invalid, or a value is negative.
 
     Examples
     --------
-    >>> model = cp_apr(read("pickups.tns"), rank=10)  # doctest: +SKIP
+    >>> import numpy as np
+    >>> counts = np.random.default_rng(0).poisson(2.0, (4, 3, 2))
+    >>> model = cp_apr(counts, rank=2, max_iters=10)
+    >>> bool(np.isclose(model.weights.sum(), counts.sum(), rtol=1e-3))  # the model preserves the sum
+    True
     """
     budget, chosen = Budget(max_iters * inner_iters), Options(**options)
-    asked = Poisson(tol, inner_iters, kappa, kappa_tol, eps, method, mu_iters)
+    poisson = Poisson(tol, inner_iters, kappa, kappa_tol, eps, method, mu_iters)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
     with session(X, chosen, deadline, verbose, side, rank, starts) as call:
         with call.reporter.loading():
-            apr = counts(call.source, rank, call.machine, chosen, asked, budget, init)
+            apr = counts(call.source, rank, call.machine, chosen, poisson, budget, init)
         params = RunParams(max_iters, tol, seed, init, starts, deadline)
         model = call.decomposed(apr, params, callback, budget)
     return model
@@ -244,14 +260,14 @@ def mttkrp(
 ) -> NDArray[Any]:
     """Compute the matricized tensor times Khatri-Rao product, ``X_(mode) (U_N kr ... kr U_0)`` without ``U_mode``.
 
-    See Kolda and Bader 2009, section 3.4; on several GPUs as AMPED does (Wijeratne, Kannan and Prasanna 2025).
+    See Kolda and Bader 2009, section 3.4; for several GPUs, AMPED (Wijeratne, Kannan and Prasanna 2025). Collective.
 
     Parameters
     ----------
     X : SparseTensor, DenseTensor, array or path
         See `cp_als`.
     factors : sequence of (I_n, R) arrays
-        One for each mode; that of `mode` is not looked at. Under ``mpirun`` rank 0's count.
+        One per mode; the one of `mode` is ignored. Under ``mpirun`` rank 0's are used.
     mode : int
         Counted from 0.
     deadline : float, optional
@@ -262,26 +278,34 @@ def mttkrp(
     Returns
     -------
     (I_mode, R) array
-        float32 or float64 by the option `precision`; the same on every rank.
+        float32 or float64 according to the option `precision`; the same on every rank.
 
     Raises
     ------
     InputError
-        If an argument or the file is at fault, or the result is beyond the precision.
+        If an argument or the file is invalid, or the result exceeds the range of the precision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X, factors = np.ones((4, 3, 2)), [np.ones((length, 3)) for length in (4, 3, 2)]
+    >>> mttkrp(X, factors, 0).shape
+    (4, 3)
     """
     comm, budget = world(), Budget(1)
     chosen = Options(**options)
     with opened(X, comm, chosen, deadline) as (machine, source):
         if mode >= len(source.shape):
             raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
-        given = list(factors or ()) if comm.rank == 0 else []
-        if len(given) == len(source.shape):  # or `start` says what is wrong
-            ranks = [np.shape(f)[1] for f in (*given[:mode], *given[mode + 1 :], given[mode]) if np.ndim(f) == 2]
-            # No matrix, which could be too large, but one number that looks like it.
-            given[mode] = np.broadcast_to(np.zeros(1), (source.shape[mode], ranks[0] if ranks else 0))
-        rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
+        matrices = list(factors or ()) if comm.rank == 0 else []
+        if len(matrices) == len(source.shape):  # otherwise `start` raises the error
+            others = (*matrices[:mode], *matrices[mode + 1 :], matrices[mode])
+            ranks = [np.shape(f)[1] for f in others if np.ndim(f) == 2]
+            # A view of one number: a whole matrix could exceed memory.
+            matrices[mode] = np.broadcast_to(np.zeros(1), (source.shape[mode], ranks[0] if ranks else 0))
+        rank = comm.bcast(int(np.shape(matrices[mode])[-1]) if mode < len(matrices) else 1)
         operator = place(source, rank, machine, chosen, budget=budget, late=True)
-        start(operator, source, init=given)
-        whole = operator.gathered(mode, operator.mttkrp(mode))
-        together(comm, lambda: check_result(operator, mode, whole, source.value_range))
-        return whole
+        start(operator, source, init=matrices)
+        result = operator.gathered(mode, operator.mttkrp(mode))
+        together(comm, lambda: check_result(operator, mode, result, source.value_range))
+        return result

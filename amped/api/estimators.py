@@ -1,4 +1,4 @@
-"""Decompositions as scikit-learn has its estimators; that library is not needed."""
+"""Decompositions as estimators in the style of scikit-learn, which need not be installed."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .tucker import tucker
 
 
 class Estimator(Container):
-    """What estimators of tensors have in common: samples are the indices of one mode, parameters those of the class."""
+    """Base class of estimators of tensors, whose samples are the indices of one mode."""
 
     mode: int
     options: Mapping[str, Any] | None
     model_: Any
     n_features_in_: int
 
-    def _take(self, model: KruskalTensor | TuckerTensor) -> Self:
-        """Keep what was fitted."""
+    def _set_model(self, model: KruskalTensor | TuckerTensor) -> Self:
+        """Set the fitted attributes; raise `InputError` if the model has no such mode."""
         lengths = model.shape
         if self.mode not in range(len(lengths)):
             raise InputError(f"mode {self.mode!r} is outside 0..{len(lengths) - 1}")
@@ -38,14 +38,14 @@ class Estimator(Container):
         return self
 
     def score(self, X: Any, y: object = None) -> float:
-        """Return how well the components explain samples: ``1 - ||X - M|| / ||X||``, M with the rows of `transform`.
+        """Return the fit to samples, ``1 - ||X - M|| / ||X||``, where the model M has the rows of ``transform(X)``.
 
-        So new samples are compared with their own rows. `model_.score` compares a tensor with the rows of the fit.
+        By contrast, `model_.score` uses the rows of the fitted tensor.
 
         Parameters
         ----------
         X : tensor, array or path
-            Of any length in the mode of the samples, and as long as what was fitted in the others.
+            Its length is free in the mode of the samples; the other modes must have the lengths of the fitted tensor.
         y : object
             Ignored.
 
@@ -54,7 +54,68 @@ class Estimator(Container):
         float
             At most 1; the same on every rank.
         """
-        return projected_score(self._fitted, X, self.mode, self._how)
+        return projected_score(self._fitted, X, self.mode, self._projection_options)
+
+    def fit_transform(self, X: Any, y: object = None) -> Any:
+        """Decompose a tensor and return the rows of its samples.
+
+        Parameters
+        ----------
+        X, y : object
+            See `fit`.
+
+        Returns
+        -------
+        (samples, components) float32 or float64 array, or frame if `set_output` selects one
+            One row per sample. Rows of `CP` include the weights; the columns of `Tucker` are orthonormal.
+        """
+        self.fit(X, y)
+        return self._contained(self._fitted_rows(), X)
+
+    def transform(self, X: Any) -> Any:
+        """Fit the rows of new samples to the model; see `KruskalTensor.transform` and `TuckerTensor.transform`.
+
+        Parameters
+        ----------
+        X : tensor, array, table or path
+            Its length is free in the mode of the samples; the other modes must have the lengths of the fitted tensor.
+
+        Returns
+        -------
+        (samples, components) float32 or float64 array, or frame if `set_output` selects one
+            One row per sample. Rows of `CP` include the weights.
+        """
+        return self._contained(self._fitted.transform(X, self.mode, **self._projection_options), X)
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Decompose a tensor.
+
+        Parameters
+        ----------
+        X : SparseTensor, DenseTensor, array or path
+            See `cp_als`.
+        y : object
+            Ignored.
+
+        Returns
+        -------
+        Self
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            If `X` or a parameter is invalid.
+        """
+        return self._set_model(self._decompose(X))
+
+    def _decompose(self, X: Any) -> KruskalTensor | TuckerTensor:
+        """Return the model of a tensor."""
+        raise NotImplementedError
+
+    def _fitted_rows(self) -> NDArray[Any]:
+        """Return the rows of the samples of the fitted tensor."""
+        raise NotImplementedError
 
     @property
     def _fitted(self) -> Any:
@@ -63,38 +124,43 @@ class Estimator(Container):
         return self.model_
 
     @property
-    def _how(self) -> dict[str, Any]:
-        """Of `options`, those that a projection takes, too."""
+    def _projection_options(self) -> dict[str, Any]:
+        """Those of `options` that also apply to `transform` and `score`."""
         known = {"deadline", *(field.name for field in fields(Options))}
-        return {name: each for name, each in (self.options or {}).items() if name in known}
+        return {name: value for name, value in (self.options or {}).items() if name in known}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name.
+        """Return the parameters of the estimator.
 
         Parameters
         ----------
         deep : bool
-            Not looked at: no parameter is an estimator.
+            Ignored: no parameter is an estimator.
 
         Returns
         -------
         dict
-            All that the class takes.
+            The arguments of the class, by name.
         """
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters by name.
+        """Set parameters of the estimator.
 
         Parameters
         ----------
         **params : object
-            `InputError` says if there is no such one.
+            Values by name.
 
         Returns
         -------
-        the estimator
-            This one.
+        Self
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            If a parameter does not exist.
         """
         known = self.get_params()
         for name, value in params.items():
@@ -104,15 +170,15 @@ class Estimator(Container):
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """Say, to scikit-learn alone, what this takes: tensors of any order, sparse ones among them."""
+        """Return scikit-learn's description of the valid inputs: dense or sparse tensors of any order."""
         from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
 
-        taken = InputTags(one_d_array=False, two_d_array=True, three_d_array=True, sparse=True)
+        tags = InputTags(one_d_array=False, two_d_array=True, three_d_array=True, sparse=True)
         return Tags(
             estimator_type=None,
             target_tags=TargetTags(required=False),
             transformer_tags=TransformerTags(),
-            input_tags=taken,
+            input_tags=tags,
         )
 
     def __repr__(self) -> str:
@@ -127,32 +193,35 @@ class CP(Estimator):
     Parameters
     ----------
     rank : int
-        The number of components.
+        Number of components.
     mode : int
         The mode of the samples, counted from 0.
     loss : {"gaussian", "poisson"}
         Least squares (`cp_als`), or counts (`cp_apr`).
     nonnegative : bool
-        Whether no number may be negative; with "poisson" none is.
+        Constrain all factor matrices to be non-negative. With the Poisson loss they always are.
     max_iters : int
-        Iterations at most.
+        Maximum number of iterations.
     tol : float, optional
         By default that of `cp_als` or `cp_apr`.
     starts, seed : int
         See `cp_als`.
     options : mapping, optional
-        Other arguments of these functions, and those of `amped.Options`.
+        Further arguments of these functions, including the fields of `amped.Options`.
 
     Attributes
     ----------
     model_ : KruskalTensor
-        After `fit`.
+        Set by `fit`.
     n_features_in_ : int
-        The number of coordinates of a sample.
+        Number of elements per sample: the product of the other modes' lengths.
 
     Examples
     --------
-    >>> rows = CP(rank=10, nonnegative=True).fit_transform(X)  # doctest: +SKIP
+    >>> X = np.random.default_rng(0).random((5, 3, 2))
+    >>> estimator = CP(rank=2)
+    >>> estimator.fit_transform(X).shape, estimator.transform(X[:1]).shape
+    ((5, 2), (1, 2))
     """
 
     model_: KruskalTensor
@@ -174,63 +243,19 @@ class CP(Estimator):
         self.rank, self.mode, self.loss, self.nonnegative = rank, mode, loss, nonnegative
         self.max_iters, self.tol, self.starts, self.seed, self.options = max_iters, tol, starts, seed, options
 
-    def fit(self, X: Any, y: object = None) -> Self:
-        """Decompose a tensor.
-
-        Parameters
-        ----------
-        X : SparseTensor, DenseTensor, array or path
-            See `cp_als`. `InputError` says if it is none of these, or a parameter is at fault.
-        y : object
-            Not looked at.
-
-        Returns
-        -------
-        CP
-            This estimator.
-        """
-        how: dict[str, Any] = {"max_iters": self.max_iters, "starts": self.starts, "seed": self.seed}
-        how |= ({} if self.tol is None else {"tol": self.tol}) | dict(self.options or {})
+    def _decompose(self, X: Any) -> KruskalTensor:
+        arguments: dict[str, Any] = {"max_iters": self.max_iters, "starts": self.starts, "seed": self.seed}
+        arguments |= ({} if self.tol is None else {"tol": self.tol}) | dict(self.options or {})
         if self.loss == "poisson":
-            model = cp_apr(X, self.rank, **how)
-        elif self.loss == "gaussian":
-            model = cp_als(X, self.rank, nonnegative=self.nonnegative, **how)
-        else:
-            raise InputError(f"loss {self.loss!r}: expected 'gaussian' or 'poisson'")
-        return self._take(model)
+            return cp_apr(X, self.rank, **arguments)
+        if self.loss == "gaussian":
+            return cp_als(X, self.rank, nonnegative=self.nonnegative, **arguments)
+        raise InputError(f"loss {self.loss!r}: expected 'gaussian' or 'poisson'")
 
-    def fit_transform(self, X: Any, y: object = None) -> Any:
-        """Decompose a tensor; return what its samples have of the components.
-
-        Parameters
-        ----------
-        X, y : object
-            See `fit`.
-
-        Returns
-        -------
-        (samples, rank) float32 or float64 array, or frame if `set_output` says so
-            The weights are in it.
-        """
-        model = self.fit(X, y).model_
-        rows: NDArray[Any] = model.factors[self.mode] * model.weights
-        return self._contained(rows.astype(model.factors[self.mode].dtype), X)
-
-    def transform(self, X: Any) -> Any:
-        """Return what new samples have of the components, by the loss of the fit; see `KruskalTensor.transform`.
-
-        Parameters
-        ----------
-        X : tensor, array, table or path
-            Of any length in the mode of the samples, and as long as what was fitted in the others.
-
-        Returns
-        -------
-        (samples, rank) float32 or float64 array, or frame if `set_output` says so
-            The weights are in it.
-        """
-        rows: NDArray[Any] = self._fitted.transform(X, self.mode, **self._how)
-        return self._contained(rows, X)
+    def _fitted_rows(self) -> NDArray[Any]:
+        factor = self.model_.factors[self.mode]
+        rows: NDArray[Any] = (factor * self.model_.weights).astype(factor.dtype)
+        return rows
 
 
 class Tucker(Estimator):
@@ -241,7 +266,7 @@ class Tucker(Estimator):
     rank : sequence of int, optional
         Columns of each mode's factor matrix.
     error : float, optional
-        Instead of `rank`; see `tucker`.
+        Relative truncation error, instead of `rank`; see `tucker`.
     mode : int
         The mode of the samples, counted from 0.
     method : {"hooi", "hosvd", "sthosvd"}
@@ -249,18 +274,20 @@ class Tucker(Estimator):
     max_iters, tol, seed : int, float, int
         See `tucker`.
     options : mapping, optional
-        Other arguments of `tucker`, and those of `amped.Options`.
+        Further arguments of `tucker`, including the fields of `amped.Options`.
 
     Attributes
     ----------
     model_ : TuckerTensor
-        After `fit`.
+        Set by `fit`.
     n_features_in_ : int
-        The number of coordinates of a sample.
+        Number of elements per sample: the product of the other modes' lengths.
 
     Examples
     --------
-    >>> rows = Tucker(rank=(8, 4, 4)).fit_transform(X)  # doctest: +SKIP
+    >>> X = np.random.default_rng(0).random((5, 3, 2))
+    >>> Tucker(rank=(2, 2, 2)).fit_transform(X).shape
+    (5, 2)
     """
 
     model_: TuckerTensor
@@ -280,53 +307,10 @@ class Tucker(Estimator):
         self.rank, self.error, self.mode, self.method = rank, error, mode, method
         self.max_iters, self.tol, self.seed, self.options = max_iters, tol, seed, options
 
-    def fit(self, X: Any, y: object = None) -> Self:
-        """Decompose a tensor.
+    def _decompose(self, X: Any) -> TuckerTensor:
+        arguments: dict[str, Any] = {"error": self.error, "method": self.method, "max_iters": self.max_iters}
+        arguments |= {"tol": self.tol, "seed": self.seed, **(self.options or {})}
+        return tucker(X, self.rank, **arguments)
 
-        Parameters
-        ----------
-        X : SparseTensor, DenseTensor, array or path
-            See `cp_als`. `InputError` says if it is none of these, or a parameter is at fault.
-        y : object
-            Not looked at.
-
-        Returns
-        -------
-        Tucker
-            This estimator.
-        """
-        how: dict[str, Any] = {"error": self.error, "method": self.method, "max_iters": self.max_iters}
-        how |= {"tol": self.tol, "seed": self.seed, **(self.options or {})}
-        return self._take(tucker(X, self.rank, **how))
-
-    def fit_transform(self, X: Any, y: object = None) -> Any:
-        """Decompose a tensor; return what its samples have of the columns.
-
-        Parameters
-        ----------
-        X, y : object
-            See `fit`.
-
-        Returns
-        -------
-        (samples, columns) float32 or float64 array, or frame if `set_output` says so
-            Columns are orthonormal.
-        """
-        rows: NDArray[Any] = self.fit(X, y).model_.factors[self.mode]
-        return self._contained(rows, X)
-
-    def transform(self, X: Any) -> Any:
-        """Return what new samples have of the columns; see `TuckerTensor.transform`.
-
-        Parameters
-        ----------
-        X : tensor, array, table or path
-            Of any length in the mode of the samples, and as long as what was fitted in the others.
-
-        Returns
-        -------
-        (samples, columns) float32 or float64 array, or frame if `set_output` says so
-            One row a sample.
-        """
-        rows: NDArray[Any] = self._fitted.transform(X, self.mode, **self._how)
-        return self._contained(rows, X)
+    def _fitted_rows(self) -> NDArray[Any]:
+        return self.model_.factors[self.mode]

@@ -1,4 +1,4 @@
-"""Data frames: tensors of tables in memory, and samples' components by scikit-learn's ``set_output``."""
+"""Data frames: tensors from tables in memory, and the output container that scikit-learn's ``set_output`` selects."""
 
 from __future__ import annotations
 
@@ -27,43 +27,46 @@ def from_frame(
     where: str | None = None,
     missing: str = "drop",
 ) -> SparseTensor:
-    """Return the tensor of a table in memory: rows of equal keys are one nonzero.
+    """Build a tensor from a table in memory: rows with equal keys become one nonzero.
 
     Parameters
     ----------
-    frame : pandas, Polars or Arrow table, or DuckDB relation
-        Anything else with ``__arrow_c_stream__``, too. Its columns are read where they are. The levels of a pandas
-        index are columns, too, and the values of a pandas Series are the default `value`.
+    frame : pandas, Polars or Arrow table, DuckDB relation, or object with ``__arrow_c_stream__``
+        The columns are read without a copy. The levels of a pandas index count as columns, and the values of a pandas
+        Series are the default `value`.
     keys : sequence of str
-        For each mode a column, or an expression of DuckDB's SQL, as ``"hour(time)"``. Their values become ``labels``.
+        One column per mode, or an expression in DuckDB's SQL, such as ``"hour(time)"``. Their values become ``labels``.
     value : str, optional
-        A column, or expression, that is summed; or an aggregate, as ``"avg(delay)"``. By default rows are counted.
+        A column or expression to sum, or an aggregate such as ``"avg(delay)"``. By default rows are counted.
     where : str, optional
-        The condition of the rows that are read.
+        SQL condition that selects rows.
     missing : {"drop", "keep"}
-        Whether rows that lack a key are left out, and told of, or get a missing label: NaN, NaT or None.
+        Whether rows without a key are dropped, with a warning, or get a missing label: NaN, NaT or None.
 
     Returns
     -------
     SparseTensor
-        With `labels`: numbers, dates and times in their order, and bins of time without rows, too; strings in
-        alphabetical order, categories in theirs. Under ``mpirun`` each rank that calls this has its own.
+        Its `labels` are sorted: numbers, dates and times in ascending order, including bins of time without rows;
+        strings alphabetically; categories in their own order. Not collective: under ``mpirun`` each rank that calls
+        this gets its own tensor.
 
     Raises
     ------
     InputError
-        If it is no table, an expression is wrong, or no row has all keys.
+        If `frame` is not a table, an expression is invalid, or no row has all keys.
 
     Warns
     -----
     InputWarning
-        Of rows that are left out, and of keys that look like identifiers.
+        If rows are dropped, or keys look like identifiers.
 
     Examples
     --------
-    >>> X = from_frame(flights, ["carrier", "dest", "hour(time_hour)"])  # doctest: +SKIP
-    >>> model = cp_als(X, rank=10, nonnegative=True)  # doctest: +SKIP
-    >>> model.labels[1][model.factors[1][:, 0].argmax()]  # doctest: +SKIP
+    >>> import pandas as pd
+    >>> rides = pd.DataFrame({"place": ["park", "port", "park"], "hour": [8, 8, 9]})
+    >>> X = from_frame(rides, ["place", "hour"])
+    >>> X.shape, X.nnz, X.labels[0].tolist()
+    ((2, 2), 3, ['park', 'port'])
     """
     if is_tensor(frame):
         kind = type(frame).__name__
@@ -72,40 +75,40 @@ def from_frame(
 
 
 class Container:
-    """What scikit-learn, its pipelines and unions call to name columns, and to choose between arrays and frames."""
+    """The methods by which scikit-learn names output columns and chooses between arrays and data frames."""
 
     model_: Any
     _fitted: Any
     mode: int
 
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
-        """Return names of the columns that `transform` returns: ``cp0``, ``cp1``, ..., or ``tucker0``, ...
+        """Return the names of the output columns of `transform`: ``cp0``, ``cp1``, ..., or ``tucker0``, ...
 
         Parameters
         ----------
         input_features : object
-            Ignored: a component belongs to no feature.
+            Ignored: components do not correspond to input features.
 
         Returns
         -------
         (rank,) array of str objects
-            As scikit-learn's own decompositions name theirs.
+            The lower-case class name and a number, as for scikit-learn's decompositions.
         """
         count, prefix = self._fitted.factors[self.mode].shape[1], type(self).__name__.lower()
         return np.array([f"{prefix}{number}" for number in range(count)], dtype=object)
 
     def set_output(self, *, transform: str | None = None) -> Self:
-        """Set what `transform` and `fit_transform` return; ``sklearn.set_config`` sets what is not set here.
+        """Set the type of the output of `transform` and `fit_transform`, by default that of ``sklearn.set_config``.
 
         Parameters
         ----------
         transform : {"default", "pandas", "polars"}, optional
-            An array, or a data frame. None changes nothing.
+            A NumPy array or a data frame. None leaves the setting unchanged.
 
         Returns
         -------
-        the estimator
-            This one.
+        Self
+            This estimator.
         """
         if transform is not None:
             _check(transform)
@@ -113,7 +116,7 @@ class Container:
         return self
 
     def _contained(self, rows: NDArray[Any], X: Any) -> Any:
-        """Return rows of samples in the container that is set."""
+        """Return the rows of the samples in the selected container."""
         kind = getattr(self, CONFIG, {}).get("transform")
         if kind is None and "sklearn" in sys.modules:
             kind = sys.modules["sklearn"].get_config()["transform_output"]

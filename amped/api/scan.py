@@ -1,38 +1,23 @@
-"""How many components, in Python."""
+"""The scan over numbers of components, in Python."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Unpack
+from typing import Unpack
 
-from ..errors import InputError
 from ..models.scanned import ScannedRank
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..report.scan_text import ScanTable
 from ..runs.assembly import Tensor
-from ..runs.scanning import LOSSES, Scan, ScanParams, ranks_of, scanned
-from .arguments import ARGUMENTS, argument_options
+from ..runs.scanning import Scan, ScanParams, ranks_of, scanned
+from .arguments import ARGUMENTS, BOOLEAN, argument_options
 from .sessions import session
 
-
-def _loss(name: str, given: Any) -> str:
-    if given not in LOSSES:
-        raise InputError(f"{name} {given!r}: expected {' or '.join(LOSSES)}")
-    return str(given)
+SCAN_ARGUMENTS = {**ARGUMENTS, "ranks": Argument(ranks_of), "nonnegative": BOOLEAN, "halves": BOOLEAN}
 
 
-SCAN = {
-    **ARGUMENTS,
-    "ranks": Argument(ranks_of),
-    "loss": Argument(_loss),
-    "nonnegative": Argument(lambda name, given: bool(given)),
-    "halves": Argument(lambda name, given: bool(given)),
-}
-"""How its arguments are taken, but for options."""
-
-
-@collective(SCAN, argument_options)
+@collective(SCAN_ARGUMENTS, argument_options)
 @with_options
 def scan(
     X: Tensor,
@@ -50,60 +35,67 @@ def scan(
     deadline: float | None = None,
     **options: Unpack[OptionNames],
 ) -> Scan:
-    """Decompose a tensor into several numbers of components; tell how well they explain it, and how stable they are.
+    """Compare CP decompositions with different numbers of components: how much they explain, and how stable they are.
+
+    Collective.
 
     Parameters
     ----------
     X : tensor, array or path
         See `cp_als`.
     ranks : sequence of int, or text
-        Numbers of components, as ``range(1, 9)`` or ``"1-8,12"``.
+        Numbers of components, such as ``range(1, 9)`` or ``"1-8,12"``.
     starts : int
-        Random starts of each, with seeds ``seed``, ``seed + 1``, ...
+        Random starts for each number, with seeds ``seed``, ``seed + 1``, ...
     loss : {"gaussian", "poisson"}
         Least squares (`cp_als`), or counts (`cp_apr`).
     nonnegative : bool
-        Whether no factor matrix may have negative numbers.
+        Constrain all factor matrices to be non-negative.
     max_iters, tol : int, float
         See `cp_als` and `cp_apr`.
     seed : int
-        Of the first start.
+        Seed of the first start.
     halves : bool
-        Whether the even and the odd indices of the longest mode are decomposed apart, to compare the other modes.
+        Decompose the even and the odd indices of the longest mode separately, and compare the factor matrices of the
+        other modes.
     callback : callable, optional
         Called with the `ScannedRank` of each number of components.
     verbose : bool or int
-        Whether the table that the command line shows is printed, on rank 0.
+        Print the table of the command line, on rank 0.
     deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
         See `cp_als`.
 
     Returns
     -------
     Scan
-        `tried`, the best `models`, and a `suggestion`: the largest number whose components are found again from other
-        starts and in halves, whose core is consistent, and that explains clearly more than the next smaller one. It is
-        a rule of thumb; the table says more, and `plot` draws it.
+        `tried` has the figures for each number of components, `models` the best model of each. `suggestion` is a rule
+        of thumb: the largest number whose components recur from other starts and in the halves, whose core is
+        consistent, and that explains clearly more than the next smaller number. `plot` draws the figures.
 
     Raises
     ------
     InputError
-        If an argument or the file is at fault.
+        If an argument or the file is invalid.
 
     Examples
     --------
-    >>> scan(X, range(1, 9)).suggestion  # doctest: +SKIP
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).random((4, 4, 4))
+    >>> found = scan(X, "1-2", starts=2, max_iters=20)
+    >>> [each.rank for each in found.tried], [model.rank for model in found.models]
+    ([1, 2], [1, 2])
     """
-    asked = ScanParams(tuple(ranks), starts, seed, loss, nonnegative, max_iters, tol, halves)  # type: ignore[arg-type]
+    params = ScanParams(tuple(ranks), starts, seed, loss, nonnegative, max_iters, tol, halves)  # type: ignore[arg-type]
     chosen = Options(**options)
     with session(X, chosen, deadline, verbose) as call:
         call.reporter.machine(call.machine, chosen.precision)
         table = ScanTable(call.display)
 
-        def tell(tried: ScannedRank) -> None:
+        def report(tried: ScannedRank) -> None:
             table(tried)
             if callback is not None:
                 callback(tried)
 
-        found = scanned(call.source, call.machine, chosen, asked, tell)
-        table.end(found.suggestion)
-        return found
+        result = scanned(call.source, call.machine, chosen, params, report)
+        table.end(result.suggestion)
+        return result

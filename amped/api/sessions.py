@@ -1,4 +1,4 @@
-"""A decomposition by a Python function: its side outputs, and its run."""
+"""The session of a Python function that decomposes a tensor: side outputs, checkpoints and the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, world
 from ..report.metrics import Metrics
-from ..report.record import init_told
+from ..report.record import init_name
 from ..runs import checkpoint
 from ..runs.assembly import Tensor, watched
 from ..runs.run import Callback, CheckpointParams, RunParams
@@ -27,15 +27,15 @@ from ..runs.session import Session
 
 
 class SideOutputs(NamedTuple):
-    """What a decomposition writes while it runs. See `cp_als`."""
+    """The files that a decomposition writes while it runs; see `cp_als`."""
 
     checkpoint: str | None = None
     every: int = 1
     resume: bool = False
     metrics: str | None = None
 
-    def claim(self, outputs: Outputs, rank: Any, starts: int) -> Metrics:
-        """Claim the files; return the metrics. A `rank` of None is not known yet. On rank 0."""
+    def claim(self, outputs: Outputs, rank: int | tuple[int, ...] | None, starts: int) -> Metrics:
+        """Claim the files and return the metrics; a `rank` of None is not known yet. Called on rank 0."""
         if self.checkpoint is None:
             if self.resume:
                 raise InputError("resume needs checkpoint: the folder to continue from")
@@ -45,10 +45,10 @@ class SideOutputs(NamedTuple):
         folder = Path(self.checkpoint)
         check_apart({"checkpoint": folder, "metrics": None if self.metrics is None else Path(self.metrics)}, {})
         checkpoint.claim(folder, outputs, self.resume, False, "resume=True continues from it; or name another folder")
-        wanted = list(rank) if isinstance(rank, tuple) else rank
+        expected = list(rank) if isinstance(rank, tuple) else rank
 
-        def has_rank(found: Any) -> bool:
-            return wanted in (None, found)
+        def has_rank(recorded: object) -> bool:
+            return expected in (None, recorded)
 
         return self._metrics(lambda first: checkpoint.is_metrics_of(folder, first, has_rank, None))
 
@@ -57,21 +57,21 @@ class SideOutputs(NamedTuple):
         return Metrics(path, False, extends if self.resume else None, "remove it, or name another file")
 
     def params(self, seed: int, init: str | None) -> CheckpointParams | None:
-        """Return where checkpoints are, for a run that begins with a seed, or the start of this name."""
+        """Return the checkpoint parameters of a run with this seed or, if `init` is not None, this start."""
         if self.checkpoint is None:
             return None
         return CheckpointParams(Path(self.checkpoint), partial(_check_start, seed, init), self.every, self.resume)
 
 
-NOTHING_BESIDE = SideOutputs()
+NO_SIDE_OUTPUTS = SideOutputs()
 
 
 def _check_start(seed: int, init: str | None, origin: checkpoint.Origin, path: Path) -> None:
-    """Raise `InputError` if a call names another start than the one from which the checkpoint's run began."""
+    """Raise `InputError` if the start differs from that of the run that wrote the checkpoint."""
     same = not origin.init and seed == origin.seed if init is None else origin.init in (init, "")
     if not same:
-        began, given = _start_text(origin.seed, origin.init), _start_text(seed, init)
-        raise InputError(f"its run began with {began}, not {given}: pass the same start, or resume=False", path=path)
+        original, start = _start_text(origin.seed, origin.init), _start_text(seed, init)
+        raise InputError(f"its run began with {original}, not {start}: pass the same start, or resume=False", path=path)
 
 
 def _start_text(seed: int, init: str | None) -> str:
@@ -85,21 +85,21 @@ class CallSession(Session):
         super().__init__(comm, options)
         self._side = side
 
-    def claim(self, rank: Any, starts: int) -> None:
-        """Claim what the call writes beside its result. Collective."""
+    def claim(self, rank: int | tuple[int, ...] | None, starts: int) -> None:
+        """Claim the side outputs. Collective."""
         side = self._side
         checkpoint.check_hosts(Path(side.checkpoint) if side.checkpoint and side.resume else None, self.comm)
         self.metrics = on_root(self.comm, lambda: side.claim(self.outputs, rank, starts)) or Metrics()
         if side.metrics is not None:
-            STAGES.collect()  # of calls before
+            STAGES.collect()  # discard the times of earlier calls
 
     def decomposed(
         self, method: Decomposition[M], params: RunParams, callback: Callable[[int, float], None] | None, budget: Budget
     ) -> M:
-        """Run a method; call back after each iteration; return the model. Collective."""
-        path, saved = self.source.path, self._side.params(params.seed, init_told(params.init))
+        """Run a method, with a callback after each iteration, and return the model. Collective."""
+        path, checkpoints = self.source.path, self._side.params(params.seed, init_name(params.init))
         observers = [] if callback is None else [Callback(callback)]
-        run = self.begin(method, params._replace(checkpoint=saved), budget, observers)
+        run = self.begin(method, params._replace(checkpoint=checkpoints), budget, observers)
         run.iterate()
         with STAGES.of("write"):
             model = run.model()
@@ -118,11 +118,11 @@ def session(
     options: Options,
     deadline: float | None,
     verbose: int,
-    side: SideOutputs = NOTHING_BESIDE,
-    rank: Any = None,
+    side: SideOutputs = NO_SIDE_OUTPUTS,
+    rank: int | tuple[int, ...] | None = None,
     starts: int = 1,
 ) -> Iterator[CallSession]:
-    """Claim what a call writes, bring up what it computes with, and open its tensor. Collective."""
+    """Claim the outputs of a call, connect the devices, and open the tensor. Collective."""
     comm = world()
     with closing(CallSession(comm, options, side)) as call:
         call.claim(rank, starts)

@@ -1,4 +1,4 @@
-"""Sparse tensors times matrices, in Python."""
+"""The product of a sparse tensor and a matrix (SpTTM), in Python."""
 
 from __future__ import annotations
 
@@ -15,51 +15,49 @@ from partitioner.tensors.sparse import refuse_masked
 from ..backend.exchange import Machine
 from ..errors import InputError
 from ..methods.initial import checked_matrix
+from ..models.align import AnyTensor, tensor_or_path
 from ..models.semisparse import SemiSparseTensor
 from ..operators.sources.protocols import ProductSource
 from ..operators.sources.semisparse import SemiSparseProduct
-from ..operators.ttm.dense import DenseModeOperator
-from ..operators.ttm.operator import TtmOperator
 from ..operators.ttm.plan import TtmSetting, result_bytes
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import Comm, on_root, share, together, world
-from ..runs.assembly import bring_up, open_tensor, watched
-from ..runs.products import Shape, open_semisparse, place_product, product_setting, write_product
+from ..runs.assembly import Tensor, bring_up, open_tensor, watched
+from ..runs.products import Product, Shape, open_semisparse, place_product, product_setting, write_product
 from .arguments import ARGUMENTS, argument_options
 
-Product = TtmOperator | DenseModeOperator
+Operand = AnyTensor | SemiSparseTensor | str | None
 
 
-def _operand(name: str, given: Any) -> Any:
-    if given is None or isinstance(given, SemiSparseTensor):
-        return given
-    return ARGUMENTS["X"].convert(name, given)
+def _operand(name: str, value: object) -> Operand:
+    if value is None or isinstance(value, SemiSparseTensor):
+        return value
+    return tensor_or_path(name, value)
 
 
-def _matrix(name: str, given: Any) -> Any:
-    if given is None:
+def _matrix(name: str, value: object) -> NDArray[Any] | None:
+    if value is None:
         return None
     try:
-        refuse_masked(given, name)
-        return on_host(given)
+        refuse_masked(value, name)
+        return on_host(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: expected a matrix: {error}") from None
 
 
-PRODUCTS = {
+TTM_ARGUMENTS = {
     **ARGUMENTS,
     "X": ARGUMENTS["X"]._replace(convert=_operand),
-    "matrix": Argument(_matrix, lambda given: f"a matrix of shape {np.shape(given)}", of_root=True),
-    "output": Argument(lambda _, given: None if given is None else os.fspath(given)),
+    "matrix": Argument(_matrix, lambda matrix: f"a matrix of shape {np.shape(matrix)}", of_root=True),
+    "output": Argument(lambda _, path: None if path is None else os.fspath(path)),
 }
-"""How the arguments of `ttm` are taken, but for options."""
 
 
-@collective(PRODUCTS, argument_options)
+@collective(TTM_ARGUMENTS, argument_options)
 @with_options
 def ttm(
-    X: Any,
+    X: Tensor | SemiSparseTensor,
     matrix: NDArray[Any],
     mode: int,
     *,
@@ -67,22 +65,22 @@ def ttm(
     deadline: float | None = None,
     **options: Unpack[OptionNames],
 ) -> SemiSparseTensor | str:
-    """Multiply a sparse tensor with a matrix in one mode: ``sum_i X[..., i, ...] matrix[i, r]`` (SpTTM).
+    """Multiply a sparse tensor by a matrix in one mode: ``sum_i X[..., i, ...] matrix[i, r]`` (SpTTM). Collective.
 
     See Li, Ma, Yan and Vuduc 2016, section III.
 
     Parameters
     ----------
     X : SparseTensor, SemiSparseTensor, array or path
-        The tensor. A semi-sparse one may be multiplied in any mode: so products are chained. Under ``mpirun`` rank 0's
-        tensor counts; others may pass None.
+        The tensor. A semi-sparse result can be multiplied again, in any mode. Under ``mpirun`` the tensor of rank 0 is
+        used; other ranks may pass None.
     matrix : (I_mode, R) array
-        R from 1 to 1024. Under ``mpirun`` rank 0's counts.
+        R is at most 1024. Under ``mpirun`` rank 0's is used.
     mode : int
         Counted from 0.
     output : path, optional
-        Write the result to this ``.npz`` file, in pieces, on rank 0: where it is larger than memory. A file that is
-        there is replaced.
+        ``.npz`` file to which rank 0 writes the result in pieces, for results larger than memory. An existing file is
+        replaced.
     deadline : float, optional
         See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
@@ -91,18 +89,23 @@ def ttm(
     Returns
     -------
     SemiSparseTensor or str
-        The same on every rank: I_mode is replaced by R, and `mode` is dense. Of a chain, its dense modes are in the
-        order in which they were multiplied. With `output`, the path of the file.
+        The product, in which `mode` is dense and has the length R; the same on every rank. After several products the
+        dense modes are in the order of the products. With `output`: the path of the file.
 
     Raises
     ------
     InputError
-        If an argument or the file is at fault, memory has no room for the result, or it is beyond the precision.
+        If an argument or the file is invalid, or the result exceeds the memory or the range of the precision.
 
     Examples
     --------
-    >>> y = ttm(X, U, 2)  # doctest: +SKIP
-    >>> z = ttm(y, V, 0)  # doctest: +SKIP
+    >>> import numpy as np
+    >>> X = SparseTensor([[0, 1, 2], [3, 0, 1]], [1.0, 2.0], shape=(4, 3, 5))
+    >>> Y = ttm(X, np.ones((5, 2)), 2)
+    >>> Y.shape, Y.modes
+    ((4, 3, 2), (2,))
+    >>> ttm(Y, np.ones((4, 3)), 0).shape
+    (3, 3, 2)
     """
     comm, chosen = world(), Options(**options)
     with watched(comm, deadline) as aborts:
@@ -113,10 +116,10 @@ def ttm(
         if not rank:
             raise InputError(f"matrix of shape {comm.bcast(np.shape(matrix))}: expected (I_mode, R)")
         setting = product_setting(source, mode, rank, machine, chosen)
-        wanted = source.shape[mode], rank
-        ready = on_root(comm, lambda: checked_matrix(np.asarray(matrix), "matrix", wanted, chosen.dtype))
+        expected = source.shape[mode], rank
+        operand = on_root(comm, lambda: checked_matrix(np.asarray(matrix), "matrix", expected, chosen.dtype))
         product, shape = place_product(source, machine, setting), Shape(source, setting)
-        product.set_matrix(share(comm, ready))
+        product.set_matrix(share(comm, operand))
         if output is None:
             return _result(product, shape, setting)
         write_product(output, product, shape)
@@ -124,7 +127,7 @@ def ttm(
 
 
 def _opened(X: Any, machine: Machine, options: Options) -> ProductSource:
-    """Return where the nonzeros of what a caller gave come from. Collective."""
+    """Return the source of the nonzeros of a tensor. Collective."""
     comm = machine.comm
     if comm.bcast(getattr(X, "kind", None)) == SemiSparseTensor.kind:
         return SemiSparseProduct(X, comm)
@@ -135,10 +138,10 @@ def _opened(X: Any, machine: Machine, options: Options) -> ProductSource:
 
 
 def _result(product: Product, shape: Shape, setting: TtmSetting) -> SemiSparseTensor:
-    """Return a whole product on every rank. Collective."""
+    """Gather the result of a product on every rank. Collective."""
     comm, rows = product.machine.comm, product.rows
     total, begin = int(rows[-1]), int(rows[comm.rank])
-    together(comm, lambda: _check_room(setting, total, comm))
+    together(comm, lambda: _check_memory(setting, total, comm))
     indices = np.empty((total, shape.sparse), np.int32)
     values = np.empty((total, int(np.prod(shape.lengths))), setting.options.dtype)
 
@@ -154,14 +157,14 @@ def _result(product: Product, shape: Shape, setting: TtmSetting) -> SemiSparseTe
         if shape.sparse:
             comm.all_gather_rows(indices, rows[:-1], rows[1:])
         comm.all_gather_rows(values, rows[:-1], rows[1:])
-    found = values.reshape(total, *shape.lengths)
-    return SemiSparseTensor.of_result(indices, found, shape.modes, shape.shape, shape.labels)
+    blocks = values.reshape(total, *shape.lengths)
+    return SemiSparseTensor.of_result(indices, blocks, shape.modes, shape.shape, shape.labels)
 
 
-def _check_room(setting: TtmSetting, fibres: int, comm: Comm) -> None:
+def _check_memory(setting: TtmSetting, fibres: int, comm: Comm) -> None:
     needed, free = result_bytes(setting, fibres), psutil.virtual_memory().available // comm.local_size
     if needed > free:
         raise InputError(
             f"the result, {fibres:,} fibres of {setting.width * setting.rank} numbers, needs {needed:,} bytes of host "
-            f"memory, {free:,} are there: output=FILE.npz (--output) writes it in pieces"
+            f"memory, but {free:,} are free: output=FILE.npz (--output) writes it in pieces"
         )

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from partitioner.tensors.interop import factors_of
 from partitioner.tensors.lowrank import parts_of
-from partitioner.validate import real, whole
+from partitioner.validate import whole
 
 from ..errors import InputError
 from ..methods.hosvd import METHODS, Compression
@@ -25,33 +25,27 @@ from ..runs.assembly import Tensor
 from ..runs.compression import compressed, consistent
 from ..runs.run import RunParams
 from ..runs.session import opened
-from .arguments import ARGUMENTS, argument_options
+from .arguments import ARGUMENTS, argument_options, one_of, optional_real
 from .sessions import SideOutputs, session
 
 
-def _ranks(name: str, given: Any) -> Any:
-    if given is None:
+def _ranks(name: str, value: Any) -> tuple[int, ...] | None:
+    if value is None:
         return None
     try:
-        return tuple(whole(name, each, 1, MAX_RANK) for each in given)
+        return tuple(whole(name, rank, 1, MAX_RANK) for rank in value)
     except TypeError:
-        raise InputError(f"{name} is {given!r}: expected a number for each mode") from None
+        raise InputError(f"{name} is {value!r}: expected a number for each mode") from None
 
 
-def _error(name: str, given: Any) -> Any:
-    return None if given is None else real(name, given, "a number between 0 and 1", above=True)
+TUCKER_ARGUMENTS = ARGUMENTS | {
+    "rank": Argument(_ranks),
+    "error": optional_real("a number between 0 and 1"),
+    "method": one_of(*METHODS),
+}
 
 
-def _method(name: str, given: Any) -> Any:
-    if given not in METHODS:
-        raise InputError(f"{name} is {given!r}: expected {', '.join(map(repr, METHODS))}")
-    return given
-
-
-ARGUMENTS_HERE = {"rank": Argument(_ranks), "error": Argument(_error), "method": Argument(_method)}
-
-
-@collective(ARGUMENTS | ARGUMENTS_HERE, argument_options)
+@collective(TUCKER_ARGUMENTS, argument_options)
 @with_options
 def tucker(
     X: Tensor,
@@ -72,73 +66,78 @@ def tucker(
     metrics: str | os.PathLike[str] | None = None,
     **options: Unpack[OptionNames],
 ) -> TuckerTensor:
-    """Compute a Tucker decomposition: a core tensor, and a factor matrix with orthonormal columns for each mode.
+    """Compute a Tucker decomposition: a core tensor, and per mode a factor matrix with orthonormal columns. Collective.
 
     Parameters
     ----------
     X : SparseTensor, DenseTensor, array or path
         See `cp_als`.
     rank : sequence of int, optional
-        Columns of each mode's factor matrix: at most the mode's length, and the product of the others.
+        Number of columns of each mode's factor matrix: at most the mode's length and the product of the other ranks.
     error : float, optional
-        Instead of `rank`: ranks are as small as leaves out at most this part of the tensor's norm.
-    method : str
-        "hooi": higher-order orthogonal iteration (De Lathauwer, De Moor and Vandewalle 2000), with `error` from where
-        "hosvd" ends. "hosvd", "sthosvd": the (sequentially truncated) higher-order singular value decomposition.
+        Instead of `rank`: use the smallest ranks whose truncation error, relative to the tensor's norm, is at most
+        this.
+    method : {"hooi", "hosvd", "sthosvd"}
+        "hooi" is the higher-order orthogonal iteration (De Lathauwer, De Moor and Vandewalle 2000); with `error` it
+        starts from the result of "hosvd". The others are the higher-order singular value decomposition, and the
+        sequentially truncated one; they do not iterate.
     max_iters : int
-        Iterations at most, of "hooi".
+        Maximum number of iterations of "hooi".
     tol : float
-        Stop when the fit changes by less; 0 runs all iterations.
+        Stop when the fit changes by less than this; 0 disables the test.
     seed : int
-        Of the random start, and of randomised singular value decompositions.
-    init : path, "nvecs" or sequence of (I_n, R_n) arrays, optional
-        Another start of "hooi": a file with ``factor_0 ...``, what "hosvd" finds, or matrices. Columns are made
-        orthonormal. Rank 0's count.
+        Seed of the random start and of randomised singular value decompositions.
+    init : path, "nvecs", "random" or sequence of (I_n, R_n) arrays, optional
+        Start of "hooi": a file with ``factor_0 ...``, the result of "hosvd" ("nvecs"), random matrices, or matrices,
+        whose columns are orthonormalised. Rank 0's value is used.
     callback : callable, optional
-        Called with the iteration's number and its fit.
+        Called after each iteration with its number and the fit.
     verbose : bool or int
         See `cp_als`.
     deadline, checkpoint, every, resume, metrics : optional
-        See `cp_als`. Checkpoints are of "hooi".
+        See `cp_als`. Only "hooi" writes checkpoints.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
         See `amped.Options`.
 
     Returns
     -------
     TuckerTensor
-        ``core, factors = model``; each column's largest entry is positive. The core is float64, factors are float32 or
-        float64 by the option `precision`. With ``fits`` and ``converged``; the same on every rank.
+        The core is float64; factors are float32 or float64 according to the option `precision`. The entry of largest
+        magnitude in each column is positive. ``fits`` and ``converged`` describe the run. The same on every rank.
 
     Raises
     ------
     InputError
-        If an argument or the file is at fault.
+        If an argument or the file is invalid.
 
     Examples
     --------
-    >>> core, factors = tucker(read("nell-2.tns"), rank=(16, 16, 16))  # doctest: +SKIP
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).random((4, 3, 2))
+    >>> core, factors = tucker(X, rank=(2, 2, 2))
+    >>> core.shape, factors[0].shape
+    ((2, 2, 2), (4, 2))
     """
     if (rank is None) == (error is None):
-        raise InputError("rank or error: one of them is needed, and not both")
+        raise InputError("pass either rank or error, not both")
     chosen, random = Options(**options), isinstance(init, str) and init == RANDOM
-    asked = Compression(method, None if rank is None else tuple(rank), error, None if random else init)
+    compression = Compression(method, None if rank is None else tuple(rank), error, None if random else init)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
-    with session(X, chosen, deadline, verbose, side, asked.ranks) as call:
+    with session(X, chosen, deadline, verbose, side, compression.ranks) as call:
         with call.reporter.loading():
-            found = compressed(call.source, call.machine, chosen, asked, seed)
-        params = RunParams(
-            max_iters if method == "hooi" else 1, tol, seed, asked.init, deadline=deadline, random=RANDOM
-        )
-        model = call.decomposed(found, params, callback, Budget())
+            decomposition = compressed(call.source, call.machine, chosen, compression, seed)
+        iterations = max_iters if method == "hooi" else 1
+        params = RunParams(iterations, tol, seed, compression.init, deadline=deadline, random=RANDOM)
+        model = call.decomposed(decomposition, params, callback, Budget())
     return model
 
 
-def _cp_model(name: str, given: Any) -> Any:
-    if given is None or isinstance(given, KruskalTensor):
-        return given
-    if parts_of(given) is None:
-        raise InputError(f"{name} is of type {type(given).__name__}: expected a CP model, such as a KruskalTensor")
-    return KruskalTensor.from_tensorly(given)
+def _cp_model(name: str, value: object) -> KruskalTensor | None:
+    if value is None or isinstance(value, KruskalTensor):
+        return value
+    if parts_of(value) is None:
+        raise InputError(f"{name} is of type {type(value).__name__}: expected a CP model, such as a KruskalTensor")
+    return KruskalTensor.from_tensorly(value)
 
 
 @collective(ARGUMENTS | {"model": Argument(_cp_model, repr, of_root=True)}, argument_options)
@@ -146,17 +145,18 @@ def _cp_model(name: str, given: Any) -> Any:
 def core_consistency(
     X: Tensor, model: KruskalTensor | None, *, deadline: float | None = None, **options: Unpack[OptionNames]
 ) -> float:
-    """Tell whether a CP decomposition has too many components: its core consistency (Bro and Kiers 2003).
+    """Return the core consistency of a CP model, which shows whether it has too many components. Collective.
 
-    The model's factor matrices are kept, and a Tucker core is fitted to the tensor. If components are those of the
-    data, it has ones on its superdiagonal and zeros elsewhere: 100 percent. Near or below zero there are too many.
+    A Tucker core is fitted to the tensor with the model's factor matrices (Bro and Kiers 2003). With the right number
+    of components it has ones on its superdiagonal and zeros elsewhere: 100 percent. A value near or below zero means
+    too many components.
 
     Parameters
     ----------
     X : SparseTensor, DenseTensor, array or path
         See `cp_als`.
     model : KruskalTensor
-        Or a CP model of another library. Under ``mpirun`` rank 0's counts.
+        A CP model, also of another library. Under ``mpirun`` rank 0's is used.
     deadline : float, optional
         See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
@@ -170,15 +170,18 @@ def core_consistency(
     Raises
     ------
     InputError
-        If an argument or the file is at fault, or the model is of another shape.
+        If an argument or the file is invalid, or the shapes of model and tensor differ.
 
     Examples
     --------
-    >>> core_consistency(X, cp_als(X, rank=3))  # doctest: +SKIP
+    >>> import numpy as np
+    >>> model = KruskalTensor(np.ones(2), [np.eye(length, 2) for length in (4, 3, 2)])
+    >>> round(core_consistency(model.full(), model), 6)
+    100.0
     """
     comm, chosen = world(), Options(**options)
     with opened(X, comm, chosen, deadline) as (machine, source):
         factors = comm.bcast(factors_of(model))
         if factors is None or tuple(len(factor) for factor in factors) != source.shape:
-            raise InputError(f"model of another shape than the tensor's, {source.shape}")
+            raise InputError(f"the model's shape differs from the tensor's, {source.shape}")
         return consistent(source, machine, chosen, factors)

@@ -12,7 +12,7 @@ SERIES = {"fit": "fits", "objective": "objectives"}  # names in records, where t
 
 
 def run_facts(method: Method, source: DescribedSource, seed: int | None, init: str | None) -> dict[str, Any]:
-    """Return what was asked for, on what, and how it went; see `init_told`."""
+    """Return what was asked for, on what, and how it went; see `init_name`."""
     state, machine = method.state, method.operator.machine
     return {
         **{SERIES.get(name, name): list(numbers) for name, numbers in state.series.items()},
@@ -29,6 +29,6 @@ def _source_facts(source: DescribedSource) -> dict[str, Any]:
     return {**facts, "tensor_norm": source.norm, **source.repaired}
 
 
-def init_told(init: Any) -> str | None:
+def init_name(init: Any) -> str | None:
     """Return the name of a start; "" for matrices in memory, None for a random one."""
     return None if init is None else os.fspath(init) if isinstance(init, (str, os.PathLike)) else ""

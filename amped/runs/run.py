@@ -29,7 +29,7 @@ from ..parallel.progress import LOADING_SECONDS
 from ..parallel.step_timeout import first_limit
 from ..report import text
 from ..report.console import RunReporter
-from ..report.record import init_told, run_facts
+from ..report.record import init_name, run_facts
 from . import checkpoint
 from .assembly import begin
 
@@ -142,7 +142,7 @@ class Run(Generic[M_co]):
         """Put the factor matrices and the state of the first start, or of a checkpoint, in place."""
         params, method = self.params, self.method
         self._reporter.machine(method.operator.machine, method.operator.options.precision)
-        name = self._comm.bcast(init_told(params.init) if params.init_name is None else params.init_name)
+        name = self._comm.bcast(init_name(params.init) if params.init_name is None else params.init_name)
         if name is not None and params.starts > 1:
             raise InputError(f"starts {params.starts}: init gives one start")
         facts: dict[str, Any] = {}

@@ -212,7 +212,7 @@ def test_a_tucker_model_s_own_rows(device: str) -> None:
         np.testing.assert_allclose(rows, model.factors[mode], atol=1e-5)
     with pytest.raises(amped.InputError, match=r"mode 3 is outside 0\.\.2"):
         model.transform(signed_tensor(9, SHAPE)[1], 3)
-    with pytest.raises(amped.InputError, match="X is 9 x 7 x 6: this model's other modes make it 8 x any x 6"):
+    with pytest.raises(amped.InputError, match="X is 9 x 7 x 6: the model requires 8 x any x 6"):
         model.transform(signed_tensor(8, (9, 7, 6))[1], 1)
 
 
@@ -229,8 +229,8 @@ def test_a_loaded_model_and_a_file(tmp_path: Path) -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"mode": 3}, r"mode 3 is outside 0\.\.2"),
     ({"mode": -1}, "mode -1"),
-    ({"mode": 1}, "X is 9 x 7 x 6: this model's other modes make it 8 x any x 6"),
-    ({"X": amped.SparseTensor([[0, 0]], [1.0], (8, 7))}, "X is 8 x 7: this model's other modes make it any x 7 x 6"),
+    ({"mode": 1}, "X is 9 x 7 x 6: the model requires 8 x any x 6"),
+    ({"X": amped.SparseTensor([[0, 0]], [1.0], (8, 7))}, "X is 8 x 7: the model requires any x 7 x 6"),
     ({"ridge": -1.0}, "ridge -1.0"),
     ({"X": 3}, "X is of type int"),
 ]
@@ -271,7 +271,7 @@ def test_rows_of_a_poisson_model(device: str, precision: str, mode: int) -> None
 
 def test_a_poisson_projection_that_is_wrong() -> None:
     model = model_of(norm=1)
-    with pytest.raises(amped.InputError, match="ridge goes with loss 'gaussian'"):
+    with pytest.raises(amped.InputError, match="ridge requires loss 'gaussian'"):
         model.transform(np.ones(SHAPE), 0, loss="poisson", ridge=1.0, device="cpu")
     with pytest.raises(amped.InputError, match="loss is 'l1': expected 'gaussian' or 'poisson'"):
         model.transform(np.ones(SHAPE), 0, loss="l1", device="cpu")

@@ -201,7 +201,7 @@ def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], cause: 
 
 
 def test_a_method_that_is_not_there() -> None:
-    with pytest.raises(InputError, match="method is 'newton': expected 'mu', 'pdnr', 'pqnr'"):
+    with pytest.raises(InputError, match="method is 'newton': expected 'mu', 'pdnr' or 'pqnr'"):
         amped.cp_apr(TENSOR, 2, device="cpu", method="newton")  # type: ignore[arg-type]
 
 
