@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from amped.backend.exchange import Machine
 from amped.operators.sources.dense import DenseSource
 from amped.operators.sources.grid import Grid
-from partitioner.host.threads import fair_threads, side_by_side
+from partitioner.host.threads import fair_threads, parallel_map
 from partitioner.tensors.dense import DenseTensor, Stored
 from partitioner.tensors.statistics import ElementStatistics, joined
 
@@ -61,4 +61,4 @@ def random_into(flat: NDArray[Any], seed: int, threads: int) -> None:
     """Fill an array with random numbers that repeat."""
     base = np.random.default_rng(seed).random(BASE // flat.itemsize, dtype=flat.dtype)
     parts = [flat[at : at + base.size] for at in range(0, flat.size, base.size)]
-    side_by_side(lambda part: np.copyto(part, base[: part.size]), parts, threads)
+    parallel_map(lambda part: np.copyto(part, base[: part.size]), parts, threads)

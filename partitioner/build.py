@@ -25,7 +25,7 @@ from .host import checksums
 from .host.jit import load_compiler
 from .host.ranks import Ranks, SingleRank, agree, on_root, together
 from .host.stages import STAGES
-from .host.threads import side_by_side
+from .host.threads import parallel_map
 from .readers import PLAIN, Progress, ReadOptions, is_table, read_sparse
 from .shards.partition import mode_order
 from .shards.sorted_runs import Runs
@@ -247,7 +247,7 @@ class _Build:
         ranks.allgather(None)  # all ranks have finished writing
         blocks = [(name, block) for name in names for block in range(checksums.count_blocks(self._folder / name))]
         mine = blocks[_share(len(blocks), ranks)]
-        sums = side_by_side(lambda block: checksums.checksum(self._folder / block[0], block[1]), mine, self._threads)
+        sums = parallel_map(lambda block: checksums.checksum(self._folder / block[0], block[1]), mine, self._threads)
         checksums.sync_files([self._folder / name for name in names])
         entries: dict[str, checksums.Entry] = {
             name: {"bytes": (self._folder / name).stat().st_size, "crc32": []} for name in names

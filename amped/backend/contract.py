@@ -11,7 +11,7 @@ from types import ModuleType
 from .device import Array
 
 
-def batched(block: Array, axis: int) -> Array:
+def as_batch(block: Array, axis: int) -> Array:
     """Reshape a C-contiguous block to (modes before, the mode, modes after)."""
     shape = block.shape
     return block.reshape(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
@@ -28,7 +28,7 @@ def contracted(xp: ModuleType, block: Array, factor: Array, axis: int) -> Array:
     if axis == block.ndim - 1:
         result = xp.matmul(_rows(block), factor)
     else:
-        result = xp.matmul(factor.T, batched(block, axis))
+        result = xp.matmul(factor.T, as_batch(block, axis))
     return result.reshape(*before, columns, *after)
 
 
@@ -38,7 +38,7 @@ def add_gram(xp: ModuleType, block: Array, axis: int, total: Array) -> None:
         rows = _rows(block)
         total += xp.matmul(rows.T, rows)
         return
-    for matrix in batched(block, axis):
+    for matrix in as_batch(block, axis):
         total += xp.matmul(matrix, matrix.T)
 
 
@@ -48,5 +48,5 @@ def add_products(xp: ModuleType, block: Array, axis: int, basis: Array, total: A
         rows = _rows(block)
         total += xp.matmul(rows.T, xp.matmul(rows, basis))
         return
-    for matrix in batched(block, axis):
+    for matrix in as_batch(block, axis):
         total += xp.matmul(matrix, xp.matmul(matrix.T, basis))

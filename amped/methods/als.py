@@ -28,7 +28,7 @@ from ..operators.placement import Solving
 from .constraints import NONE, Constraints
 from .driver import MethodState, never
 from .pipelined import Pipelined
-from .updates import DivergedError, LeastSquares, Passes, alone
+from .updates import DivergedError, LeastSquares, Passes, run_passes
 
 MOST_CHECKED = 64  # iterations in which the host takes part, before the device is let go ahead once more
 
@@ -71,8 +71,8 @@ class CpAls:
 
     def __init__(self, operator: Operator, constraints: Constraints = NONE) -> None:
         self.operator, self.constraints = operator, constraints
-        goes_ahead = all(operator.machine.comm.allgather(operator.plan.ahead and self._update.goes_ahead))
-        self._ahead = Pipelined(operator, self._update.equations, self._update.iteration) if goes_ahead else None
+        can_pipeline = all(operator.machine.comm.allgather(operator.plan.ahead and self._update.can_pipeline))
+        self._pipelined = Pipelined(operator, self._update.equations, self._update.iteration) if can_pipeline else None
         self.restart()
 
     @cached_property
@@ -82,8 +82,8 @@ class CpAls:
 
     def restart(self, state: MethodState | None = None) -> None:
         """See `Restartable`."""
-        if self._ahead:
-            self._ahead.settle()
+        if self._pipelined:
+            self._pipelined.settle()
         self.state = state or self._new_state()
         self._loaded, self._exact = False, False  # whether equations are those of the state; whether fits are near 1
         self.checked = self._next_checked = 1
@@ -114,19 +114,19 @@ class CpAls:
         return MethodState(arrays, {"fit": [], **({"objective": []} if self.constraints.common_ridge else {})})
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
-        ahead = self._ahead
+        ahead = self._pipelined
         if not self._loaded:
             self._load()
         if ahead is None or self.checked or self.state.mode:
-            return alone(self.operator, self.passes(stop))
-        told = ahead.next(self._exact, left)
-        flags, fit = self._agreed(told)
+            return run_passes(self.operator, self.passes(stop))
+        status = ahead.next(self._exact, left)
+        flags, fit = self._agreed(status)
         if flags:
             ahead.back()
             self._raised()
-            return alone(self.operator, self.passes(stop))
-        self._take(told, self._update.modes[-1])
-        self.advance(fit, told.squares)
+            return run_passes(self.operator, self.passes(stop))
+        self._take(status, self._update.modes[-1])
+        self.advance(fit, status.squares)
         return True
 
     def _raised(self) -> None:
@@ -141,8 +141,8 @@ class CpAls:
 
     def stand(self, stopped: RunStopped, raised: bool) -> None:
         """Go on from where a batch has left the run; `raised`: as a flag was raised."""
-        told, state = stopped.told, self.state
-        arrays = {"norms": told.norms, "scales": told.scales, "weights": stopped.weights}
+        status, state = stopped.status, self.state
+        arrays = {"norms": status.norms, "scales": status.scales, "weights": stopped.weights}
         state.arrays.update(arrays)
         state.mode, self._loaded = stopped.mode, False
         if raised:
@@ -152,17 +152,17 @@ class CpAls:
         """Return the state as equations take it: what was told, the best fit, and the weights; None at a start."""
         state, fits = self.state, self.state.series["fit"]
         last, best = (fits[-1], max(fits)) if fits else (np.nan, 0.0)
-        told = EquationsStatus(0, state.iterations, last, state.arrays["norms"], state.arrays["scales"])
-        return told, best, state.arrays["weights"] if state.iterations or state.mode else None
+        status = EquationsStatus(0, state.iterations, last, state.arrays["norms"], state.arrays["scales"])
+        return status, best, state.arrays["weights"] if state.iterations or state.mode else None
 
     def _load(self) -> None:
         self._update.load(*self.standing())
         self._loaded = True
 
-    def _agreed(self, told: EquationsStatus) -> tuple[bool, float]:
+    def _agreed(self, status: EquationsStatus) -> tuple[bool, float]:
         """Return whether any rank has raised a flag, and rank 0's fit: ranks' arithmetic may differ in the last bit."""
         comm = self.operator.machine.comm
-        agreed = np.array([told.flags, told.fit if comm.rank == 0 else -np.inf])
+        agreed = np.array([status.flags, status.fit if comm.rank == 0 else -np.inf])
         if comm.size > 1:
             comm.all_reduce(agreed, "max")
         return bool(agreed[0]), float(agreed[1])
@@ -177,21 +177,21 @@ class CpAls:
             if mode > modes[0] and stop():
                 state.mode = mode
                 return False
-            with self._telling(mode):
+            with self._located(mode):
                 self._take((yield from self._update.checked(mode)), mode)
         state.mode = 0
-        told, self._exact = yield from self._update.checked_fit()
-        with self._telling(self.operator.order - 1):
-            if not np.isfinite(told.fit):
-                raise DivergedError(f"the fit is {told.fit}")
+        status, self._exact = yield from self._update.checked_fit()
+        with self._located(self.operator.order - 1):
+            if not np.isfinite(status.fit):
+                raise DivergedError(f"the fit is {status.fit}")
         if first == 0:  # a whole one: all that it takes is compiled
             self.checked = max(0, self.checked - 1)
-        self._count(told.fit, told.squares)
+        self._count(status.fit, status.squares)
         return True
 
-    def _take(self, told: EquationsStatus, mode: int) -> None:
+    def _take(self, status: EquationsStatus, mode: int) -> None:
         arrays = self.state.arrays
-        arrays["norms"], arrays["scales"], arrays["weights"] = told.norms, told.scales, told.norms[mode].copy()
+        arrays["norms"], arrays["scales"], arrays["weights"] = status.norms, status.scales, status.norms[mode].copy()
 
     def _count(self, fit: float, squares: float) -> None:
         series = self.state.series
@@ -218,17 +218,17 @@ class CpAls:
 
     def factor(self, mode: int) -> NDArray[Any]:
         """See `Method`."""
-        return self._ahead.factor(mode) if self._ahead else self.operator.factor(mode)
+        return self._pipelined.factor(mode) if self._pipelined else self.operator.factor(mode)
 
     def model(self) -> KruskalTensor:
         """See `Method`: columns of unit norm, the one that `constraints` say, weights descending."""
         state, factors = self.state, [self.factor(mode) for mode in range(self.operator.order)]
-        found = KruskalTensor(state.arrays["weights"], factors, state.series["fit"], state.converged)
-        found.arrange(state.arrays["scales"], self.constraints.norm)
-        return found if self.constraints else found.signed()
+        result = KruskalTensor(state.arrays["weights"], factors, state.series["fit"], state.converged)
+        result.arrange(state.arrays["scales"], self.constraints.norm)
+        return result if self.constraints else result.signed()
 
     @contextmanager
-    def _telling(self, mode: int) -> Iterator[None]:
+    def _located(self, mode: int) -> Iterator[None]:
         """Say of a `DivergedError` where it was, and what is likely to be the cause."""
         try:
             yield

@@ -54,14 +54,16 @@ class CpApr:
     norm = 1
     own_start = None
 
-    def __init__(self, operator: SparseOperator, asked: Poisson) -> None:
-        self.operator, self.asked = operator, asked
+    def __init__(self, operator: SparseOperator, params: Poisson) -> None:
+        self.operator, self.params = operator, params
         device = operator.machine.device
-        self._update = update_of(operator, asked)
-        self.name: str = asked.method
-        exchange, alone = operator.machine.exchange, operator.machine.comm.size == 1
+        self._update = update_of(operator, params)
+        self.name: str = params.method
+        exchange, single = operator.machine.exchange, operator.machine.comm.size == 1
         # The host asks how far shared rows are; MU asks nothing.
-        self._notes = device.queues and not self._update.streams and (alone or exchange.overlaps) and not asked.rows
+        self._captures = (
+            device.queues and not self._update.streams and (single or exchange.overlaps) and not params.rows
+        )
         self._replay: Replay | None = None  # of an iteration
         self._warm = False  # whether all that an iteration takes has been compiled and loaded
         self.restart()
@@ -78,8 +80,8 @@ class CpApr:
 
     def merit(self) -> float:
         """See `Restartable`: the log-likelihood."""
-        found = self.state.series["loglikelihood"]
-        return found[-1] if found else -np.inf
+        result = self.state.series["loglikelihood"]
+        return result[-1] if result else -np.inf
 
     @property
     def rank(self) -> int:
@@ -99,38 +101,38 @@ class CpApr:
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         state, first, update = self.state, self.state.mode, self._update
         if not self._loaded:
-            update.told.load(state.arrays["weights"], state.arrays["facts"])
+            update.status.load(state.arrays["weights"], state.arrays["facts"])
             self._loaded = True
-        if self._notes and self._warm and state.iterations and not first:
-            self.take(update.told.read(self._launched()))
+        if self._captures and self._warm and state.iterations and not first:
+            self.take(update.status.read(self._launched()))
             return True
         if not first:
-            update.told.clear()
+            update.status.clear()
         for mode in range(first, self.operator.order):
             if mode > first and stop():
                 state.mode = mode
-                _, state.arrays["weights"], state.arrays["facts"] = update.told.read()
+                _, state.arrays["weights"], state.arrays["facts"] = update.status.read()
                 return False
             update.queue(mode, state.iterations)
         state.mode, self._warm = 0, self._warm or not first
         self.operator.wait_comm()
-        self.take(update.told.read())
+        self.take(update.status.read())
         return True
 
     def solve(self, mode: int) -> None:
         """Solve one mode for the other modes' matrices, from the given start; the state counts no iteration."""
         update = self._update
-        update.told.load(self.state.arrays["weights"], self.state.arrays["facts"])
-        update.queue(mode, self.asked.mu_iters)
+        update.status.load(self.state.arrays["weights"], self.state.arrays["facts"])
+        update.queue(mode, self.params.mu_iters)
         self.operator.wait_comm()
-        _, self.state.arrays["weights"], self.state.arrays["facts"] = update.told.read()
+        _, self.state.arrays["weights"], self.state.arrays["facts"] = update.status.read()
 
     def _launched(self) -> NDArray[np.uint8]:
         """Compute an iteration as a whole; return what it tells."""
         if self._replay is None:
-            operator, told = self.operator, self._update.told
+            operator, status = self.operator, self._update.status
             operator.synchronize()
-            self._replay = operator.machine.device.capture(self._update.iteration, told.memory, operator.clock)
+            self._replay = operator.machine.device.capture(self._update.iteration, status.memory, operator.clock)
         assert self._replay is not None
         self._replay.launch()
         return self._replay.wait()
@@ -149,8 +151,8 @@ class CpApr:
 
     def change(self) -> float | None:
         """See `Method`: of the log-likelihood."""
-        found = self.state.series["loglikelihood"]
-        return found[-1] - found[-2] if len(found) > 1 else None
+        result = self.state.series["loglikelihood"]
+        return result[-1] - result[-2] if len(result) > 1 else None
 
     def settled(self, tol: float) -> bool:
         """See `Method`: no mode was updated."""
@@ -176,11 +178,11 @@ def prepare(device: Device, dtype: np.dtype[Any]) -> None:
     MU_UPDATE.require(device).prepare(dtype)
 
 
-def solving_bytes(machine: Machine, asked: Poisson, order: int) -> Solving:
+def solving_bytes(machine: Machine, params: Poisson, order: int) -> Solving:
     """Return how many bytes CP-APR of a tensor of so many modes takes on a device beside Phi."""
 
     def takes(count: int, rank: int) -> SolverBytes:
         update = MU_UPDATE.require(machine.device).bytes(rank)
-        return SolverBytes(8 * (5 + asked.inner_iters + 2 * rank + 2 * order) + update)
+        return SolverBytes(8 * (5 + params.inner_iters + 2 * rank + 2 * order) + update)
 
     return takes

@@ -44,8 +44,8 @@ class ConstraintParams(NamedTuple):
             raise InputError(f"ridge: {len(ridge)} numbers for a tensor of order {order}: expected one, or one a mode")
         if set(self.fixed_modes) == set(modes):
             raise InputError("fixed_modes: all modes are fixed: none is left to be solved")
-        found = Constraints(nonnegative, ridge, self.fixed_modes)
-        return found if any((nonnegative, any(ridge), self.fixed_modes)) else NONE
+        result = Constraints(nonnegative, ridge, self.fixed_modes)
+        return result if any((nonnegative, any(ridge), self.fixed_modes)) else NONE
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Constraints:
     @property
     def common_ridge(self) -> float | None:
         """The number for all modes that are solved; None if there is none, or they have different ones."""
-        found = {number for mode, number in enumerate(self.ridge) if mode not in self.fixed}
-        return (found.pop() or None) if len(found) == 1 else None
+        result = {number for mode, number in enumerate(self.ridge) if mode not in self.fixed}
+        return (result.pop() or None) if len(result) == 1 else None
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -20,16 +20,16 @@ def eigenvectors(matrix: Array, count: int, device: Device, comm: Comm) -> tuple
 
     Rank 0's matrix counts, on its host or its device.
     """
-    found = comm.bcast(_found(matrix, count, device) if comm.rank == 0 else None)
-    assert found is not None
-    return found
+    result = comm.bcast(_found(matrix, count, device) if comm.rank == 0 else None)
+    assert result is not None
+    return result
 
 
 def _found(matrix: Array, count: int, device: Device) -> tuple[Matrix, Matrix]:
-    given = isinstance(matrix, np.ndarray)
+    args = isinstance(matrix, np.ndarray)
     if device.on_host or len(matrix) < LEAST_ON_DEVICE:
-        return leading(matrix if given else device.to_host(matrix), count)
-    values, vectors = device.xp.linalg.eigh(device.to_device(np.ascontiguousarray(matrix)) if given else matrix)
+        return leading(matrix if args else device.to_host(matrix), count)
+    values, vectors = device.xp.linalg.eigh(device.to_device(np.ascontiguousarray(matrix)) if args else matrix)
     last = device.to_host(device.xp.ascontiguousarray(vectors[:, ::-1][:, :count]))
     return device.to_host(values)[::-1][:count].copy(), last
 

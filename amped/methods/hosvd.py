@@ -126,10 +126,10 @@ def spectra_bytes(
         else:
             most = max(most, adding + 2 * sums, 4 * sums)
         done *= rank
-    found = 8 * sum(length * rank for length, rank in zip(shape, ranks, strict=True))
+    result = 8 * sum(length * rank for length, rank in zip(shape, ranks, strict=True))
     nonzero = INDEX_BYTES * len(shape) + 8
     return Spectra(
-        most + found + CODE_BYTES + library * SCIPY_BYTES, 2 * nonzero + 8, max(0, most_of_root - most), library
+        most + result + CODE_BYTES + library * SCIPY_BYTES, 2 * nonzero + 8, max(0, most_of_root - most), library
     )
 
 
@@ -183,8 +183,11 @@ def dense_spectra_bytes(
             if wanted.sequential and place:
                 pieces = contracted_bytes(shape, place, rank, each, device, threads)
                 shape, each = (*shape[:place], rank, *shape[place + 1 :]), DOUBLE
-                made = 8 * math.prod(shape)
-                most, held = max(most, held + made + pieces), max(held, made)  # freed memory may stay the process's
+                result = 8 * math.prod(shape)
+                most, held = (
+                    max(most, held + result + pieces),
+                    max(held, result),
+                )  # freed memory may stay the process's
         return most + 8 * sum(n * r for n, r in zip(source.shape, ranks, strict=True))
 
     return takes
@@ -201,10 +204,10 @@ def sparse_factors(source: SparseSource, machine: Machine, wanted: Compression, 
     for mode in range(order):
         unfolded = Unfolded(source, machine.comm, mode, done if sequential else {})
         cut = Truncation(wanted.ranks[mode] if wanted.ranks else None, squares, left / (order - mode))
-        found, kept = truncated(unfolded, machine, cut, seed + mode)
+        result, kept = truncated(unfolded, machine, cut, seed + mode)
         left -= max(0.0, squares - kept)
         squares = kept if sequential else squares
-        done[mode] = found
+        done[mode] = result
     return [done[mode] for mode in range(order)]
 
 
@@ -217,7 +220,7 @@ def dense_factors(source: DenseSource, machine: Machine, whole: DenseBlock, want
     sequential, order = wanted.sequential, len(source.modes)
     left, squares = allowed(source.norm, wanted), source.norm**2
     block = whole
-    found: dict[int, Matrix] = {}
+    result: dict[int, Matrix] = {}
     for count, place in enumerate([*range(order - 1, 0, -1), 0]):
         mode = source.modes[place]
         unfolded = DenseUnfolded(block, place, machine, grid.rows(0) if not place and sequential else None)
@@ -225,12 +228,12 @@ def dense_factors(source: DenseSource, machine: Machine, whole: DenseBlock, want
             columns = Grid(source.lengths, comm.size, (1, min(comm.size, source.lengths[1])))
             unfolded = DenseUnfolded(block_of(source, columns, machine, whole.dtype, False, 1), 0, machine)
         cut = Truncation(wanted.ranks[mode] if wanted.ranks else None, squares, left / (order - count))
-        found[mode], kept = truncated(unfolded, machine, cut, mode)
+        result[mode], kept = truncated(unfolded, machine, cut, mode)
         left -= max(0.0, squares - kept)
         squares = kept if sequential else squares
         if sequential and place:
-            block = block.contracted(machine.device.to_device(found[mode]), place)
-    return [found[mode] for mode in range(order)]
+            block = block.contracted(machine.device.to_device(result[mode]), place)
+    return [result[mode] for mode in range(order)]
 
 
 def allowed(norm: float, wanted: Compression) -> float:
@@ -259,7 +262,7 @@ class Truncation(NamedTuple):
 def truncated(unfolded: Spectrum, machine: Machine, cut: Truncation, seed: int) -> tuple[Matrix, float]:
     """Return leading left singular vectors and the sum of their squared singular values. Collective."""
     if unfolded.length <= MOST:
-        values, vectors = _eigen(unfolded.gram(), machine, cut)
+        values, vectors = _leading_eigenvectors(unfolded.gram(), machine, cut)
         return vectors, float(values[: vectors.shape[1]].sum())
     if unfolded.last and unfolded.width <= MOST:
         return _of_rows(unfolded, machine, cut, seed)
@@ -272,7 +275,7 @@ def truncated(unfolded: Spectrum, machine: Machine, cut: Truncation, seed: int) 
         columns *= 2
 
 
-def _eigen(gram: Matrix, machine: Machine, cut: Truncation) -> tuple[Matrix, Matrix]:
+def _leading_eigenvectors(gram: Matrix, machine: Machine, cut: Truncation) -> tuple[Matrix, Matrix]:
     """Return the leading eigenvalues of a Gram matrix, and as many eigenvectors as are wanted."""
     values, vectors = eigenvectors(gram, len(gram) if cut.rank is None else cut.rank, machine.device, machine.comm)
     count = min(cut.count(values), len(values))
@@ -284,7 +287,7 @@ def _of_rows(unfolded: Spectrum, machine: Machine, cut: Truncation, seed: int) -
     rows = unfolded.rows()
     gram = rows.T @ rows
     machine.comm.all_reduce(gram, "sum")
-    values, vectors = _eigen(gram, machine, cut)
+    values, vectors = _leading_eigenvectors(gram, machine, cut)
     largest = values[: vectors.shape[1]]
     whole = unfolded.gathered(rows @ (vectors / np.sqrt(np.maximum(largest, np.finfo(np.float64).tiny))))
     return orthonormal(whole, values, seed), float(largest.sum())
@@ -315,5 +318,5 @@ def orthonormal(matrix: Matrix, values: Matrix, seed: int) -> Matrix:
         drawn = np.random.default_rng(seed).standard_normal((len(matrix), int(none.sum())))
         matrix[:, none] = drawn / np.sqrt(len(matrix))
         matrix = np.hstack([matrix[:, ~none], matrix[:, none]])
-    found: Matrix = np.linalg.qr(matrix)[0]
-    return found
+    result: Matrix = np.linalg.qr(matrix)[0]
+    return result

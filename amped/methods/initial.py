@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.host.threads import lone_threads, side_by_side, usable_cores
+from partitioner.host.threads import lone_threads, parallel_map, usable_cores
 from partitioner.sorting.sort import stable_argsort
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
@@ -62,10 +62,10 @@ def initial_factors(
         tensor, values, threads = source.tensor(), source.value_range, lone_threads(comm)
         if values.largest:
             together(comm, lambda: check_range(values, dtype, source.path))
-        found = on_root(comm, lambda: _nvecs(tensor, ranks, seed, dtype, threads))
+        result = on_root(comm, lambda: _nvecs(tensor, ranks, seed, dtype, threads))
     else:
-        found = on_root(comm, lambda: _given(init or (), source.shape, ranks, dtype, as_is))
-    return [share(comm, found[mode] if found else None) for mode in range(len(source.shape))]
+        result = on_root(comm, lambda: _checked_start(init or (), source.shape, ranks, dtype, as_is))
+    return [share(comm, result[mode] if result else None) for mode in range(len(source.shape))]
 
 
 def initial_factor(
@@ -84,10 +84,10 @@ def initial_factor(
         return initial_factors(source, rank, comm, dtype, seed, init, as_is=True)[mode]
 
     def read() -> NDArray[Any]:
-        found = matrices_in(init)
-        if mode >= len(found):
+        result = matrices_in(init)
+        if mode >= len(result):
             raise InputError(f"contains no factor_{mode}", path=init)
-        return checked_matrix(found[mode], f"factor_{mode}", (length, rank), dtype, init)
+        return checked_matrix(result[mode], f"factor_{mode}", (length, rank), dtype, init)
 
     return share(comm, on_root(comm, read))
 
@@ -104,9 +104,9 @@ def checked_matrix(
     if given.shape != shape:
         raise InputError(f"{name} is {given.shape}, expected {shape}", path=path)
     with np.errstate(over="ignore"):
-        found = np.ascontiguousarray(given, dtype)
-    check_factor(found, f"{name}, as {dtype},", path)
-    return found
+        result = np.ascontiguousarray(given, dtype)
+    check_factor(result, f"{name}, as {dtype},", path)
+    return result
 
 
 def unit_sums(factors: Sequence[NDArray[Any]], how: str | None) -> tuple[list[NDArray[Any]], NDArray[np.float64]]:
@@ -119,15 +119,15 @@ def unit_sums(factors: Sequence[NDArray[Any]], how: str | None) -> tuple[list[ND
     InputError
         If a matrix that was given has negative entries.
     """
-    found, weights = list[NDArray[Any]](), np.ones(factors[0].shape[1])
-    for mode, given in enumerate(factors):
-        factor = np.abs(given) if how == "nvecs" else given
+    result, weights = list[NDArray[Any]](), np.ones(factors[0].shape[1])
+    for mode, args in enumerate(factors):
+        factor = np.abs(args) if how == "nvecs" else args
         if (least := float(factor.min(initial=0.0))) < 0:
             raise InputError(f"init: the matrix of mode {mode} has a negative entry, {least:g}: a count has none")
         sums = factor.sum(axis=0, dtype=np.float64)
-        found.append((factor / np.where(sums > 0, sums, 1)).astype(factor.dtype))
+        result.append((factor / np.where(sums > 0, sums, 1)).astype(factor.dtype))
         weights *= sums
-    return found, weights
+    return result, weights
 
 
 def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -143,11 +143,11 @@ def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[
         rows[:] = np.random.Generator(bits).random(rows.shape)
 
     blocks = range(0, length, BLOCK_ROWS)
-    side_by_side(draw, blocks, min(usable_cores(), max(1, len(blocks))))
+    parallel_map(draw, blocks, min(usable_cores(), max(1, len(blocks))))
     return factor
 
 
-def _given(
+def _checked_start(
     init: Init, shape: Sequence[int], ranks: Sequence[int], dtype: np.dtype[Any], as_is: bool
 ) -> list[NDArray[Any]]:
     path = os.fspath(init) if isinstance(init, (str, os.PathLike)) else None
@@ -186,13 +186,13 @@ def _nvecs(
 ) -> list[NDArray[Any]]:
     """Return the leading eigenvectors of each ``X_(n) X_(n)^T``; random columns where the mode is shorter."""
     assert tensor is not None
-    found = []
+    result = []
     for mode, (length, rank) in enumerate(zip(tensor.shape, ranks, strict=True)):
         known = min(rank, length)
         vectors = _leading(tensor, mode, known, seed, threads)
         extra = random_factor(length, rank - known, seed, mode, np.dtype(np.float64))
-        found.append(np.hstack([vectors, extra]).astype(dtype))
-    return found
+        result.append(np.hstack([vectors, extra]).astype(dtype))
+    return result
 
 
 def start_bytes(source: DescribedSource, rank: int, comm: Comm, init: Init | None) -> int:
@@ -245,8 +245,8 @@ def _(tensor: SparseTensor, mode: int, known: int, seed: int, threads: int) -> N
     shape, start = (length, length), np.random.default_rng(seed).random(length)
     operator = linalg.LinearOperator(shape, matvec=lambda v: unfolded @ (unfolded.T @ v), dtype=np.float64)
     values, vectors = linalg.eigsh(operator, known, v0=start)
-    found: NDArray[np.float64] = vectors[:, np.argsort(-values)]
-    return found
+    result: NDArray[np.float64] = vectors[:, np.argsort(-values)]
+    return result
 
 
 def _fibres(tensor: SparseTensor, mode: int) -> NDArray[np.int64]:

@@ -80,15 +80,15 @@ def _summed(
 
     def one(part: Place) -> tuple[Matrix, ...]:
         block = tensor.memory[part]
-        found = work(np.moveaxis(np.asarray(block, np.float64), place, 0).reshape(length, -1))
+        result = work(np.moveaxis(np.asarray(block, np.float64), place, 0).reshape(length, -1))
         forget(block)
-        return found
+        return result
 
     block = max(BLOCK, tensor.size // tensor.memory.shape[along])
     threads = max(1, min(threads, COPIES // (8 * (2 * block + length * columns))))
     coming = in_order(one, blocks(tensor, along, BLOCK), threads)
     sums = next(coming)
-    for found in coming:
-        for total, more in zip(sums, found, strict=True):
+    for result in coming:
+        for total, more in zip(sums, result, strict=True):
             total += more
     return sums

@@ -85,7 +85,7 @@ class Pipelined:
             operator.resume(begins)
             with operator.machine.device.side_stream():
                 for state, kept in states:
-                    equations.keep(state, kept)
+                    equations.snapshot(state, kept)
             queue(exact)
             operator.wait_comm()
             equations.report()

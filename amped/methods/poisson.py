@@ -67,11 +67,11 @@ class Poisson:
 class Update(ABC):
     """Queues the updates of modes. All begin and end alike: B is made of the mode's matrix, and the matrix of B."""
 
-    def __init__(self, operator: SparseOperator, asked: Poisson) -> None:
-        self._operator, self._asked = operator, asked
+    def __init__(self, operator: SparseOperator, params: Poisson) -> None:
+        self._operator, self._params = operator, params
         rank, device = operator.ranks[0], operator.machine.device
         self._multiply = MU_UPDATE.require(device).make(device, rank, operator.options.dtype)
-        self.told = PoissonStatus(device, operator.order, rank, asked.inner_iters)
+        self.status = PoissonStatus(device, operator.order, rank, params.inner_iters)
 
     @abstractmethod
     def queue(self, mode: int, iteration: int) -> None:
@@ -79,58 +79,58 @@ class Update(ABC):
 
     def iteration(self) -> None:
         """Queue an outer iteration, but the first one."""
-        self.told.clear()
+        self.status.clear()
         for mode in range(self._operator.order):
             self.queue(mode, 1)
         self._operator.wait_comm()
 
     def _begin(self, mode: int, kappa: float, least: float) -> None:
-        operator, told = self._operator, self.told
+        operator, status = self._operator, self.status
         operator.wait_comm()
         with operator.span("solve", mode):
-            told.begin()
-            self._multiply.begin(operator.computed(mode), told.weights, kappa, least)
+            status.begin()
+            self._multiply.begin(operator.computed(mode), status.weights, kappa, least)
 
     def _end(self, mode: int, phi: Array, least: float) -> None:
         """Take the columns' sums out; see `MuUpdate.end`."""
-        operator, told = self._operator, self.told
+        operator, status = self._operator, self.status
         if mode == operator.order - 1:
-            operator.add(Phi(self._asked.eps), mode, told.likelihood, in_turn(mode, operator.order))
+            operator.add(Phi(self._params.eps), mode, status.likelihood, in_turn(mode, operator.order))
         with operator.span("solve", mode):
-            self._multiply.add_columns(operator.owned(mode), told.sums)
-        operator.reduce(told.sums, "sum", mode)
+            self._multiply.add_columns(operator.owned(mode), status.sums)
+        operator.reduce(status.sums, "sum", mode)
         with operator.span("solve", mode):
-            self._multiply.end(phi, operator.computed(mode), told.sums, least)
-            told.weights[...] = told.sums
+            self._multiply.end(phi, operator.computed(mode), status.sums, least)
+            status.weights[...] = status.sums
         operator.publish(mode)
 
 
 class Multiplicative(Update):
     """MU: all rows of a mode are multiplied with Phi, until the largest KKT violation is small."""
 
-    def __init__(self, operator: SparseOperator, asked: Poisson) -> None:
-        super().__init__(operator, asked)
+    def __init__(self, operator: SparseOperator, params: Poisson) -> None:
+        super().__init__(operator, params)
         # Where that costs little, or spares much, the host asks whether a mode is done: on all ranks, or on none.
         self.streams = any(operator.machine.comm.allgather(operator.plan.slot > 0))
-        self._asks = operator.machine.device.on_host or self.streams
+        self._polls = operator.machine.device.on_host or self.streams
 
     def queue(self, mode: int, iteration: int) -> None:
         """See `Update`: wait for nothing that a device can decide."""
-        operator, asked, told, multiply = self._operator, self._asked, self.told, self._multiply
+        operator, params, status, multiply = self._operator, self._params, self.status, self._multiply
         matrix, others = operator.computed(mode), in_turn(mode, operator.order)
-        self._begin(mode, asked.kappa if iteration else 0.0, asked.kappa_tol)
-        for inner in range(asked.inner_iters):
-            violation = told.violations[inner : inner + 1]
-            then = [mode] * (asked.inner_iters - inner - 1) + others
-            phi = operator.compute(Phi(asked.eps, told.done), mode, then)
+        self._begin(mode, params.kappa if iteration else 0.0, params.kappa_tol)
+        for inner in range(params.inner_iters):
+            violation = status.violations[inner : inner + 1]
+            then = [mode] * (params.inner_iters - inner - 1) + others
+            phi = operator.compute(Phi(params.eps, status.done), mode, then)
             with operator.span("solve", mode):
-                multiply.measure(phi, matrix, violation, told.done)
+                multiply.measure(phi, matrix, violation, status.done)
             operator.reduce(violation, "max", mode)
             with operator.span("solve", mode):
-                multiply.apply(phi, matrix, violation, told.facts[mode], asked.tol, told.done)
-            if self._asks and told.is_done():
+                multiply.apply(phi, matrix, violation, status.facts[mode], params.tol, status.done)
+            if self._polls and status.is_done():
                 break
-        self._end(mode, phi, asked.kappa_tol)
+        self._end(mode, phi, params.kappa_tol)
 
 
 class RowByRow(Multiplicative):
@@ -140,29 +140,29 @@ class RowByRow(Multiplicative):
     becomes zero in all rows of a mode never comes back.
     """
 
-    def __init__(self, operator: SparseOperator, asked: Poisson, problems: RowProblems) -> None:
-        super().__init__(operator, asked)
+    def __init__(self, operator: SparseOperator, params: Poisson, problems: RowProblems) -> None:
+        super().__init__(operator, params)
         self._rows = RowSolver(operator, problems)
 
     def queue(self, mode: int, iteration: int) -> None:
         """See `Update`."""
-        operator, asked, told = self._operator, self._asked, self.told
-        if iteration < asked.mu_iters:
+        operator, params, status = self._operator, self._params, self.status
+        if iteration < params.mu_iters:
             super().queue(mode, iteration)
             return
-        self._begin(mode, 0.0, asked.kappa_tol)  # MU leaves marks on entries that are nearly zero
-        limits = RowLimits(asked.inner_iters, asked.tol, asked.eps)
-        self._rows.solve(mode, limits, told.seen, in_turn(mode, operator.order))
-        operator.reduce(told.seen[: KKT + 1], "max", mode)
-        operator.reduce(told.seen[ITERATIONS:], "sum", mode)
+        self._begin(mode, 0.0, params.kappa_tol)  # MU leaves marks on entries that are nearly zero
+        limits = RowLimits(params.inner_iters, params.tol, params.eps)
+        self._rows.solve(mode, limits, status.seen, in_turn(mode, operator.order))
+        operator.reduce(status.seen[: KKT + 1], "max", mode)
+        operator.reduce(status.seen[ITERATIONS:], "sum", mode)
         with operator.span("solve", mode):
-            told.facts[mode] = told.seen[: ITERATIONS + 1]
+            status.facts[mode] = status.seen[: ITERATIONS + 1]
         self._end(mode, operator.spare(mode), 0.0)
 
 
-def update_of(operator: SparseOperator, asked: Poisson) -> Multiplicative:
+def update_of(operator: SparseOperator, params: Poisson) -> Multiplicative:
     """Return the updates that were asked for."""
-    return RowByRow(operator, asked, asked.rows) if asked.rows else Multiplicative(operator, asked)
+    return RowByRow(operator, params, params.rows) if params.rows else Multiplicative(operator, params)
 
 
 class PoissonStatus:

@@ -147,7 +147,7 @@ def _row_seconds(operator: SparseOperator, count: int) -> float:
     device, rank, dtype = operator.machine.device, operator.ranks[0], operator.options.dtype
     tried, clock, rng = max(1, min(count, MOST_ROWS)), device.clock(), np.random.default_rng(0)
     solver, columns = nonnegative_solver(device, rank, dtype), np.ones(rank)
-    made, target = solver.make(tried, rank, dtype), device.zeros((tried, rank), dtype)
+    prepared, target = solver.make(tried, rank, dtype), device.zeros((tried, rank), dtype)
     gram, right, begin = (device.to_device(numbers) for numbers in (np.eye(rank) + 1, columns, columns.copy()))
     sums = Sums(device.zeros((rank, rank), np.float64), device.zeros((rank,), np.float64))
     seconds = []
@@ -155,7 +155,7 @@ def _row_seconds(operator: SparseOperator, count: int) -> float:
         each = list[float]()
         for _ in range(1 + TRIES):
             with clock.span("tune", 0):
-                solver.run(made, rows, System(gram, right, begin), SWEEPS, target, sums)
+                solver.run(prepared, rows, System(gram, right, begin), SWEEPS, target, sums)
             device.wait_side()
             each.append(clock.collect()["tune", 0])
         seconds.append(min(each))
@@ -228,11 +228,11 @@ class _Trial:
         for kernel in mode.kernels:
             if not kernel.suits(share):
                 continue
-            found = _Try(mode.mode, share, kernel.make([*indices], values, share, False), out)
+            result = _Try(mode.mode, share, kernel.make([*indices], values, share, False), out)
             # What is streamed is copied for longer than it is computed: then the smallest shard is kept.
-            cost = min(self.seconds(found) for _ in range(TRIES)) if mode.resident else found.shard.nbytes
+            cost = min(self.seconds(result) for _ in range(TRIES)) if mode.resident else result.shard.nbytes
             if cost < best:
-                best, chosen = cost, found
+                best, chosen = cost, result
         return chosen
 
     def placed(self, mode: ModePlan) -> _Try | None:

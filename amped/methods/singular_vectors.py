@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..backend import rows
 from ..backend.device import Array
 from ..backend.exchange import Machine
-from ..backend.ops.eigh import TURNS, Eigh, EighStatus, facts_of, leading_of, status_of
+from ..backend.ops.eigh import TURNS, Eigh, EighStatus, eigh_of, status_of, status_size
 from ..backend.ops.solve import SolverBytes
 from ..operators.base import CoreOperator
 from .eigenvectors import eigenvectors
@@ -50,12 +50,12 @@ class LeadingRows:
     def _way_of(self, length: int, rank: int) -> Eigh | None:
         """Return what finds the vectors of a mode on the devices of all ranks, and begin to compile it."""
         width = math.prod(self._operator.ranks) // rank
-        way = leading_of(self._device, width, rank) if length > width >= rank else None
+        way = eigh_of(self._device, width, rank) if length > width >= rank else None
         if way is not None:
             way.prepare(width, rank)
         return way if all(self._comm.allgather(way is not None)) else None
 
-    def room(self, mode: int, columns: int) -> Array:
+    def buffer(self, mode: int, columns: int) -> Array:
         """Return memory for owned rows of so many columns; valid until the next call."""
         owned = self._operator.plan.modes[mode].owned
         shape = owned.stop - owned.start, columns
@@ -70,13 +70,13 @@ class LeadingRows:
         if width <= MOST and self._find_queued(mode, matrix):
             return
         if length <= min(width, MOST):
-            found = self._wide(mode, matrix, rank)
+            result = self._by_row_gram(mode, matrix, rank)
         elif width <= MOST:
-            found = self._tall(mode, matrix, rank)
+            result = self._by_column_gram(mode, matrix, rank)
         else:
-            found = self._large(mode, matrix, rank)
-        self.orthonormalise(mode, found)
-        self._operator.owned(mode)[...] = found
+            result = self._by_subspace(mode, matrix, rank)
+        self.orthonormalise(mode, result)
+        self._operator.owned(mode)[...] = result
 
     def _find_queued(self, mode: int, matrix: Array) -> bool:
         """Do what `find` does without the host; return False on all ranks if the device cannot, or not well enough."""
@@ -84,25 +84,25 @@ class LeadingRows:
         if way is None:
             return False
         width, rank = matrix.shape[1], operator.ranks[mode]
-        facts = self._device.zeros((facts_of(rank),), np.float64)
+        facts = self._device.zeros((status_size(rank),), np.float64)
         vectors = self._device.empty((width, rank), np.float64)
         way.eigenvectors(self._gram(mode, matrix, at_once=True), vectors, facts)
         if self._comm.size > 1:  # all take rank 0's
             if self._comm.rank:
                 vectors.fill(0)
             operator.reduce(vectors, "sum", mode)
-        room = self.room(mode, rank)
-        xp.matmul(matrix, vectors, out=room)
-        spare, change = self._device.empty(room.shape, np.float64), self._device.empty((rank, rank), np.float64)
+        buffer = self.buffer(mode, rank)
+        xp.matmul(matrix, vectors, out=buffer)
+        spare, change = self._device.empty(buffer.shape, np.float64), self._device.empty((rank, rank), np.float64)
         for turn in range(TURNS):
-            way.whiten(self._gram(mode, room, at_once=True), change, facts, turn)
+            way.whiten(self._gram(mode, buffer, at_once=True), change, facts, turn)
             if turn < TURNS - 1:
-                xp.matmul(room, change, out=spare)
-                room, spare = spare, room
-        operator.owned(mode)[...] = room
+                xp.matmul(buffer, change, out=spare)
+                buffer, spare = spare, buffer
+        operator.owned(mode)[...] = buffer
         return bool(self._comm.bcast(_good(status_of(self._device.to_host(facts)), width)))
 
-    def _wide(self, mode: int, matrix: Array, rank: int) -> Array:
+    def _by_row_gram(self, mode: int, matrix: Array, rank: int) -> Array:
         """Take the eigenvectors of the product of all rows with each other."""
         operator, whole = self._operator, matrix
         owned = operator.plan.modes[mode].owned
@@ -110,15 +110,15 @@ class LeadingRows:
             whole = self._device.zeros((operator.shape[mode], matrix.shape[1]), np.float64)
             whole[owned] = matrix
             operator.reduce(whole, "sum", mode)
-        values, vectors = self._eigen(self._xp.matmul(whole, whole.T), rank)
-        found = self.room(mode, rank)
-        found[...] = self._device.to_device(np.ascontiguousarray(vectors[owned]))
-        return self._filled(mode, found, values)
+        values, vectors = self._eigenvectors(self._xp.matmul(whole, whole.T), rank)
+        result = self.buffer(mode, rank)
+        result[...] = self._device.to_device(np.ascontiguousarray(vectors[owned]))
+        return self._filled(mode, result, values)
 
-    def _tall(self, mode: int, matrix: Array, rank: int) -> Array:
+    def _by_column_gram(self, mode: int, matrix: Array, rank: int) -> Array:
         """Take the eigenvectors of the columns' Gram matrix."""
         gram = self._gram(mode, matrix)
-        values, vectors = self._eigen(gram, rank)
+        values, vectors = self._eigenvectors(gram, rank)
         return self._times(mode, matrix, values, vectors, rank)
 
     def _times(self, mode: int, matrix: Array, values: Matrix, vectors: Matrix, rank: int) -> Array:
@@ -127,31 +127,31 @@ class LeadingRows:
         A matrix of fewer columns than the factor matrix has no more of them.
         """
         lengths = np.sqrt(np.where(_counting(values, matrix.shape[1]), values, np.inf))
-        found, more = self.room(mode, rank), max(0, rank - values.size)
+        result, more = self.buffer(mode, rank), max(0, rank - values.size)
         change = np.pad(vectors / lengths, ((0, 0), (0, more)))
-        self._xp.matmul(matrix, self._device.to_device(np.ascontiguousarray(change)), out=found)
-        return self._filled(mode, found, np.pad(values, (0, more)), matrix.shape[1])
+        self._xp.matmul(matrix, self._device.to_device(np.ascontiguousarray(change)), out=result)
+        return self._filled(mode, result, np.pad(values, (0, more)), matrix.shape[1])
 
-    def _large(self, mode: int, matrix: Array, rank: int) -> Array:
+    def _by_subspace(self, mode: int, matrix: Array, rank: int) -> Array:
         """Iterate a subspace, from the last factor matrix and some random vectors."""
         operator, xp = self._operator, self._xp
         columns = min(_columns(rank), operator.shape[mode], max(rank, matrix.shape[1]))
-        found, captured = self.room(mode, columns), 0.0
-        found[:, :rank] = operator.owned(mode)
-        found[:, rank:] = self._random(mode, columns)[:, rank:]
+        result, captured = self.buffer(mode, columns), 0.0
+        result[:, :rank] = operator.owned(mode)
+        result[:, rank:] = self._random(mode, columns)[:, rank:]
         small = self._device.empty((matrix.shape[1], columns), np.float64)
         for turn in range(PASSES):
-            self.orthonormalise(mode, found)
-            xp.matmul(matrix.T, found, out=small)
+            self.orthonormalise(mode, result)
+            xp.matmul(matrix.T, result, out=small)
             operator.reduce(small, "sum", mode)
             before, captured = captured, float((small * small).sum())
             if captured - before <= SETTLED * captured or turn == PASSES - 1:
                 break
-            xp.matmul(matrix, small, out=found)
-            found /= max(captured, np.finfo(np.float64).tiny)
-        _, vectors = self._eigen(xp.matmul(small.T, small), rank)
-        whole = xp.matmul(found, self._device.to_device(np.ascontiguousarray(vectors)))
-        best = self.room(mode, rank)
+            xp.matmul(matrix, small, out=result)
+            result /= max(captured, np.finfo(np.float64).tiny)
+        _, vectors = self._eigenvectors(xp.matmul(small.T, small), rank)
+        whole = xp.matmul(result, self._device.to_device(np.ascontiguousarray(vectors)))
+        best = self.buffer(mode, rank)
         best[...] = whole
         return best
 
@@ -167,11 +167,11 @@ class LeadingRows:
 
     def gram_of_factor(self, mode: int) -> Array:
         """Return the Gram matrix of a factor matrix as it is stored, on the device."""
-        held = self.room(mode, self._operator.ranks[mode])
+        held = self.buffer(mode, self._operator.ranks[mode])
         held[...] = self._operator.owned(mode)
         return self._gram(mode, held)
 
-    def _eigen(self, matrix: Array, count: int) -> tuple[Matrix, Matrix]:
+    def _eigenvectors(self, matrix: Array, count: int) -> tuple[Matrix, Matrix]:
         return eigenvectors(matrix, count, self._device, self._comm)
 
     def _random(self, mode: int, columns: int) -> Array:
@@ -221,11 +221,11 @@ def _counting(values: Matrix, terms: int) -> NDArray[np.bool_]:
     return np.asarray(values > noise)
 
 
-def _good(told: EighStatus, width: int) -> bool:
+def _good(status: EighStatus, width: int) -> bool:
     """Return whether eigenvectors are right, and the last columns orthonormal; NaN is neither."""
-    counting = told.values > EPS * max(8, width) * told.values.max()
-    there = bool(np.all(counting) and np.all(told.left_over <= LEFT_OVER) and np.all(told.pivots >= PIVOT))
-    return there and bool(told.off[-1] <= ORTHONORMAL * len(told.values))
+    counting = status.values > EPS * max(8, width) * status.values.max()
+    there = bool(np.all(counting) and np.all(status.left_over <= LEFT_OVER) and np.all(status.pivots >= PIVOT))
+    return there and bool(status.off[-1] <= ORTHONORMAL * len(status.values))
 
 
 def _whitening(gram: Matrix) -> Matrix:
@@ -246,7 +246,7 @@ def finding_bytes(machine: Machine, owned: int, rank: int, width: int, shape: Se
     wide = min(width, MOST)  # longer modes are solved by the columns' Gram matrix
     columns, short = _columns(rank), max((length for length in shape if length <= wide), default=0)
     together = short * width if machine.comm.size > 1 else 0  # rows of a short mode, on all ranks
-    way = leading_of(machine.device, width, rank)
+    way = eigh_of(machine.device, width, rank)
     queued = 8 * owned * rank + way.bytes(width, rank) if way else 0
     if not queued and all(length <= wide for length in shape):
         small = 0

@@ -31,8 +31,8 @@ def of_core(core: NDArray[np.float64], rank: int, seed: int) -> list[Matrix]:
 
 
 def _mttkrp(core: NDArray[np.float64], factors: list[Matrix], mode: int) -> Matrix:
-    found = np.moveaxis(core, mode, 0)[..., None]
+    result = np.moveaxis(core, mode, 0)[..., None]
     for m in range(core.ndim - 1, -1, -1):
         if m != mode:
-            found = np.sum(found * factors[m], axis=-2)
-    return np.ascontiguousarray(np.broadcast_to(found, (core.shape[mode], factors[0].shape[1])))
+            result = np.sum(result * factors[m], axis=-2)
+    return np.ascontiguousarray(np.broadcast_to(result, (core.shape[mode], factors[0].shape[1])))

@@ -104,12 +104,12 @@ class TuckerMethod:
                 state.mode = mode
                 return False
             exact = self._in_double(mode)
-            found = operator.compute(Ttmc(exact), mode, in_turn(mode, order))
+            result = operator.compute(Ttmc(exact), mode, in_turn(mode, order))
             if self.name == "hooi":
                 with operator.span("solve", mode):
-                    self._leading.find(mode, found)
+                    self._leading.find(mode, result)
                 operator.publish(mode)
-        self._finish(found, exact)
+        self._finish(result, exact)
         return True
 
     def _in_double(self, mode: int) -> bool:
@@ -135,7 +135,7 @@ class TuckerMethod:
         """Make the columns of all factor matrices orthonormal."""
         for mode, rank in enumerate(self.operator.ranks):
             with self.operator.span("solve", mode):
-                held = self._leading.room(mode, rank)
+                held = self._leading.buffer(mode, rank)
                 held[...] = self.operator.owned(mode)
                 self._leading.orthonormalise(mode, held)
                 self.operator.owned(mode)[...] = held
@@ -158,7 +158,7 @@ class TuckerMethod:
         """Return the core and the fit; an `exact` core is the best one for factor matrices that are rounded."""
         operator, last = self.operator, self.operator.order - 1
         with operator.span("solve", last):
-            whole = core_of(operator, found, self._leading.room(last, operator.ranks[last]))
+            whole = core_of(operator, found, self._leading.buffer(last, operator.ranks[last]))
             if not np.all(np.isfinite(whole)):
                 raise DivergedError(f"iteration {self.state.iterations + 1}: the core tensor is not finite")
             core = self._best(whole) if exact else whole
@@ -208,15 +208,15 @@ def product_noise(operator: CoreOperator) -> float:
     return eps * (order + operator.summed / PARTS_ROUNDED) + order * ORTHONORMAL * max(operator.ranks)
 
 
-def core_of(operator: CoreOperator, found: Array, room: Array) -> NDArray[np.float64]:
+def core_of(operator: CoreOperator, found: Array, buffer: Array) -> NDArray[np.float64]:
     """Return the tensor times all transposed factor matrices, from the last mode's TTMc. Collective.
 
-    `room` is for the last factor matrix's owned rows, in double precision.
+    `buffer` is for the last factor matrix's owned rows, in double precision.
     """
     device, last = operator.machine.device, operator.order - 1
     operator.wait_comm()
-    room[...] = operator.owned(last)
-    core = device.xp.ascontiguousarray(device.xp.matmul(found.T, room))
+    buffer[...] = operator.owned(last)
+    core = device.xp.ascontiguousarray(device.xp.matmul(found.T, buffer))
     operator.reduce(core, "sum", last)
     whole = operator.machine.comm.bcast(device.to_host(core)).reshape(operator.ranks)
     return np.array(whole, np.float64)

@@ -54,20 +54,20 @@ Passes = Generator[Pass, Array, T]
 computes them may do so for several methods at once."""
 
 
-def alone(operator: Operator, passes: Passes[T]) -> T:
+def run_passes(operator: Operator, passes: Passes[T]) -> T:
     """Compute what is asked for, one pass after the other; return what comes of it."""
     try:
         wanted = next(passes)
         while True:
             try:
-                found = operator.mttkrp(*wanted)
+                result = operator.mttkrp(*wanted)
             except DivergedError as error:
                 wanted = passes.throw(error)
             else:
-                wanted = passes.send(found)
+                wanted = passes.send(result)
     except StopIteration as end:
-        found = end.value
-        return found  # type: ignore[no-any-return]
+        result = end.value
+        return result  # type: ignore[no-any-return]
 
 
 class LeastSquares:
@@ -102,20 +102,20 @@ class LeastSquares:
         return cls(operator, constraints.solved(operator.order), equations)
 
     @property
-    def goes_ahead(self) -> bool:
+    def can_pipeline(self) -> bool:
         """Whether iterations can be queued ahead of the host: all is on this device, with room for a second copy."""
-        exchange, alone = self._operator.machine.exchange, self._operator.machine.comm.size == 1
-        queued = self.equations.memory is not None and not self.equations.allocates and (alone or exchange.overlaps)
+        exchange, single = self._operator.machine.exchange, self._operator.machine.comm.size == 1
+        queued = self.equations.memory is not None and not self.equations.allocates and (single or exchange.overlaps)
         return self._operator.plan.ahead and queued
 
-    def load(self, told: EquationsStatus, best: float, weights: NDArray[np.float64] | None) -> None:
+    def load(self, status: EquationsStatus, best: float, weights: NDArray[np.float64] | None) -> None:
         """Let a single run go on from the operator's factor matrices; the best fit so far is `best`. Collective.
 
         `weights` were taken out of the mode that was solved last; None at a start.
         """
         self._in_double.clear()  # another run's
         columns = slice(0, self._operator.ranks[0])
-        self.equations.put(0, columns, RunStart(told, best, grams_of(self._operator), weights))
+        self.equations.put(0, columns, RunStart(status, best, grams_of(self._operator), weights))
 
     def queue(self, mode: int, double: bool = False, checked: bool = False) -> Passes[Array]:
         """Compute, solve and publish the owned rows of a mode, and take the norms out; return the MTTKRP's rows."""
@@ -129,7 +129,7 @@ class LeastSquares:
             if inexact:  # while the device computes the MTTKRP
                 inexact = False
                 with device.side_stream():
-                    flags = equations.told()[0].flags
+                    flags = equations.status()[0].flags
                     if flags & NOT_FINITE:
                         raise DivergedError("the Gram matrices of the other modes are not finite")
                     if flags & SINGULAR:
@@ -171,27 +171,27 @@ class LeastSquares:
         """
         at_once = self._in_double.get(mode, 0) > 0
         solved = yield from self.queue(mode, double=at_once, checked=True)
-        told = self.told()
+        status = self.status()
         if at_once:
             self._in_double[mode] -= 1
-        elif told.flags & NOISY:
+        elif status.flags & NOISY:
             self._in_double[mode] = self._at_once
             solved = yield from self.queue(mode, double=True, checked=True)
-            told = self.told()
-        if told.flags & RANGE:  # products could overflow
+            status = self.status()
+        if status.flags & RANGE:  # products could overflow
             self.queue_again(mode, solved)
-            told = self.told()
-        if told.flags & NOT_FINITE:
+            status = self.status()
+        if status.flags & NOT_FINITE:
             raise DivergedError("the factor matrix is not finite")
-        return told
+        return status
 
     def iteration(self, exact: bool) -> None:
         """Solve the modes and compute the fit, perhaps with an `exact` pass."""
         for mode in self.modes:
-            alone(self._operator, self.queue(mode))
+            run_passes(self._operator, self.queue(mode))
         self.fit()
         if exact:
-            alone(self._operator, self.refit())
+            run_passes(self._operator, self.refit())
 
     def fit(self) -> None:
         """Compute the fit after the last mode."""
@@ -217,21 +217,21 @@ class LeastSquares:
         comm = self._operator.machine.comm
         self.equations.measure(self._operator.norm)  # perhaps only known since elements were read
         self.fit()
-        told = self.told()
-        near = any(comm.allgather(bool(told.flags & NEAR)))  # ranks' arithmetic may differ in the last bit
+        status = self.status()
+        near = any(comm.allgather(bool(status.flags & NEAR)))  # ranks' arithmetic may differ in the last bit
         if near:
             yield from self.refit()
-            told = self.told()
-        return told._replace(fit=comm.bcast(told.fit)), near
+            status = self.status()
+        return status._replace(fit=comm.bcast(status.fit)), near
 
-    def told(self) -> EquationsStatus:
+    def status(self) -> EquationsStatus:
         """Wait for what is queued; return the state of a single run."""
-        return self.all_told()[0]
+        return self.statuses()[0]
 
-    def all_told(self) -> list[EquationsStatus]:
+    def statuses(self) -> list[EquationsStatus]:
         """Wait for what is queued; return the states of all runs."""
         self._operator.machine.device.wait_side()
-        return self.equations.told()
+        return self.equations.status()
 
 
 def terms_of(operator: Operator, rank: int) -> Terms:
@@ -265,10 +265,10 @@ def gram_of(operator: Operator, mode: int) -> NDArray[np.float64]:
     nowhere else.
     """
     device, rank = operator.machine.device, operator.ranks[0]
-    found = np.zeros((rank, rank))
+    result = np.zeros((rank, rank))
     if device.on_host or operator.shape[mode] * rank <= FEW:
-        rows.add_gram(np, operator.factor(mode)[operator.plan.modes[mode].owned], found)
-        return found
+        rows.add_gram(np, operator.factor(mode)[operator.plan.modes[mode].owned], result)
+        return result
     total = device.zeros((rank, rank), np.float64)
     rows.add_gram(device.xp, operator.owned(mode), total)
     return device.to_host(total)

@@ -41,8 +41,8 @@ class Columns:
         self._whole.set_factor(mode, factor, self.columns)
 
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
-        found = self._whole.factor(mode, matrices, self.columns)
-        return found if columns is None else found[:, columns]
+        result = self._whole.factor(mode, matrices, self.columns)
+        return result if columns is None else result[:, columns]
 
     def changed(self, mode: int) -> None:
         self._whole.changed(mode)
@@ -95,9 +95,9 @@ class Columns:
 
     def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
         whole = self._whole.owned(mode)
-        found = self.machine.device.zeros(whole.shape, np.float64)
-        found[:, self.columns] = rows
-        return np.ascontiguousarray(self._whole.gathered(mode, found)[:, self.columns])
+        result = self.machine.device.zeros(whole.shape, np.float64)
+        result[:, self.columns] = rows
+        return np.ascontiguousarray(self._whole.gathered(mode, result)[:, self.columns])
 
     def of(self, rows: Array) -> Array:
         """Return the part of a pass's rows that is of these columns."""

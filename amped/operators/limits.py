@@ -70,28 +70,28 @@ def check_result(operator: Operator, mode: int, whole: NDArray[Any], values: Val
     values : ValueRange
         Of the tensor.
     """
-    options, found = operator.options, largest(whole)
+    options, result = operator.options, largest(whole)
     advice = "use precision fp64, or scale values or factors" if options.precision == "fp32" else "scale them"
-    if not np.all(np.isfinite(found)):
+    if not np.all(np.isfinite(result)):
         if options.gather == "fp16":
             advice = f"gather fp16 holds numbers to 65504; {advice}"
         raise InputError(
             f"mode {mode}: the MTTKRP is not finite: its products are beyond {options.precision}; {advice}"
         )
     floor = least_product(options.dtype)
-    if np.all(found >= floor):
+    if np.all(result >= floor):
         return
     inputs = [largest(operator.factor(m)) for m in range(operator.order) if m != mode]
     # A kernel may multiply the small ones first.
-    least = np.prod([np.minimum(1, each) for each in (*inputs, np.full_like(found, values.largest))], axis=0)
+    least = np.prod([np.minimum(1, each) for each in (*inputs, np.full_like(result, values.largest))], axis=0)
     some = np.all(inputs, axis=0)  # a column of zeros gives zeros
-    if np.any((found < floor) & some & (least < floor)):
+    if np.any((result < floor) & some & (least < floor)):
         raise InputError(f"mode {mode}: products of the MTTKRP are too small for {options.precision}; {advice}")
 
 
 def largest(matrix: NDArray[Any]) -> NDArray[np.float64]:
     """Return the largest magnitude of each column; NaN where there is one."""
-    found: NDArray[np.float64] = np.maximum(
+    result: NDArray[np.float64] = np.maximum(
         matrix.max(axis=0).astype(np.float64), -matrix.min(axis=0).astype(np.float64)
     )
-    return found
+    return result

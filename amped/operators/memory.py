@@ -42,7 +42,7 @@ class Need:
         self, modes: Sequence[ModePlan], fixed: dict[str, int], solving: int, columns: int, limit: int
     ) -> None:
         self._modes, self._solving, self._columns, self._limit = modes, solving, columns, limit
-        self.fixed, self.room = fixed, limit - sum(fixed.values())  # bytes that are left for nonzeros
+        self.fixed, self.available = fixed, limit - sum(fixed.values())  # bytes that are left for nonzeros
         self.total, self.largest = sum(m.nnz for m in modes), max(m.nnz for m in modes)  # nonzeros: of all, the most
 
     def resident(self, nonzeros: int) -> int:
@@ -74,18 +74,18 @@ class Need:
         making = self._making(piece)
         choice = any(len(m.kernels) > 1 for m in self._modes)  # then the best shard so far is beside the next one
         beside = (slot > 0) + choice * (making > 0)
-        made = max(m.shard_bytes(piece) for m in self._modes) if beside else 0
-        timed = choice * (made + self._columns * min(piece, self.largest))
-        before = max(running + timed, making + beside * made) - self.slots(slot)
+        shard = max(m.shard_bytes(piece) for m in self._modes) if beside else 0
+        timed = choice * (shard + self._columns * min(piece, self.largest))
+        before = max(running + timed, making + beside * shard) - self.slots(slot)
         return max(running + self._solving, before)
 
     def loading(self, piece: int, passing: Passing) -> int:
         """Of the same where nonzeros are sorted on the device: their columns stay while shards are made and timed."""
-        columns, made = passing.each * self.largest, max(m.shard_bytes(piece) for m in self._modes)
+        columns, shard = passing.each * self.largest, max(m.shard_bytes(piece) for m in self._modes)
         choice = any(len(m.kernels) > 1 for m in self._modes)
         packing = self._making(piece) - passing.each * min(piece, self.largest)  # which counts a piece's columns
         running = max(m.running_bytes(piece) for m in self._modes)
-        working = max(packing, running) + choice * made
+        working = max(packing, running) + choice * shard
         # A mode is sorted before its shards, which the resident ones count, are there.
         later = min(m.shard_bytes(min(piece, m.nnz)) for m in self._modes)
         sorting = max(0, passing.sorting * self.largest - later)
@@ -100,7 +100,7 @@ class Need:
 
     def check(self, needed: int, what: str) -> None:
         """Raise `InputError` if so many bytes, beside the fixed ones, do not fit."""
-        if needed > self.room:
+        if needed > self.available:
             need, there = sum(self.fixed.values()) + needed, max(0, self._limit)
             raise InputError(
                 f"device memory: the factor matrices and {what} need {need:,} bytes, {there:,} are there; "
@@ -119,18 +119,18 @@ class Fit(NamedTuple):
 
 def fit(need: Need, placement: str) -> Fit:
     """Decide what stays: everything, nothing, or (auto) as much as fits; raise `InputError` if that does not."""
-    piece = need.piece(need.room - need.resident(need.total))
+    piece = need.piece(need.available - need.resident(need.total))
     whole = need.resident(need.total) + need.working(piece, 0)
     if placement == "resident":
         need.check(whole, "the resident tensor")
-    if whole <= need.room and placement != "stream":
-        return Fit(need.total, 0, piece, (need.room - whole) // 2)  # the other half is for what nobody foresaw
-    if whole > need.room:
+    if whole <= need.available and placement != "stream":
+        return Fit(need.total, 0, piece, (need.available - whole) // 2)  # the other half is for what nobody foresaw
+    if whole > need.available:
         need.check(need.streaming(min(need.largest, SMALLEST_SLOT)), "two shards")
     slot = _slot(need)
     resident = 0
     if placement == "auto":
-        spare = need.room - need.streaming(slot)
+        spare = need.available - need.streaming(slot)
         resident = max(0, bisect_right(range(need.total + 1), spare, key=need.resident) - 1)
     everything = resident == need.total  # smaller shards take less to make: so it fits after all
     return Fit(resident, 0 if everything else slot, slot or piece, 0)
@@ -141,4 +141,4 @@ def _slot(need: Need) -> int:
     largest = need.largest
     full = max(1, largest * SLOT_BYTES // max(1, need.slot(largest)))
     wanted = min(largest, full, max(SMALLEST_SLOT, -(-largest // SHARDS)))
-    return bisect_right(range(wanted + 1), need.room, key=need.streaming) - 1
+    return bisect_right(range(wanted + 1), need.available, key=need.streaming) - 1

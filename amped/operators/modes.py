@@ -87,7 +87,7 @@ class ModePlan:
         """Return the bytes of scratch memory that computing a kernel's shard takes."""
         return max(each.bytes(kernel, self, nnz) for each in self.computed)
 
-    def room(self, nnz: int, streamed: bool = False) -> int:
+    def shard_limit(self, nnz: int, streamed: bool = False) -> int:
         """Return the most bytes that a shard of so many nonzeros may take."""
         return self.shard_bytes(nnz, streamed) + self.spare * nnz // max(1, self.nnz)
 

@@ -226,9 +226,9 @@ def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -
             raise InputError(f"kernel {wanted!r} {each.refusal(', '.join(known))}")
         kernels = [k for k in kernels if k.name in known]
         providers |= {(each.op, name): how for name, how in known.items()}
-    found = _candidates(mode.share, kernels, setting)
+    result = _candidates(mode.share, kernels, setting)
     timed = mode.product.timed and not mode.beside  # row problems take longer than what would be timed
-    return replace(mode, kernels=found if timed else found[:1], providers=providers)
+    return replace(mode, kernels=result if timed else result[:1], providers=providers)
 
 
 def _candidates(share: Share, kernels: Sequence[Kernel], setting: Setting) -> tuple[Kernel, ...]:
@@ -262,7 +262,7 @@ def exchanged_parts(mode: ModePlan, dtype: np.dtype[Any]) -> tuple[float, ...]:
 def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
     first = modes[0]
     fixed = {
-        "factor matrices": sum(int(m.cut.rows[-1]) * _held_bytes(m.share) for m in modes),
+        "factor matrices": sum(int(m.cut.rows[-1]) * _row_bytes(m.share) for m in modes),
         first.product.output: max((m.rows.stop - m.rows.start) * m.width for m in modes) * 8,
     }
     fixed |= {each.keeps: sum(each.kept(m) for m in modes) for each in first.computed if each.keeps}
@@ -274,7 +274,7 @@ def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
     return Need(modes, fixed, solving, columns, setting.memory)
 
 
-def _held_bytes(share: Share) -> int:
+def _row_bytes(share: Share) -> int:
     """Return the bytes of a row of a factor matrix, its copy in 16 bits included if there is one."""
     return share.stride * share.dtype.itemsize + (0 if share.gather == "full" else share.row_bytes)
 

@@ -62,7 +62,7 @@ class Phi(Product[PhiProvider]):
     facts = MappingProxyType({"phi": True})
 
     def suits(self, provider: PhiProvider, kernel: Kernel, mode: ModePlan) -> bool:
-        return not provider.several and provider.suits(kernel, mode.share)
+        return not provider.multi_model and provider.suits(kernel, mode.share)
 
     def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
         super().prepare(kernel, mode)
@@ -91,7 +91,7 @@ class SeveralPhi(Phi):
     label, timed = "Phi of several models", False
 
     def suits(self, provider: PhiProvider, kernel: Kernel, mode: ModePlan) -> bool:
-        return provider.several and provider.suits(kernel, mode.share)
+        return provider.multi_model and provider.suits(kernel, mode.share)
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class RowSystems(Product[RowSystemsProvider]):
         return max(kernel.bytes(mode.share, nnz).running, own.running)
 
     def kept(self, mode: ModePlan) -> int:
-        given = mode.share, mode.rank, self.curved, mode.nnz
-        return max(self.of(kernel, mode).bytes(kernel, *given).kept for kernel in mode.kernels)
+        args = mode.share, mode.rank, self.curved, mode.nnz
+        return max(self.of(kernel, mode).bytes(kernel, *args).kept for kernel in mode.kernels)
 
     def codes(self, mode: ModePlan) -> int:
         return 1
@@ -142,8 +142,8 @@ class RowSystems(Product[RowSystemsProvider]):
         return self.of(shard.kernel, mode).make(shard, mode.share)
 
     def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
-        given = at.factors, at.own, mode.rank, self.maps, at.out, new, at.scratch
-        self.of(shard.kernel, mode).run(made, shard, *given)
+        args = at.factors, at.own, mode.rank, self.maps, at.out, new, at.scratch
+        self.of(shard.kernel, mode).run(made, shard, *args)
 
 
 @dataclass(frozen=True)

@@ -41,28 +41,28 @@ class Workspace:
         zeros, modes = self._device.zeros, plan.modes
         self._shapes = [(int(m.cut.rows[-1]), m.share.stride) for m in modes]
         self._ranks, self._dtype = [m.rank for m in modes], plan.dtype
-        self.matrices = zeros((sum(map(self._held_bytes, self._shapes)),), np.uint8)
+        self.matrices = zeros((sum(map(self._stored_bytes, self._shapes)),), np.uint8)
         self.factors = self._views(self.matrices)
         self._rounding = (
             None
             if options.gather == "full"
             else CAST16.require(self._device, lambda rounding: rounding.name == options.gather)
         )
-        self._narrow = [zeros(factor.shape, np.uint16) for factor in self.factors] if self._rounding else []
+        self._rounded = [zeros(factor.shape, np.uint16) for factor in self.factors] if self._rounding else []
         self._stale = set(range(len(modes)))  # factor matrices that are newer than their copies in 16 bits
-        read = self._narrow or self.factors
+        read = self._rounded or self.factors
         self._inputs = [[factor for n, factor in enumerate(read) if n != m.mode] for m in modes]
         self.scratch: Array = None  # of kernels
         self.allocate(plan)
 
-    def _held_bytes(self, shape: tuple[int, int]) -> int:
+    def _stored_bytes(self, shape: tuple[int, int]) -> int:
         return -(-math.prod(shape) * self._dtype.itemsize // ALIGNED) * ALIGNED
 
     def _views(self, memory: Array) -> list[Array]:
         """Return the factor matrices that lie in `memory`."""
         bounds, nbytes = [0], self._dtype.itemsize
         for shape in self._shapes:
-            bounds.append(bounds[-1] + self._held_bytes(shape))
+            bounds.append(bounds[-1] + self._stored_bytes(shape))
         return [
             memory[begin : begin + math.prod(shape) * nbytes].view(self._dtype).reshape(shape)
             for begin, shape in zip(bounds[:-1], self._shapes, strict=True)
@@ -95,7 +95,7 @@ class Workspace:
         """Return the factor matrices of the other modes as kernels read them."""
         if self._rounding:
             for n in self._stale - {mode}:
-                self._rounding.run(self.factors[n], self._narrow[n])
+                self._rounding.run(self.factors[n], self._rounded[n])
             self._stale &= {mode}
         return self._inputs[mode]
 

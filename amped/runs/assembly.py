@@ -22,7 +22,7 @@ from ..backend.device import Device
 from ..backend.exchange import Machine, connect
 from ..backend.losses import Maps
 from ..backend.ops.dense import DENSE
-from ..backend.ops.equations import several_of
+from ..backend.ops.equations import batch_equations
 from ..backend.ops.phi import interleaved
 from ..backend.ops.solve import SolverBytes
 from ..backend.ops.ttm import TTM
@@ -31,10 +31,10 @@ from ..methods import als, apr
 from ..methods.constraints import NONE, Constraints
 from ..methods.driver import Method
 from ..methods.initial import Init, initial_factors, start_bytes
-from ..methods.multi_run import apr as counts_side_by_side
-from ..methods.multi_run.als import Alternating
-from ..methods.multi_run.apr import Counting
-from ..methods.multi_run.equations import Batched, places_of
+from ..methods.multi_run import apr as multi_run_apr
+from ..methods.multi_run.als import AlsRuns
+from ..methods.multi_run.apr import AprRuns
+from ..methods.multi_run.equations import BatchedAlsRuns, places_of
 from ..methods.poisson import Poisson
 from ..operators.base import Operator
 from ..operators.columns import Columns
@@ -42,7 +42,7 @@ from ..operators.placement import MAX_RANK, Setting, Solving, check_options, not
 from ..operators.products import Mttkrp, Phi, RowSystems, SeveralPhi
 from ..operators.sources.dense import of_array, open_dense_source
 from ..operators.sources.distributed import Progress
-from ..operators.sources.protocols import DescribedSource, DeviceRoom, SparseSource
+from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import open_source
 from ..operators.sparse.operator import SparseOperator
 from ..operators.sparse.tuning import Budget
@@ -100,7 +100,7 @@ def open_path(
     progress: Progress | None = None,
     verify: bool = True,
     form: ReadOptions = PLAIN,
-    room: DeviceRoom | None = None,
+    room: DeviceMemory | None = None,
 ) -> DescribedSource:
     """Open the tensor in a file or store, whatever kind it is of. Collective."""
     if is_dense(path):
@@ -114,11 +114,11 @@ def open_path(
     return of_array(on_root(comm, whole), comm, path)
 
 
-def room_of(machine: Machine, options: Options) -> DeviceRoom:
+def room_of(machine: Machine, options: Options) -> DeviceMemory:
     """Return where a tensor may be held while it is loaded."""
     if options.placement == "stream":  # its shards are made on the host
-        return DeviceRoom(machine, 0)
-    return DeviceRoom(machine, options.device_memory or machine.device.memory(machine.comm.local_size))
+        return DeviceMemory(machine, 0)
+    return DeviceMemory(machine, options.device_memory or machine.device.memory(machine.comm.local_size))
 
 
 def setting_for(
@@ -208,10 +208,10 @@ def decompositions(
     budget: Budget,
     constraints: Constraints,
     seed: Callable[[Key], int],
-) -> Alternating[Key]:
+) -> AlsRuns[Key]:
     """Place a tensor for runs of these ranks side by side, so many columns together. Collective."""
-    most, order, provider = max(ranks.values()), len(source.shape), several_of(machine.device)
-    if provider and most > provider.several:
+    most, order, provider = max(ranks.values()), len(source.shape), batch_equations(machine.device)
+    if provider and most > provider.batch_columns:
         provider = None
     each = als.solving_bytes(machine, options.dtype, order, constraints)
 
@@ -230,14 +230,14 @@ def decompositions(
 
     operator = kind_of(source).place(source, machine, setting, budget)
     if provider:
-        return Batched(operator, start, provider, most, len(ranks), constraints)
-    return Alternating(operator, start)
+        return BatchedAlsRuns(operator, start, provider, most, len(ranks), constraints)
+    return AlsRuns(operator, start)
 
 
 def widest(device: Device) -> int:
     """Return how many components a run has, at most, that gains by sharing passes with others."""
-    provider = several_of(device)
-    return min(device.together, provider.several) if provider else device.together
+    provider = batch_equations(device)
+    return min(device.together, provider.batch_columns) if provider else device.together
 
 
 def counts_together(
@@ -247,7 +247,7 @@ def counts_together(
     options: Options,
     asked: Poisson,
     seed: Callable[[Key], int],
-) -> Counting[Key]:
+) -> AprRuns[Key]:
     """Place a tensor of counts for runs of these ranks side by side; see `counts`. Collective."""
     source = as_counts(source, machine, options)
     how = interleaved(machine.device)
@@ -256,7 +256,7 @@ def counts_together(
     width = how.width(options.dtype)
     # An odd number of groups: else rows of one group would fall into the same few sets of a cache.
     columns = min(sum(-(-runs // models) for models, runs in groups.items()) | 1, MAX_RANK // width - 1) * width
-    solving = counts_side_by_side.solving_bytes(machine, asked, len(source.shape))
+    solving = multi_run_apr.solving_bytes(machine, asked, len(source.shape))
     setting = setting_for(source, columns, machine, options, solving, asked)
 
     def start(place: Columns, key: Key) -> apr.CpApr:
@@ -266,7 +266,7 @@ def counts_together(
         return method
 
     operator = SPARSE.place(source, machine, setting._replace(product=SeveralPhi()), Budget())
-    return Counting(operator, start, asked, how)
+    return AprRuns(operator, start, asked, how)
 
 
 def as_counts(source: DescribedSource, machine: Machine, options: Options) -> SparseSource:

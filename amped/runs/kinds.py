@@ -28,7 +28,7 @@ from ..operators.placement import Setting
 from ..operators.products import Ttmc
 from ..operators.sources.dense import DenseSource, of_array
 from ..operators.sources.lengths import check_lengths
-from ..operators.sources.protocols import DescribedSource, DeviceRoom, SparseSource
+from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import TensorSource
 from ..operators.sparse.operator import SparseOperator
 from ..operators.sparse.tuning import Budget
@@ -55,7 +55,7 @@ class CoreSource(Protocol):
 class TensorKind(Protocol[S]):
     """How runs use tensors of one kind, which come from sources of type `S`. Its methods are collective."""
 
-    def of_memory(self, tensor: Any, comm: Comm, room: DeviceRoom) -> DescribedSource:
+    def of_memory(self, tensor: Any, comm: Comm, room: DeviceMemory) -> DescribedSource:
         """Return the source of a tensor in the memory of rank 0; others give None."""
 
     def place(self, source: S, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
@@ -77,7 +77,7 @@ class TensorKind(Protocol[S]):
 class SparseKind:
     """Sparse tensors. See `TensorKind`."""
 
-    def of_memory(self, tensor: SparseTensor | None, comm: Comm, room: DeviceRoom) -> TensorSource:
+    def of_memory(self, tensor: SparseTensor | None, comm: Comm, room: DeviceMemory) -> TensorSource:
         return TensorSource(tensor, comm, room=room)
 
     def place(self, source: SparseSource, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
@@ -127,7 +127,7 @@ class SparseCoreSource:
 class DenseKind:
     """Dense tensors. See `TensorKind`."""
 
-    def of_memory(self, tensor: DenseTensor | None, comm: Comm, room: DeviceRoom) -> DenseSource:
+    def of_memory(self, tensor: DenseTensor | None, comm: Comm, room: DeviceMemory) -> DenseSource:
         return of_array(tensor, comm)
 
     def place(self, source: DenseSource, machine: Machine, setting: Setting, budget: Budget | None) -> DenseOperator:

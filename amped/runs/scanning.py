@@ -21,8 +21,8 @@ from ..backend.exchange import Machine
 from ..backend.ops.phi import interleaved
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams, Constraints
-from ..methods.multi_run.als import Alternating
-from ..methods.multi_run.apr import Counting
+from ..methods.multi_run.als import AlsRuns
+from ..methods.multi_run.apr import AprRuns
 from ..methods.poisson import Poisson
 from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
@@ -294,7 +294,7 @@ class _Scanner:
                 found[key] = self._ended(part, method, placing + several.seconds[key])
         return found
 
-    def _several(self, source: DescribedSource, ranks: dict[Key, int]) -> Alternating[Key] | Counting[Key]:
+    def _several(self, source: DescribedSource, ranks: dict[Key, int]) -> AlsRuns[Key] | AprRuns[Key]:
         """Place a tensor for runs side by side."""
         asked, machine, options = self._asked, self._machine, self._options
         if asked.loss == "poisson":

@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from ..host.threads import side_by_side, usable_cores
+from ..host.threads import parallel_map, usable_cores
 
 TOUCH_BYTES = 1 << 26  # bytes whose pages a thread touches at a time
 
@@ -39,7 +39,7 @@ def pinned_empty(nbytes: int) -> NDArray[np.uint8]:
     memory = np.frombuffer(pages, np.uint8)
     pieces = [memory[at : at + TOUCH_BYTES : mmap.PAGESIZE] for at in range(0, nbytes, TOUCH_BYTES)]
     threads = usable_cores() // cupy.cuda.runtime.getDeviceCount()
-    side_by_side(lambda piece: piece.fill(0), pieces, max(1, threads))
+    parallel_map(lambda piece: piece.fill(0), pieces, max(1, threads))
     cupy.cuda.runtime.hostRegister(memory.ctypes.data, nbytes, 0)
     weakref.finalize(memory, _unlock, memory.ctypes.data).atexit = False
     return memory

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .threads import side_by_side
+from .threads import parallel_map
 
 MANIFEST = "manifest.json"
 BLOCK = 1 << 24  # bytes under one checksum
@@ -58,7 +58,7 @@ def write_arrays(paths: Sequence[Path], arrays: Sequence[NDArray[Any]], threads:
             return _write_at(files[k].fileno(), (starts[k] + bytes(part[: BLOCK - begin])) if not at else part, at)
 
         sums: list[list[int]] = [[] for _ in paths]
-        for (_, k), checksum in zip(blocks, side_by_side(write, blocks, threads), strict=True):
+        for (_, k), checksum in zip(blocks, parallel_map(write, blocks, threads), strict=True):
             sums[k].append(checksum)
     return [{"bytes": size, "crc32": each} for size, each in zip(sizes, sums, strict=True)]
 

@@ -54,7 +54,7 @@ def _cgroup_cores() -> int:
         return 1 << 16
 
 
-def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
+def parallel_map(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
     """Run `work`, which should release the GIL, on every item in threads; return the results in item order."""
     if threads == 1:
         return [work(item) for item in items]
@@ -63,7 +63,7 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int) -> li
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
-    """Yield the results of `side_by_side` one by one; at most `threads` results are computed in advance."""
+    """Yield the results of `parallel_map` one by one; at most `threads` results are computed in advance."""
     if threads == 1:
         yield from map(work, items)
         return

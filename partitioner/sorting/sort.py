@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..host.jit import jit
-from ..host.threads import side_by_side, usable_cores
+from ..host.threads import parallel_map, usable_cores
 from .buckets import DIGIT, copy_buckets, count_bins, merge_buckets, move, sort_buckets
 from .tables import Indices, Nonzeros, Values, mapped
 
@@ -165,12 +165,12 @@ def sort_nonzeros(  # eight parameters; the last four are `SortOptions`
         if merge:
             merge_buckets(*moved, bounds, *task, remaining, distinct)
 
-    side_by_side(sort, tasks, threads)
+    parallel_map(sort, tasks, threads)
     if not (merge or overwrite):
         return Sorted(*moved, keys)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(remaining)]) if merge else bounds
     result = result_arrays(columns, values, int(offsets[-1]), moved[1].dtype, overwrite)
-    side_by_side(lambda task: copy_buckets(*moved, bounds, *task, offsets, *result), tasks, threads)
+    parallel_map(lambda task: copy_buckets(*moved, bounds, *task, offsets, *result), tasks, threads)
     scratch = moved[0].nbytes + moved[1].nbytes + keys
     if not merge:
         return Sorted(*result, scratch)
@@ -212,7 +212,7 @@ def _into_buckets(nonzeros: Nonzeros, leading: Leading, threads: int, moved: Non
     runs = list(pairwise(nonzeros[1].size * t // threads for t in range(threads + 1)))
     counts = np.zeros((threads, 1 << BIN_BITS), np.int64)
     scratch = [(np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint64)) for _ in runs]
-    side_by_side(
+    parallel_map(
         lambda t: count_bins(nonzeros[0], *leading, *runs[t], scratch[t][0], counts[t]), range(threads), threads
     )
     bounds, bucket_of, places = _buckets(counts)
@@ -220,7 +220,7 @@ def _into_buckets(nonzeros: Nonzeros, leading: Leading, threads: int, moved: Non
     def move_run(t: int) -> None:
         move(*nonzeros, *leading, *runs[t], *scratch[t], bucket_of, places[t], *moved)
 
-    side_by_side(move_run, range(threads), threads)
+    parallel_map(move_run, range(threads), threads)
     return bounds
 
 

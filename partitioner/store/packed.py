@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..host import checksums
 from ..host.jit import jit
-from ..host.threads import side_by_side
+from ..host.threads import parallel_map
 from ..shards.partition import mode_order
 from ..sorting.sort import sort_bytes, sort_nonzeros
 from ..tensors.labels import Labels
@@ -78,7 +78,7 @@ def sort_keys(keys: Keys, threads: int) -> None:
     bounds = [keys.size * t // threads for t in range(threads + 1)]
     if threads > 1 and keys.size > PART:
         keys.partition(bounds[1:-1])
-        side_by_side(lambda t: keys[bounds[t] : bounds[t + 1]].sort(), range(threads), threads)
+        parallel_map(lambda t: keys[bounds[t] : bounds[t + 1]].sort(), range(threads), threads)
     else:
         keys.sort()
 
@@ -200,7 +200,7 @@ class PackedTensor:
         check_merged(merged.values.size, bool(np.all(np.isfinite(merged.values))))
         self.keys, self.values = np.empty(merged.values.size, np.int64), merged.values
         parts = list(pairwise(self.keys.size * t // self._threads for t in range(self._threads + 1)))
-        side_by_side(lambda part: _join(*merged.columns, self.keys, *part), parts, self._threads)
+        parallel_map(lambda part: _join(*merged.columns, self.keys, *part), parts, self._threads)
         self.duplicates, self.zeros, self.grain = merged.duplicates, merged.zeros, grain(self.values)
 
     @property
@@ -253,7 +253,7 @@ class PackedTensor:
                     writers[k].write(column)
 
             for pieces in self._copy(mode):
-                side_by_side(partial(write, pieces=pieces), range(len(names)), self._threads)
+                parallel_map(partial(write, pieces=pieces), range(len(names)), self._threads)
             written = {name: writer.finish() for name, writer in zip(names, writers, strict=True)}
             return written, [each for writer in writers for each in writer.pending]
 
@@ -272,14 +272,14 @@ class PackedTensor:
                 for rows in group:
                     yield from ([piece] for piece in self._range(mode, *rows, offsets))
             else:
-                yield side_by_side(lambda rows: next(self._range(mode, *rows, offsets)), group, self._threads)
+                yield parallel_map(lambda rows: next(self._range(mode, *rows, offsets)), group, self._threads)
 
     def _rows(self, mode: int) -> NDArray[np.int64]:
         """Count the nonzeros of each row of a mode."""
         parts = list(pairwise(self.keys.size * t // self._threads for t in range(self._threads + 1)))
         counts = np.zeros((self._threads, self.shape[mode]), np.int64)
         layout = self._layout.shifts[mode], self._layout.masks[mode]
-        side_by_side(
+        parallel_map(
             lambda t: _count_rows(self.keys[slice(*parts[t])], *layout, counts[t]), range(self._threads), self._threads
         )
         total: NDArray[np.int64] = counts.sum(axis=0)

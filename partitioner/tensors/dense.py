@@ -14,7 +14,7 @@ import psutil
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..host.threads import side_by_side, usable_cores
+from ..host.threads import parallel_map, usable_cores
 from .cf_attributes import unpacked
 from .conversion import AsDense
 from .digest import MASK, stir
@@ -233,7 +233,7 @@ class DenseTensor(AsDense):
         parts = list(pieces(self.memory.shape, place, count))
         runs = [parts[at : at + run] for at in range(0, len(parts), run)]
         threads = min(threads or usable_cores(), max(1, len(runs)))
-        return joined(side_by_side(self._facts, runs, threads))
+        return joined(parallel_map(self._facts, runs, threads))
 
     def _facts(self, places: Sequence[Place]) -> ElementStatistics:
         statistics = []

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..host.threads import side_by_side, usable_cores
+from ..host.threads import parallel_map, usable_cores
 from ..sorting.tables import mapped
 
 LEAST, MOST = 1 << 16, 1 << 20  # nonzeros per block
@@ -56,5 +56,5 @@ def take(source: tuple[NDArray[Any], NDArray[Any]], target: tuple[NDArray[Any], 
         return IngestCounts(low, high, finite)
 
     begins = range(0, nonzeros, block)
-    low, high, finite = zip(*side_by_side(ingest, begins, min(threads, len(begins))), strict=True)
+    low, high, finite = zip(*parallel_map(ingest, begins, min(threads, len(begins))), strict=True)
     return IngestCounts(np.min(low, axis=0), np.max(high, axis=0), all(finite))

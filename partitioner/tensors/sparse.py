@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InputError
-from ..host.threads import side_by_side, usable_cores
+from ..host.threads import parallel_map, usable_cores
 from ..sorting.sort import Sort, sort_nonzeros, strictly_increasing
 from ..sorting.tables import Nonzeros
 from .conversion import AsArray
@@ -350,7 +350,7 @@ def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:
 def _of_blocks(work: Callable[[NDArray[np.floating]], T], values: NDArray[np.floating]) -> list[T]:
     """Apply `work` to each block of values in threads."""
     blocks = [values[b : b + BLOCK] for b in range(0, values.size, BLOCK)]
-    return side_by_side(work, blocks, min(usable_cores(), max(1, len(blocks))))
+    return parallel_map(work, blocks, min(usable_cores(), max(1, len(blocks))))
 
 
 def check_merged(nonzeros: int, finite: bool) -> None:

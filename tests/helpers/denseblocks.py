@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from oracle import ROUNDING, dense_mttkrp
 
-from amped.backend.cpu.kernels.dimension_tree import pairs_on_cpu
+from amped.backend.cpu.kernels.dimension_tree import tree_on_cpu
 from amped.backend.cpu.ops import dense as cpu
-from amped.backend.cuda.code.dimension_tree import pairs_on_gpu
+from amped.backend.cuda.code.dimension_tree import tree_on_gpu
 from amped.backend.device import Device
 from amped.backend.ops.dense import BlockForm, RowLayout, Sweep
 from amped.operators.dense.load import on_device
@@ -27,7 +27,7 @@ class Case:
 
     def __init__(self, device: Device, form: BlockForm, rows: RowLayout | None = None) -> None:
         self._rng = np.random.default_rng([form.rank, *form.lengths])
-        self.device, self.form, held = device, form, form.held or form.dtype
+        self.device, self.form, held = device, form, form.stored or form.dtype
         self.tensor = self._rng.random(form.lengths).astype(held)
         self.on_device = on_device(self.tensor.copy(), held, held, device, 1, rows)
         self.factors = [self._rng.random((n, form.rank)).astype(form.dtype) for n in form.lengths]
@@ -72,8 +72,8 @@ class Case:
 
 def paired(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have pairs of modes served wherever that can be, even where it takes longer."""
-    monkeypatch.setattr(cpu.CpuSplit, "paired", lambda _, form: pairs_on_cpu(form))
+    monkeypatch.setattr(cpu.CpuSplit, "paired", lambda _, form: tree_on_cpu(form))
     with suppress(ImportError):
         from amped.backend.cuda.ops import dense as cuda
 
-        monkeypatch.setattr(cuda.CudaSplit, "paired", lambda _, form: pairs_on_gpu(form))
+        monkeypatch.setattr(cuda.CudaSplit, "paired", lambda _, form: tree_on_gpu(form))

@@ -18,12 +18,12 @@ class _Run:
         single = case._replace(terms=case.terms._replace(rank=rank), places=1)
         self.columns, self.equations = columns, equations_of(device, rank).make(single)
         self.equations.put(0, slice(0, rank), start)
-        self.flags, self.mode, self.told = 0, 0, start.told
+        self.flags, self.mode, self.status = 0, 0, start.status
 
     def note(self, mode: int) -> None:
         """Keep the flags that are raised, and where."""
-        (self.told,) = self.equations.told()
-        self.flags, self.mode = self.told.flags, mode
+        (self.status,) = self.equations.status()
+        self.flags, self.mode = self.status.flags, mode
 
     def part_of(self, rows: Any) -> Any:
         return rows[:, self.columns]
@@ -52,7 +52,7 @@ class HostBatch:
     def take(self, place: int) -> RunStopped:
         run = self.runs.pop(place)
         stopped = run.equations.take(0)
-        return RunStopped(run.told._replace(flags=run.flags), run.mode if run.flags else 0, stopped.weights)
+        return RunStopped(run.status._replace(flags=run.flags), run.mode if run.flags else 0, stopped.weights)
 
     def prepare(self, mode: int, double: bool = False) -> None:
         self.totals[...] = 0
@@ -117,21 +117,21 @@ class HostBatch:
     def read(self, memory: Any) -> list[EquationsStatus]:
         raise AssertionError("nothing is captured")
 
-    def told(self) -> list[EquationsStatus]:
+    def status(self) -> list[EquationsStatus]:
         free = EquationsStatus(0, 0, 0.0, np.empty((0, 0)), np.empty((0, 0)))
         return [
-            run.told._replace(flags=run.flags) if (run := self.runs.get(place)) else free
+            run.status._replace(flags=run.flags) if (run := self.runs.get(place)) else free
             for place in range(self._case.places)
         ]
 
-    def keep(self, source: Any, target: Any) -> None:
+    def snapshot(self, source: Any, target: Any) -> None:
         raise AssertionError("nothing is queued ahead")
 
 
 class HostBatches:
     """See `EquationsProvider`."""
 
-    several = 32
+    batch_columns = 32
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -23,16 +23,16 @@ Key = tuple[int, int]  # the number of components, and that of a start
 RANKS = {(rank, start): rank for rank in (1, 7, 3, 16, 2) for start in range(2)}
 
 
-def side_by_side(
+def multi_run(
     tensor: Any, columns: int, comm: Comm, rule: StopRule, nonnegative: bool = False, ranks: Any = None, **options: Any
 ) -> dict[tuple[int, int], KruskalTensor]:
     """Return the models of runs side by side, by rank and start."""
     ranks, chosen = ranks or RANKS, Options(**options)
     with opened(tensor, comm, chosen, None) as (machine, source):
         constraints = ConstraintParams(nonnegative).of(len(source.shape))
-        several = decompositions(source, ranks, columns, machine, chosen, Budget(), constraints, _start)
-        found = {key: method.model() for key, method in several.run(ranks, rule)}
-        assert set(several.seconds) == set(ranks)
+        runs = decompositions(source, ranks, columns, machine, chosen, Budget(), constraints, _start)
+        found = {key: method.model() for key, method in runs.run(ranks, rule)}
+        assert set(runs.seconds) == set(ranks)
     return found  # type: ignore[return-value]
 
 
@@ -41,7 +41,7 @@ def assert_near_one_as_alone(comm: Comm, atol: float, **options: Any) -> None:
     dense = low_rank((12, 10, 9), 2, 0.0, 3)
     tensor = amped.SparseTensor(np.argwhere(dense), dense[dense != 0], dense.shape)
     rule, ranks = StopRule(30, 1e-9), {(rank, start): rank for rank in (1, 2, 5, 11) for start in range(2)}
-    found = side_by_side(tensor, 16, comm, rule, ranks=ranks, **options)
+    found = multi_run(tensor, 16, comm, rule, ranks=ranks, **options)
     assert found[2, 0].fits[-1] > 0.999
     assert_as_alone(found, tensor, rule, atol, False, **options)
 
@@ -78,8 +78,8 @@ def counts_as_alone(tensor: Any, ranks: Mapping[Key, int], comm: Comm, rule: Sto
     """Runs of CP-APR side by side are those of `cp_apr` up to rounding, on all ranks."""
     chosen = Options(**options)
     with opened(tensor, comm, chosen, None) as (machine, source):
-        several = counts_together(source, ranks, machine, chosen, Poisson(rule.tol), _start)
-        found = {key: cast(KruskalTensor, method.model()) for key, method in several.run(ranks, rule)}
+        runs = counts_together(source, ranks, machine, chosen, Poisson(rule.tol), _start)
+        found = {key: cast(KruskalTensor, method.model()) for key, method in runs.run(ranks, rule)}
     assert set(found) == set(ranks)
     mine = [(key, model.series, *(factor.tobytes() for factor in model.factors)) for key, model in found.items()]
     assert all(other == mine for other in comm.allgather(mine)), "on all ranks"

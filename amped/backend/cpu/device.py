@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from partitioner.host.threads import fair_threads, side_by_side, usable_cores
+from partitioner.host.threads import fair_threads, parallel_map, usable_cores
 from partitioner.tensors.npy_file import PART, PIECE, READERS, RUN
 
 from ...parallel.mpi import Comm
@@ -93,7 +93,7 @@ class CpuDevice:
             for target, write in run:
                 write(target)
 
-        side_by_side(fill, runs, min(self._readers, max(1, len(runs))))
+        parallel_map(fill, runs, min(self._readers, max(1, len(runs))))
         return lambda: None
 
     def lock(self, array: NDArray[Any]) -> None:

@@ -22,11 +22,11 @@ class RowSolvers:
     def __init__(self, device: Device, case: Case) -> None:
         rank, dtype, self._bounds = case.terms.rank, case.dtype, case.bounds
         self._solver = solver(device, rank, dtype)
-        self._made = self._solver.make(max(case.rows), rank, dtype)
+        self._scratch = self._solver.make(max(case.rows), rank, dtype)
         self.allocates = self._solver.allocates
         if case.bounds.nonnegative:
             self._nonnegative = nonnegative_solver(device, rank, dtype)
-            self._room = self._nonnegative.make(case.nonnegative_rows, rank, dtype)
+            self._nonnegative_scratch = self._nonnegative.make(case.nonnegative_rows, rank, dtype)
             self.allocates |= self._nonnegative.allocates
 
     def run(
@@ -35,9 +35,9 @@ class RowSolvers:
         """Queue the solving of a mode's rows, by `inverse` or `system`; `again`: they are divided by other numbers."""
         if mode in self._bounds.nonnegative:
             sweeps = 0 if again else self._bounds.sweeps
-            self._nonnegative.run(self._room, source, system, sweeps, target, sums)
+            self._nonnegative.run(self._nonnegative_scratch, source, system, sweeps, target, sums)
         else:
-            self._solver.run(self._made, source, inverse, target, sums)
+            self._solver.run(self._scratch, source, inverse, target, sums)
 
 
 def solver_bytes(device: Device, rows: int, rank: int, dtype: np.dtype[np.floating], constrained: bool) -> SolverBytes:

@@ -26,7 +26,7 @@ class EquationsState:
     Attributes
     ----------
     memory : (bytes,) uint8 array
-        Of these, the first `told_bytes` are facts, norms and scales.
+        Of these, the first `status_bytes` are facts, norms and scales.
     facts : (FACTS,) array
     norms, scales : (N, R) arrays
         See `EquationsStatus`.
@@ -46,11 +46,11 @@ class EquationsState:
         self.facts, norms, scales, self.divisor, grams, self.weights = (numbers[a:b] for a, b in pairwise(bounds))
         self.norms, self.scales = norms.reshape(order, rank), scales.reshape(order, rank)
         self.grams = grams.reshape(order, rank, rank)
-        self.memory, self.told_bytes = numbers.view(np.uint8), 8 * bounds[3]
+        self.memory, self.status_bytes = numbers.view(np.uint8), 8 * bounds[3]
 
-    def told(self, memory: NDArray[np.uint8]) -> EquationsStatus:
+    def status(self, memory: NDArray[np.uint8]) -> EquationsStatus:
         """Return the state of the run from a copy of the first bytes."""
-        numbers = memory[: self.told_bytes].view(np.float64)
+        numbers = memory[: self.status_bytes].view(np.float64)
         facts, columns = numbers[:FACTS].tolist(), numbers[FACTS:].reshape(2, *self.norms.shape).copy()
         return EquationsStatus(
             int(facts[FLAGS]), int(facts[ITERATIONS]), facts[FIT], columns[0], columns[1], facts[SQUARES]
@@ -58,10 +58,10 @@ class EquationsState:
 
     def begin(self, start: RunStart, norm: float, constrained: bool) -> None:
         """Take the state from which a run continues; `norm` is that of the tensor. The memory is the host's."""
-        told = start.told
-        self.facts[[ITERATIONS, FIT, BEST, FLAGS]] = told.iterations, told.fit, start.best, 0
-        self.norms[...], self.scales[...] = told.norms, told.scales
-        self.grams[...] = start.grams * (told.scales[:, :, None] * told.scales[:, None])
+        status = start.status
+        self.facts[[ITERATIONS, FIT, BEST, FLAGS]] = status.iterations, status.fit, start.best, 0
+        self.norms[...], self.scales[...] = status.norms, status.scales
+        self.grams[...] = start.grams * (status.scales[:, :, None] * status.scales[:, None])
         if start.weights is not None:
             self.weights[...] = start.weights
         elif constrained:

@@ -38,11 +38,11 @@ class NullReplay:
 
     def __init__(self, queue: Callable[[], None], read: Array) -> None:
         self._queue, self._read = queue, read
-        self._told = deque[NDArray[np.uint8]]()
+        self._reads = deque[NDArray[np.uint8]]()
 
     def launch(self) -> None:
         self._queue()
-        self._told.append(self._read.copy())
+        self._reads.append(self._read.copy())
 
     def wait(self) -> NDArray[np.uint8]:
-        return self._told.popleft()
+        return self._reads.popleft()

@@ -26,12 +26,12 @@ class BlockForm(NamedTuple):
     slab: int
     rank: int
     stride: int
-    dtype: np.dtype[Any]  # of factor matrices, and of elements unless they are `held` otherwise: float32 or float64
+    dtype: np.dtype[Any]  # of factor matrices, and of elements unless `stored` says otherwise: float32 or float64
     workspace: int  # bytes of scratch memory that a sweep may take; one that needs more takes what it needs least
     whole: bool = False  # whether its rows of an MTTKRP are complete: no other block has a part of them
-    pairs: bool = False  # whether what is computed at the end of a sweep may serve the next one
+    dimension_tree: bool = False  # whether results at the end of a sweep may serve the next one (a dimension tree)
     gaps: bool = False  # whether rows may have gaps if that helps: elements are copied to the device, and stay there
-    held: np.dtype[Any] | None = None  # of elements: float32, where factor matrices are in double precision
+    stored: np.dtype[Any] | None = None  # of elements: float32 where factor matrices are float64; else None
 
     @property
     def streamed(self) -> bool:

@@ -53,10 +53,10 @@ def is_batch(mode: int, contracted: int) -> bool:
     return contracted == 1 or (contracted, mode) in ((2, 1), (0, 2))
 
 
-def step_of(pairs: DimensionTree, form: BlockForm, mode: int, contracted: int) -> int:
+def step_of(tree: DimensionTree, form: BlockForm, mode: int, contracted: int) -> int:
     """Return how many indices of a mode make a block."""
     length, other = form.lengths[mode], form.lengths[third(mode, contracted)]
-    step = pairs.rows // other
+    step = tree.rows // other
     if step >= length:
         return length
     if mode != 0 and is_batch(mode, contracted):
@@ -69,28 +69,28 @@ def added(form: BlockForm, contracted: int) -> int:
     return -(-form.lengths[0] // form.slab) - 1 if contracted == 0 else 0
 
 
-def ahead_bytes(form: BlockForm, pairs: DimensionTree) -> int:
+def next_bytes(form: BlockForm, tree: DimensionTree) -> int:
     """Return the bytes of the MTTKRP of a mode to come."""
-    return 0 if pairs.whole else max(form.lengths) * pairs.columns * 8
+    return 0 if tree.whole else max(form.lengths) * tree.columns * 8
 
 
-def pairs_of(form: BlockForm, workspace: int, columns: int, itemsize: int) -> DimensionTree | None:
+def tree_of(form: BlockForm, workspace: int, columns: int, itemsize: int) -> DimensionTree | None:
     """Return how partial results, of such numbers in rows of so many, fit a workspace; None if they do not."""
-    if len(form.lengths) != ORDER or not form.pairs:
+    if len(form.lengths) != ORDER or not form.dimension_tree:
         return None
     (a, b, c), row = form.lengths, columns * itemsize
     most = max(a * b, b * c, a * c)
     if most * row <= workspace:
         return DimensionTree(most, columns, itemsize, True)
-    found = DimensionTree(0, columns, itemsize, False)
-    rows = (workspace - ahead_bytes(form, found)) // row
+    tree = DimensionTree(0, columns, itemsize, False)
+    rows = (workspace - next_bytes(form, tree)) // row
     fits = form.whole and not form.streamed and rows >= max(form.lengths)
-    return found._replace(rows=rows) if fits else None
+    return tree._replace(rows=rows) if fits else None
 
 
-def pairs_bytes(form: BlockForm, pairs: DimensionTree) -> int:
+def tree_bytes(form: BlockForm, tree: DimensionTree) -> int:
     """Return the bytes of scratch memory: a partial result, and an MTTKRP to come."""
-    return pairs.rows * pairs.columns * pairs.itemsize + ahead_bytes(form, pairs)
+    return tree.rows * tree.columns * tree.itemsize + next_bytes(form, tree)
 
 
 class Products(Protocol):
@@ -135,30 +135,30 @@ class DimensionTreeSweep:
     def __init__(
         self,
         form: BlockForm,
-        pairs: DimensionTree,
+        tree: DimensionTree,
         scratch: Array,
         products: Products,
         lengths: tuple[int, ...] | None = None,
     ) -> None:
         """Take a form whose last length has the gaps in it, if rows have any; `lengths` are without them."""
-        self._form, self._pairs, self._products, self.in_blocks = form, pairs, products, not pairs.whole
+        self._form, self._tree, self._products, self.in_blocks = form, tree, products, not tree.whole
         self._lengths = lengths or form.lengths
-        end = pairs.rows * pairs.columns * pairs.itemsize
-        self._partial = scratch[:end].view(f"f{pairs.itemsize}").reshape(-1, pairs.columns)
-        self._ahead = scratch[end : end + ahead_bytes(form, pairs)].view(np.float64).reshape(-1, pairs.columns)
+        end = tree.rows * tree.columns * tree.itemsize
+        self._partial = scratch[:end].view(f"f{tree.itemsize}").reshape(-1, tree.columns)
+        self._next = scratch[end : end + next_bytes(form, tree)].view(np.float64).reshape(-1, tree.columns)
         self._pair = 0, 1  # the modes that are served
-        self._there = False  # whether what serves them is: a partial result; if `in_blocks`, the MTTKRP of the second
+        self._ready = False  # whether what serves them is: a partial result; if `in_blocks`, the MTTKRP of the second
 
     def expect(self, mode: int, following: int) -> None:
         if self.reads(mode):
-            self._pair, self._there = (mode, following), False
+            self._pair, self._ready = (mode, following), False
 
     def _contracted(self) -> int:
         mode, following = self._pair
         return third(mode, next_of(mode) if following == mode else following)
 
     def reads(self, mode: int) -> bool:
-        return not self._there or mode not in (self._pair[1:] if self.in_blocks else self._served())
+        return not self._ready or mode not in (self._pair[1:] if self.in_blocks else self._served())
 
     def _served(self, mode: int = 0, rows: slice | None = None) -> dict[int, int]:
         """Return the lengths of the modes that a partial result serves, in memory order; or with some rows of one."""
@@ -168,20 +168,20 @@ class DimensionTreeSweep:
     def changed(self, mode: int) -> None:
         """See `Sweep`: of a pair, the second mode's matrix changes when both are served."""
         if self.in_blocks or mode == self._contracted() or mode == self._pair[1] != self._pair[0]:
-            self._there = False
+            self._ready = False
 
     def kept(self) -> Hashable:
-        return self._pair if self._there else None
+        return self._pair if self._ready else None
 
     def resume(self, kept: Hashable) -> None:
         assert kept is None or isinstance(kept, tuple)
-        self._there = kept is not None
+        self._ready = kept is not None
         self._pair = kept or self._pair
 
     def begin(self, mode: int, factors: Sequence[Array], out: Array) -> None:
         if mode not in self._served():
             self._pair = mode, next_of(mode)
-        self._there = False
+        self._ready = False
 
     def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
         contracted, (first, second) = self._contracted(), self._served().values()
@@ -211,9 +211,9 @@ class DimensionTreeSweep:
 
     def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:
         if self.in_blocks:
-            out[:, : self._pairs.columns] = self._ahead[: len(out)]
+            out[:, : self._tree.columns] = self._next[: len(out)]
             return
-        self._there = True
+        self._ready = True
         self._contract(mode, self._served(), factors, out, False)
 
     def _contract(self, mode: int, lengths: dict[int, int], factors: Sequence[Array], out: Array, adds: bool) -> None:
@@ -225,8 +225,8 @@ class DimensionTreeSweep:
         )
 
     def blocks(self, mode: int) -> Sequence[slice]:
-        self._there = False
-        length, step = self._form.lengths[mode], step_of(self._pairs, self._form, mode, self._contracted())
+        self._ready = False
+        length, step = self._form.lengths[mode], step_of(self._tree, self._form, mode, self._contracted())
         return [slice(begin, min(begin + step, length)) for begin in range(0, self._lengths[mode], step)]
 
     def compute(self, mode: int, rows: slice, block: Array, factors: Sequence[Array], out: Array) -> None:
@@ -239,10 +239,10 @@ class DimensionTreeSweep:
     def pass_on(self, mode: int, rows: slice, factors: Sequence[Array], out: Array) -> None:
         following = self._pair[1]
         if following == mode:
-            done = out[rows, : self._pairs.columns]
-            self._ahead[rows.start : rows.start + len(done)] = done
+            done = out[rows, : self._tree.columns]
+            self._next[rows.start : rows.start + len(done)] = done
         else:
             solved = [factor[rows] if m == mode else factor for m, factor in enumerate(factors)]
-            target = self._ahead[: self._form.lengths[following]]
+            target = self._next[: self._form.lengths[following]]
             self._contract(following, self._served(mode, rows), solved, target, rows.start > 0)
-        self._there = rows.stop >= self._lengths[mode]
+        self._ready = rows.stop >= self._lengths[mode]

@@ -26,7 +26,7 @@ class EighStatus(NamedTuple):
     pivots: NDArray[np.float64]  # for each turn the least one of the Gram matrix with ones on its diagonal
 
 
-def facts_of(count: int) -> int:
+def status_size(count: int) -> int:
     """Return how many numbers tell of so many eigenvectors."""
     return 2 * count + 2 * TURNS
 
@@ -60,6 +60,6 @@ class Eigh(Protocol):
 EIGH = Op[Eigh]("eigh")
 
 
-def leading_of(device: Device, size: int, count: int) -> Eigh | None:
+def eigh_of(device: Device, size: int, count: int) -> Eigh | None:
     """Return what finds this many leading eigenvectors without the host, if anything does."""
     return EIGH.first(device, lambda provider: provider.suits(size, count))

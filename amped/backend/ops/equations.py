@@ -96,7 +96,7 @@ class EquationsStatus(NamedTuple):
 class RunStart(NamedTuple):
     """The state from which a run continues."""
 
-    told: EquationsStatus
+    status: EquationsStatus
     best: float  # fit so far
     grams: NDArray[np.float64]  # (N, R, R), of the columns as they are stored
     weights: NDArray[np.float64] | None = None  # (R,) norms of the components; None at a start
@@ -105,7 +105,7 @@ class RunStart(NamedTuple):
 class RunStopped(NamedTuple):
     """The state from which another method continues."""
 
-    told: EquationsStatus
+    status: EquationsStatus
     mode: int  # the one that is solved next
     weights: NDArray[np.float64]  # (R,)
 
@@ -113,7 +113,7 @@ class RunStopped(NamedTuple):
 class Equations(Protocol):
     """The equations of a batch of runs.
 
-    All methods but `put`, `take`, `invert` and `told` queue work, in this order for each mode: `prepare`, `solve`,
+    All methods but `put`, `take`, `invert` and `status` queue work, in this order for each mode: `prepare`, `solve`,
     `totals` are added up over the ranks, `finish`; after the last mode `fit`.
 
     Attributes
@@ -177,13 +177,13 @@ class Equations(Protocol):
     def report(self) -> None:
         """Queue the writing of `reported`."""
 
-    def told(self) -> list[EquationsStatus]:
+    def status(self) -> list[EquationsStatus]:
         """Wait for what is queued; return the state of each place. A single run's flags are cleared but for `NEAR`."""
 
     def read(self, memory: NDArray[np.uint8]) -> list[EquationsStatus]:
         """Return the state of each place from a copy of `reported`; of several runs without norms and scales."""
 
-    def keep(self, source: Array, target: Array) -> None:
+    def snapshot(self, source: Array, target: Array) -> None:
         """Queue a copy of device memory, unless a single run has set a flag."""
 
 
@@ -196,7 +196,7 @@ class EquationsProvider(Protocol):
         The most columns of a run of which it serves several; 0 if it serves single runs only.
     """
 
-    several: int
+    batch_columns: int
 
     def suits(self, rank: int) -> bool:
         """Tell whether it keeps the matrices of a single run of so many columns."""
@@ -223,6 +223,6 @@ def equations_of(device: Device, rank: int) -> EquationsProvider:
     return EQUATIONS.require(device, lambda provider: provider.suits(rank))
 
 
-def several_of(device: Device) -> EquationsProvider | None:
+def batch_equations(device: Device) -> EquationsProvider | None:
     """Return the provider that serves several runs at once, if the device has one."""
-    return EQUATIONS.first(device, lambda provider: provider.several > 0)
+    return EQUATIONS.first(device, lambda provider: provider.batch_columns > 0)

@@ -39,10 +39,10 @@ Groups = Mapping[GroupShape, NDArray[np.int64]]
 
 def joined(groups: Groups, key: Callable[[GroupShape], Key]) -> dict[Key, NDArray[np.int64]]:
     """Return where the groups begin whose kinds have the same key."""
-    found = defaultdict[Key, list[NDArray[np.int64]]](list)
+    result = defaultdict[Key, list[NDArray[np.int64]]](list)
     for kind, begins in groups.items():
-        found[key(kind)].append(begins)
-    return {each: np.sort(np.concatenate(begins)) for each, begins in found.items()}
+        result[key(kind)].append(begins)
+    return {each: np.sort(np.concatenate(begins)) for each, begins in result.items()}
 
 
 class PhiProvider(Protocol):
@@ -55,7 +55,7 @@ class PhiProvider(Protocol):
     """
 
     @property
-    def several(self) -> bool:
+    def multi_model(self) -> bool:
         """See above."""
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
@@ -163,11 +163,11 @@ PHI = Op[PhiProvider]("phi")
 
 def phi_of(device: Device, kernel: Kernel, share: Share) -> PhiProvider | None:
     """Return what computes the Phi of such nonzeros from a kernel's shards, of one model, if anything does."""
-    return PHI.first(device, lambda provider: not provider.several and provider.suits(kernel, share))
+    return PHI.first(device, lambda provider: not provider.multi_model and provider.suits(kernel, share))
 
 
 def interleaved(device: Device) -> InterleavedPhi | None:
     """Return what computes Phi of several models, if anything does."""
-    found: Any = PHI.first(device, lambda provider: provider.several)
-    several: InterleavedPhi | None = found
-    return several
+    result: Any = PHI.first(device, lambda provider: provider.multi_model)
+    multi_model: InterleavedPhi | None = result
+    return multi_model

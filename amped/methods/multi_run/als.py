@@ -28,7 +28,7 @@ Key = TypeVar("Key")
 Run = TypeVar("Run", bound=Restartable)
 
 
-class SideBySide(ABC, Generic[Key, Run]):
+class MultiRun(ABC, Generic[Key, Run]):
     """Runs side by side. Its methods are collective.
 
     Parameters
@@ -117,23 +117,23 @@ class SideBySide(ABC, Generic[Key, Run]):
         """Compute one iteration of each."""
 
 
-class Alternating(SideBySide[Key, CpAls]):
-    """CP-ALS side by side: MTTKRPs are computed for all, and each run solves its rows. See `SideBySide`."""
+class AlsRuns(MultiRun[Key, CpAls]):
+    """CP-ALS side by side: MTTKRPs are computed for all, and each run solves its rows. See `MultiRun`."""
 
     def __init__(self, operator: Operator, start: Callable[[Columns, Key], CpAls]) -> None:
         super().__init__(operator, start)
         self._taken = np.zeros(operator.ranks[0], bool)  # columns
 
     def _place(self, rank: int) -> Columns | None:
-        """See `SideBySide`: the first ones in a row."""
+        """See `MultiRun`: the first ones in a row."""
         taken = np.flatnonzero(np.append(self._taken, True))
         begins = np.append(0, taken[:-1] + 1)
         fitting = begins[taken - begins >= rank]
         if not fitting.size:
             return None
-        found = Columns(self._operator, int(fitting[0]), rank)
-        self._taken[found.columns] = True
-        return found
+        result = Columns(self._operator, int(fitting[0]), rank)
+        self._taken[result.columns] = True
+        return result
 
     def _leave(self, columns: Columns) -> None:
         self._taken[columns.columns] = False
@@ -146,10 +146,10 @@ class Alternating(SideBySide[Key, CpAls]):
             kind = max(map(_kind, wanted.values()))
             group = [k for k, each in wanted.items() if _kind(each) == kind]
             parts = [columns_of(methods[k]) for k in group]
-            found = self._pass(parts, [wanted.pop(k) for k in group], [steps[k] for k in group])
+            result = self._pass(parts, [wanted.pop(k) for k in group], [steps[k] for k in group])
             for k, part in zip(group, parts, strict=True):
                 with suppress(StopIteration):
-                    wanted[k] = steps[k].send(part.of(found))
+                    wanted[k] = steps[k].send(part.of(result))
 
     def _pass(self, parts: Sequence[Columns], wanted: Sequence[Pass], steps: Sequence[Passes[bool]]) -> Array:
         """Compute an MTTKRP that several ask for."""
@@ -165,9 +165,9 @@ class Alternating(SideBySide[Key, CpAls]):
                     step.throw(error)  # which says more
             joint.wait_comm()
 
-        found = operator.mttkrp(first.mode, solve if first.solve else None, first.then, first.double, joint.sums)
+        result = operator.mttkrp(first.mode, solve if first.solve else None, first.then, first.double, joint.sums)
         joint.divide()
-        return found
+        return result
 
 
 class _Joint:
@@ -205,6 +205,6 @@ def _kind(wanted: Pass) -> tuple[bool, int, bool]:
 
 def columns_of(method: Restartable) -> Columns:
     """Return the columns that a run has."""
-    found: Any = method.operator
-    assert isinstance(found, Columns)
-    return found
+    result: Any = method.operator
+    assert isinstance(result, Columns)
+    return result

@@ -1,4 +1,4 @@
-"""Several runs of CP-APR at once, by multiplicative updates; see `apr` and `side_by_side`.
+"""Several runs of CP-APR at once, by multiplicative updates; see `apr` and `parallel_map`.
 
 Each model has some columns (`backend.ops.phi`), and all that is done row by row is done for all of them.
 """
@@ -23,37 +23,37 @@ from ...operators.products import Phi
 from ...operators.sparse.operator import SparseOperator
 from ..apr import CpApr
 from ..poisson import Poisson
-from .als import Key, SideBySide, columns_of
+from .als import Key, MultiRun, columns_of
 
 Numbers = NDArray[np.float64]
 
 
-class Counting(SideBySide[Key, CpApr]):
-    """See `SideBySide`; groups of models have an equal number of columns."""
+class AprRuns(MultiRun[Key, CpApr]):
+    """See `MultiRun`; groups of models have an equal number of columns."""
 
     def __init__(
         self,
         operator: SparseOperator,
         start: Callable[[Columns, Key], CpApr],
-        asked: Poisson,
+        params: Poisson,
         how: InterleavedPhi,
     ) -> None:
         super().__init__(operator, start)
-        self._counts, self._asked, self._how = operator, asked, how
+        self._counts, self._params, self._how = operator, params, how
         self._dtype = operator.options.dtype
         self._width, self._columns = self._how.width(self._dtype), operator.ranks[0]
         machine = operator.machine
         self._multiply = MU_UPDATE.require(machine.device).make(machine.device, self._columns, self._dtype)
-        self._told = _Told(machine.device, operator.order, self._columns, asked.inner_iters)
+        self._status = _AprRunsStatus(machine.device, operator.order, self._columns, params.inner_iters)
         # See `Multiplicative`. Only a host leaves out what is done by asking for less.
         self._on_host = machine.device.on_host
-        self._asks = self._on_host or any(machine.comm.allgather(operator.plan.slot > 0))
+        self._polls = self._on_host or any(machine.comm.allgather(operator.plan.slot > 0))
         self._models: dict[int, list[int]] = {}  # by a group's first column: its models' ranks, 0 where there is none
         self._used = set[int]()  # columns that may not be zero any more
         self._places: dict[int, tuple[int, int]] = {}  # by a model's first column: its group's, and its number there
 
     def _place(self, rank: int) -> Columns | None:
-        """See `SideBySide`: those of a model of a group, or of a new one."""
+        """See `MultiRun`: those of a model of a group, or of a new one."""
         models = self._how.models(rank, self._dtype)
         for first, taken in self._models.items():
             if len(taken) == models and not all(taken):
@@ -86,34 +86,34 @@ class Counting(SideBySide[Key, CpApr]):
 
     def _groups(self, columns: Sequence[slice]) -> Groups:
         """Return the groups that these columns are in."""
-        found = defaultdict[GroupShape, list[int]](list)
+        result = defaultdict[GroupShape, list[int]](list)
         for first in sorted({self._places[each.start][0] for each in columns}):
             models = self._models[first]
-            found[GroupShape(len(models), max(models))].append(first)
-        return {kind: np.array(firsts, np.int64) for kind, firsts in found.items()}
+            result[GroupShape(len(models), max(models))].append(first)
+        return {kind: np.array(firsts, np.int64) for kind, firsts in result.items()}
 
     def _iterate(self, methods: Sequence[CpApr]) -> None:
-        operator, told, places = self._counts, self._told, [columns_of(method).columns for method in methods]
+        operator, status, places = self._counts, self._status, [columns_of(method).columns for method in methods]
         self._load(methods, places)
-        groups, least = self._groups(places), self._asked.kappa_tol
+        groups, least = self._groups(places), self._params.kappa_tol
         for mode in range(operator.order):
             operator.wait_comm()
             with operator.span("solve", mode):
-                told.begin()
-                self._multiply.begin(operator.computed(mode), told.weights, told.kappa, least)
+                status.begin()
+                self._multiply.begin(operator.computed(mode), status.weights, status.kappa, least)
             phi = self._update(mode, places, groups)
             if mode == operator.order - 1:
-                product = Phi(self._asked.eps, groups=groups)
-                operator.add(product, mode, told.logs, in_turn(mode, operator.order))
+                product = Phi(self._params.eps, groups=groups)
+                operator.add(product, mode, status.logs, in_turn(mode, operator.order))
             with operator.span("solve", mode):
-                self._multiply.add_columns(operator.owned(mode), told.sums)
-            operator.reduce(told.sums, "sum", mode)
+                self._multiply.add_columns(operator.owned(mode), status.sums)
+            operator.reduce(status.sums, "sum", mode)
             with operator.span("solve", mode):
-                self._multiply.end(phi, operator.computed(mode), told.sums, least)
-                told.weights[...] = told.sums
+                self._multiply.end(phi, operator.computed(mode), status.sums, least)
+                status.weights[...] = status.sums
             operator.publish(mode)
         operator.wait_comm()
-        logs, weights, facts = told.read()
+        logs, weights, facts = status.read()
         for method, place in zip(methods, places, strict=True):
             method.take((float(logs[place.start]), weights[place].copy(), facts[:, place.start].copy()))
 
@@ -122,24 +122,24 @@ class Counting(SideBySide[Key, CpApr]):
         weights, kappa, idle = np.zeros(self._columns), np.zeros(self._columns), np.ones(self._columns, np.int32)
         for method, place in zip(methods, places, strict=True):
             weights[place] = method.state.arrays["weights"]
-            kappa[place] = self._asked.kappa if method.state.iterations else 0.0
+            kappa[place] = self._params.kappa if method.state.iterations else 0.0
             idle[place.start] = 0
-        self._told.load(weights, kappa, idle)
+        self._status.load(weights, kappa, idle)
 
     def _update(self, mode: int, places: Sequence[slice], groups: Groups) -> Array:
         """Multiply B with Phi until each run's violation is small; return the last Phi. See `Multiplicative.queue`."""
-        operator, asked, told, how = self._counts, self._asked, self._told, self._how
+        operator, params, status, how = self._counts, self._params, self._status, self._how
         matrix, others = operator.computed(mode), in_turn(mode, operator.order)
-        for inner in range(asked.inner_iters):
-            violations, then = told.violations[inner], [mode] * (asked.inner_iters - inner - 1) + others
-            phi = operator.compute(Phi(asked.eps, told.done, groups), mode, then)
+        for inner in range(params.inner_iters):
+            violations, then = status.violations[inner], [mode] * (params.inner_iters - inner - 1) + others
+            phi = operator.compute(Phi(params.eps, status.done, groups), mode, then)
             with operator.span("solve", mode):
-                how.measure(phi, matrix, groups, violations, told.done)
+                how.measure(phi, matrix, groups, violations, status.done)
             operator.reduce(violations, "max", mode)
             with operator.span("solve", mode):
-                how.apply(phi, matrix, groups, violations, told.facts[mode], asked.tol, told.done)
-            if self._asks:
-                done = operator.machine.device.to_host(told.done)
+                how.apply(phi, matrix, groups, violations, status.facts[mode], params.tol, status.done)
+            if self._polls:
+                done = operator.machine.device.to_host(status.done)
                 left = [place for place in places if not done[place.start]]
                 if not left:
                     break
@@ -148,7 +148,7 @@ class Counting(SideBySide[Key, CpApr]):
         return phi
 
 
-class _Told:
+class _AprRunsStatus:
     """Device memory for what decides and what is told of an outer iteration; see `poisson.Told`.
 
     What is of a model has the place of its first column.
@@ -164,8 +164,12 @@ class _Told:
 
     def __init__(self, device: Device, order: int, columns: int, inner: int) -> None:
         self._device = device
-        self._told = device.zeros((2 + 2 * order, columns), np.float64)
-        self.logs, self.weights, self.facts = self._told[0], self._told[1], self._told[2:].reshape(order, columns, 2)
+        self._status = device.zeros((2 + 2 * order, columns), np.float64)
+        self.logs, self.weights, self.facts = (
+            self._status[0],
+            self._status[1],
+            self._status[2:].reshape(order, columns, 2),
+        )
         self._of_mode = device.zeros((1 + inner, columns), np.float64)
         self.sums, self.violations = self._of_mode[0], self._of_mode[1:]
         self.kappa, self.done = device.zeros((columns,), np.float64), device.zeros((columns,), np.int32)
@@ -173,7 +177,7 @@ class _Told:
 
     def load(self, weights: Numbers, kappa: Numbers, idle: NDArray[np.int32]) -> None:
         """Begin an outer iteration; `idle` is what `done` is when a mode begins."""
-        self._told.fill(0)
+        self._status.fill(0)
         self._device.fill([self.weights, self.kappa, self._idle], [weights, kappa, idle])
 
     def begin(self) -> None:
@@ -183,15 +187,15 @@ class _Told:
 
     def read(self) -> tuple[Numbers, Numbers, Numbers]:
         """Wait; return log-likelihoods, weights and facts."""
-        found = self._device.to_host(self._told)
-        return found[0], found[1], found[2:].reshape(self.facts.shape)
+        result = self._device.to_host(self._status)
+        return result[0], result[1], result[2:].reshape(self.facts.shape)
 
 
-def solving_bytes(machine: Machine, asked: Poisson, order: int) -> Solving:
+def solving_bytes(machine: Machine, params: Poisson, order: int) -> Solving:
     """Return how many bytes runs of so many columns in all take on a device beside Phi."""
 
     def takes(count: int, columns: int) -> SolverBytes:
-        each = 8 * (5 + asked.inner_iters + 2 * order + 1)
+        each = 8 * (5 + params.inner_iters + 2 * order + 1)
         return SolverBytes(each * columns + 2 * MU_UPDATE.require(machine.device).bytes(columns))
 
     return takes

@@ -10,17 +10,17 @@ from ...operators.base import Operator
 from ...operators.columns import Columns
 from ..als import CpAls
 from ..constraints import Constraints
-from ..updates import LeastSquares, alone, case_of, grams_of
-from .als import Alternating, Key, columns_of
+from ..updates import LeastSquares, case_of, grams_of, run_passes
+from .als import AlsRuns, Key, columns_of
 
 
-class Batched(Alternating[Key]):
-    """See `SideBySide`. A run that raises a flag is taken out of the batch, and is one of `Alternating` for a while.
+class BatchedAlsRuns(AlsRuns[Key]):
+    """See `MultiRun`. A run that raises a flag is taken out of the batch, and is one of `AlsRuns` for a while.
 
     Parameters
     ----------
     operator, start
-        See `SideBySide`.
+        See `MultiRun`.
     provider : EquationsProvider
         One that serves several runs.
     rank, runs : int
@@ -68,8 +68,8 @@ class Batched(Alternating[Key]):
         """Let a run go on in the batch."""
         columns = columns_of(method)
         self._places[method] = self._free.pop()
-        told, best, weights = method.standing()
-        self._batch.put(self._places[method], columns.columns, RunStart(told, best, grams_of(columns), weights))
+        status, best, weights = method.standing()
+        self._batch.put(self._places[method], columns.columns, RunStart(status, best, grams_of(columns), weights))
 
     def _take_out(self, method: CpAls, raised: bool) -> None:
         """Let a run go on by itself, or end."""
@@ -79,9 +79,9 @@ class Batched(Alternating[Key]):
 
     def _advance(self, methods: Sequence[CpAls]) -> list[CpAls]:
         """Compute an iteration of runs in the batch; return those that have raised a flag, and are taken out."""
-        told, raised = self._iterations.next(), list[CpAls]()
+        status, raised = self._iterations.next(), list[CpAls]()
         for method in methods:
-            facts = told[self._places[method]]
+            facts = status[self._places[method]]
             if facts.flags:
                 raised.append(method)
                 self._take_out(method, raised=True)
@@ -98,29 +98,29 @@ class _Iterations:
 
     def __init__(self, operator: Operator, update: LeastSquares) -> None:
         self._operator, self._update, self._several = operator, update, operator.machine.comm.size > 1
-        self._ahead = operator.plan.ahead and update.equations.memory is not None and not self._several
+        self._pipelined = operator.plan.ahead and update.equations.memory is not None and not self._several
         self._computed = 0
         self._replay: Replay | None = None
 
     def next(self) -> list[EquationsStatus]:
         """Compute an iteration; return the state of each place on rank 0: all ranks do the same."""
         self._computed += 1
-        if self._ahead and self._computed > 1:
+        if self._pipelined and self._computed > 1:
             self._replay = self._replay or self._captured()
             self._replay.launch()
             self._operator.forget()  # it was told nothing of what the launch leaves
-            told = self._update.equations.read(self._replay.wait())
+            status = self._update.equations.read(self._replay.wait())
         else:
             self._compute()
-            told = self._told()
-        if any(each.flags & NEAR for each in told):
-            alone(self._operator, self._update.refit())
-            told = self._told()
-        return told
+            status = self._status()
+        if any(each.flags & NEAR for each in status):
+            run_passes(self._operator, self._update.refit())
+            status = self._status()
+        return status
 
-    def _told(self) -> list[EquationsStatus]:
-        told = self._update.all_told()
-        return self._operator.machine.comm.bcast(told) if self._several else told
+    def _status(self) -> list[EquationsStatus]:
+        status = self._update.statuses()
+        return self._operator.machine.comm.bcast(status) if self._several else status
 
     def _captured(self) -> Replay:
         operator, equations = self._operator, self._update.equations
@@ -145,9 +145,9 @@ class _Iterations:
 
     def _solve(self, mode: int) -> None:
         """Compute, solve and publish the rows of a mode of all runs."""
-        solved = alone(self._operator, self._update.queue(mode))
+        solved = run_passes(self._operator, self._update.queue(mode))
         # To launch what nothing needs takes less than to ask, but not where ranks would exchange rows for it.
-        if not self._several or any(each.flags & RANGE for each in self._told()):
+        if not self._several or any(each.flags & RANGE for each in self._status()):
             self._update.queue_again(mode, solved)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.host.threads import fair_threads, in_order, side_by_side
+from partitioner.host.threads import fair_threads, in_order, parallel_map
 from partitioner.tensors.dense import DenseTensor, Stored
 from partitioner.tensors.npy_file import BAND
 from partitioner.tensors.statistics import ElementStatistics, joined
@@ -147,11 +147,11 @@ class DenseBlock:
         return in_order(one, self._cuts(0), self._threads)
 
     def _piece(self, place: tuple[slice, ...], dtype: np.dtype[Any]) -> Array:
-        given = self._elements[place]
-        if isinstance(given, np.ndarray):
-            found: NDArray[Any] = np.ascontiguousarray(given, self.dtype)
-            return self._device.to_device(found).astype(dtype, copy=False)
-        return self._device.xp.ascontiguousarray(given, dtype)
+        args = self._elements[place]
+        if isinstance(args, np.ndarray):
+            result: NDArray[Any] = np.ascontiguousarray(args, self.dtype)
+            return self._device.to_device(result).astype(dtype, copy=False)
+        return self._device.xp.ascontiguousarray(args, dtype)
 
     def summed(self, work: Callable[[Array, Array], object], shape: tuple[int, ...], axis: int = 0) -> Array:
         """Return what `work` adds of all pieces, in double precision, to sums; pieces are ranges of a mode."""
@@ -164,9 +164,9 @@ class DenseBlock:
                 work(self._piece((slice(None),) * axis + (part,), DOUBLE), total)
             return total
 
-        found = side_by_side(some, parts, self._threads)
-        total = found[0] if found else self._device.zeros(shape, DOUBLE)
-        for other in found[1:]:
+        result = parallel_map(some, parts, self._threads)
+        total = result[0] if result else self._device.zeros(shape, DOUBLE)
+        for other in result[1:]:
             total += other
         return total
 
@@ -178,10 +178,10 @@ class DenseBlock:
         def work(part: slice) -> None:
             target[part] = contracted(xp, self._piece((part,), DOUBLE), factor, axis)
 
-        side_by_side(work, self._cuts(0), self._threads)
-        found = copy(self)
-        found.shape, found.dtype, found._elements = shape, DOUBLE, target
-        return found
+        parallel_map(work, self._cuts(0), self._threads)
+        result = copy(self)
+        result.shape, result.dtype, result._elements = shape, DOUBLE, target
+        return result
 
     def facts(self) -> ElementStatistics:
         """Return what is known of the elements as they are held."""

@@ -47,14 +47,14 @@ def block_of(
 
     Collective; what is `resident` may differ between ranks.
     """
-    return DenseBlock(_given(source, grid, machine.device.on_host or not resident, cut), machine, dtype, resident)
+    return DenseBlock(_elements_of(source, grid, machine.device.on_host or not resident, cut), machine, dtype, resident)
 
 
-def _given(source: DenseSource, grid: Grid, on_host: bool, cut: int = 0) -> Any:
+def _elements_of(source: DenseSource, grid: Grid, on_host: bool, cut: int = 0) -> Any:
     """Return the elements of a rank's block, from where they are. Collective."""
-    found = source.block(grid, on_host)
-    if math.prod(found.shape):
-        return found
+    result = source.block(grid, on_host)
+    if math.prod(result.shape):
+        return result
     return np.empty([0 if place == cut else n for place, n in enumerate(source.lengths)], source.value_dtype)
 
 
@@ -78,23 +78,23 @@ class DenseCore(Factors):
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks, self._modes = setting.ranks, source.modes
         check_range(source.value_range, options.dtype, source.path)
-        self.norm = source.held_norm(options.dtype)
+        self.norm = source.rounded_norm(options.dtype)
         self.clock = machine.device.clock()
         self.plan = together(comm, lambda: make_core_plan(source, comm.rank, comm.size, setting))
         self.kernels = [NAME] * len(source.shape)
         self._grid, self._block = slices(source, comm.size), block
-        self._make_room(source)
+        self._reserve(source)
         self.work = Workspace(self.plan, machine, options)
         self._own = self._grid.block(comm.rank)[0]  # of the slowest mode
         self.clock.collect()
 
-    def _make_room(self, source: DenseSource) -> None:
+    def _reserve(self, source: DenseSource) -> None:
         """Let the block leave the device if the plan has no room for it: not on all ranks, perhaps. Collective."""
         leaves = self.plan.slot > 0 and self._block.resident
         if any(self.machine.comm.allgather(leaves)):
-            given = _given(source, self._grid, on_host=True)
+            elements = _elements_of(source, self._grid, on_host=True)
             if leaves:
-                self._block.hold(given)
+                self._block.hold(elements)
                 self.machine.device.trim()
 
     @property
@@ -111,9 +111,9 @@ class DenseCore(Factors):
                 out[...] = self._rows(mode, self._total(place, factors))
             else:
                 begin = 0
-                for found in self._block.each(lambda part, piece: self._contracted(piece, 0, part, factors)):
-                    out[begin : begin + len(found)] = self._rows(mode, found)
-                    begin += len(found)
+                for result in self._block.each(lambda part, piece: self._contracted(piece, 0, part, factors)):
+                    out[begin : begin + len(result)] = self._rows(mode, result)
+                    begin += len(result)
         if place and self.machine.comm.size > 1:
             with self.clock.span("exchange", mode):
                 self.machine.exchange.reduce_rows(out, self.plan.modes[mode].cut.rows)
@@ -129,8 +129,8 @@ class DenseCore(Factors):
         shape = [self.ranks[m] for m in self._modes]
         shape[place] = self.shape[self._modes[place]]
         total = self.machine.device.zeros(tuple(shape), np.float64)
-        for found in self._block.each(lambda part, piece: self._contracted(piece, place, part, factors)):
-            total += found
+        for result in self._block.each(lambda part, piece: self._contracted(piece, place, part, factors)):
+            total += result
         return total
 
     def _contracted(self, piece: Array, place: int, part: slice, factors: Sequence[Array]) -> Array:
@@ -140,15 +140,15 @@ class DenseCore(Factors):
         """
         xp, ends = self.machine.device.xp, [self.ranks[m] for m in self._modes]
         order = sorted((p for p in range(len(ends)) if p != place), key=lambda p: (ends[p] / piece.shape[p], -p))
-        found = piece
+        result = piece
         for number, p in enumerate(order):
             factor = factors[p]
             if p == 0:
                 factor = factor[self._own][part]
             if number or factor.dtype == np.float64:
-                found, factor = found.astype(np.float64, copy=False), factor.astype(np.float64, copy=False)
-            found = contracted(xp, found, factor, p)
-        return found.astype(np.float64, copy=False)
+                result, factor = result.astype(np.float64, copy=False), factor.astype(np.float64, copy=False)
+            result = contracted(xp, result, factor, p)
+        return result.astype(np.float64, copy=False)
 
     def _rows(self, mode: int, found: Array) -> Array:
         """Return a tensor, modes in memory order, as rows of a mode, the other modes ascending."""

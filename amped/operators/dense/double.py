@@ -22,9 +22,9 @@ class Doubled:
         """Make room for factor matrices like `inputs`."""
         form = plan.double
         assert form is not None
-        self._sweep, self._reuses, self._loaded = plan.kernel.make(form, scratch), plan.form.pairs, False
+        self._sweep, self._reuses, self._loaded = plan.kernel.make(form, scratch), plan.form.dimension_tree, False
         self._factors = [device.empty(factor.shape, np.float64) for factor in inputs]
-        self._cast = None if form.held else device.empty((form.slab, *form.lengths[1:]), np.float64)
+        self._cast = None if form.stored else device.empty((form.slab, *form.lengths[1:]), np.float64)
 
     def serves(self, mode: int) -> bool:
         """Return whether a plain MTTKRP can be made of what is kept."""

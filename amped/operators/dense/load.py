@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.host.threads import side_by_side
+from partitioner.host.threads import parallel_map
 from partitioner.tensors.dense import Place, Stored, expect, forget, pieces
 from partitioner.tensors.npy_file import PART, READERS, RUN
 from partitioner.tensors.statistics import ElementStatistics, facts_of
@@ -50,7 +50,7 @@ def on_device(
         _convert(target, elements, sent, device)
         device.trim()
     elif device.on_host and not isinstance(elements, Stored):
-        side_by_side(lambda place: _copy(target, elements, place), list(_places(elements)), threads)
+        parallel_map(lambda place: _copy(target, elements, place), list(_places(elements)), threads)
     else:
         begin_copy(target, elements, device, look)()
     return target

@@ -93,14 +93,14 @@ class _Slabs:
 
     def _make_slots(self, plan: DensePlan, clock: Any) -> None:
         """Make slots for elements as they are sent, and room to convert them."""
-        device, given, index = self._device, self._given, plan.form.elements // plan.form.lengths[0]
+        device, args, index = self._device, self._given, plan.form.elements // plan.form.lengths[0]
         self._sent = plan.sent
         self._slots = [device.slot(plan.form.slab * index * plan.sent.itemsize, clock) for _ in range(SLOTS)]
         self._converted = None
         if plan.sent != plan.dtype:
             self._converted = device.empty((plan.form.slab, *plan.form.lengths[1:]), plan.dtype)
-        plain = isinstance(given, np.ndarray) and given.dtype == plan.sent and given.flags.c_contiguous
-        self._lock = device.lock(given) if plain else None
+        plain = isinstance(args, np.ndarray) and args.dtype == plan.sent and args.flags.c_contiguous
+        self._lock = device.lock(args) if plain else None
 
     def facts(self) -> ElementStatistics:
         """Return what is known of the elements that are on the device, or were looked at on their way."""
@@ -109,15 +109,15 @@ class _Slabs:
         block, elements = self._block, self._form.elements
         gaps = not block.flags.c_contiguous
         places = pieces(block.shape, (), PIECE if gaps else elements)  # one with gaps is copied
-        found = joined([DenseTensor(block[place]).facts(threads=self._threads) for place in places])
+        result = joined([DenseTensor(block[place]).facts(threads=self._threads) for place in places])
         if gaps:
             self._device.trim()
-        return found
+        return result
 
     def _look(self, elements: NDArray[Any]) -> None:
-        found = known_of(elements, self._form.lengths)
-        self._seen.append(found)
-        if found.bad >= 0 or found.largest > float(np.finfo(self._form.dtype).max):
+        result = known_of(elements, self._form.lengths)
+        self._seen.append(result)
+        if result.bad >= 0 or result.largest > float(np.finfo(self._form.dtype).max):
             self.sound = False
 
     def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
@@ -208,7 +208,7 @@ class DenseOperator(Factors):
 
     def _measure(self) -> None:
         check_range(self._source.value_range, self.options.dtype, self._source.path)
-        self.norm = self._source.held_norm(self.options.dtype)
+        self.norm = self._source.rounded_norm(self.options.dtype)
         together(self.machine.comm, self._check_sound)
 
     def _reading(self, compute: Callable[[], None]) -> None:
@@ -277,7 +277,7 @@ class DenseOperator(Factors):
             return work.sums[mode]
         else:
             self._reading(lambda: self._compute(mode, out, False))
-        if not plan.grid.alone(self._modes.index(mode)):
+        if not plan.grid.one_owner(self._modes.index(mode)):
             with self.clock.span("exchange", mode):
                 self.machine.exchange.reduce_rows(out, share.cut.rows)
         if solve:
@@ -344,7 +344,7 @@ class DenseOperator(Factors):
 
     def _block_rows(self, mode: int, out: Array) -> Array:
         """Return the rows of the output that the block has; the others get zeros."""
-        if self.plan.grid.alone(self._modes.index(mode)):
+        if self.plan.grid.one_owner(self._modes.index(mode)):
             return out
         mine = self._ranges[mode]
         if self._sweep is None:

@@ -59,13 +59,13 @@ def dense_kernel(options: Options, device: Device) -> DenseKernel:
         raise InputError(f"{device.name} has no kernels of dense tensors")
     if options.kernel == "auto":
         return kernels[0]
-    found = next((kernel for kernel in kernels if kernel.name == options.kernel), None)
-    if found is None:
+    result = next((kernel for kernel in kernels if kernel.name == options.kernel), None)
+    if result is None:
         raise InputError(f"kernel {options.kernel!r}: of dense tensors, {device.name} has auto, {names}")
-    if options.deterministic and not found.repeatable:
+    if options.deterministic and not result.repeatable:
         repeatable = ", ".join(kernel.name for kernel in kernels if kernel.repeatable)
-        raise InputError(f"kernel {found.name!r} is not deterministic: {repeatable} are")
-    return found
+        raise InputError(f"kernel {result.name!r} is not deterministic: {repeatable} are")
+    return result
 
 
 def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting) -> DensePlan:
@@ -84,7 +84,7 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     modes = mode_plans(source, grid, rank, setting)
     resident = BlockForm(
         shape, shape[0], columns, device.stride(columns, item), options.dtype, options.workspace or WORKSPACE,
-        whole=grid.ranks == 1, pairs=not options.deterministic,
+        whole=grid.ranks == 1, dimension_tree=not options.deterministic,
     )  # fmt: skip
     sent = sent_as(source.value_dtype, options.dtype, device)
     if not kernel.suits(resident):
@@ -121,10 +121,10 @@ def reading_bytes(source: DenseSource, elements: int, sent: np.dtype[Any], devic
         return 0
     own = source.value_dtype
     if source.plain:
-        found = device.reading_bytes(elements * sent.itemsize, int(sent != own) + int(looked_at(own) != own))
+        result = device.reading_bytes(elements * sent.itemsize, int(sent != own) + int(looked_at(own) != own))
     else:  # a library reads a piece, which is looked at
-        found = min(elements, PIECE) * (own.itemsize + looked_at(own).itemsize * (looked_at(own) != own))
-    return found * (SLOTS if streamed and device.on_host else 1)  # threads that fill a slot each
+        result = min(elements, PIECE) * (own.itemsize + looked_at(own).itemsize * (looked_at(own) != own))
+    return result * (SLOTS if streamed and device.on_host else 1)  # threads that fill a slot each
 
 
 def given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
@@ -145,20 +145,20 @@ def _in_place(source: DenseSource, ranks: int, setting: Setting) -> bool:
 
 def mode_plans(source: DenseSource, grid: Grid, rank: int, setting: Setting) -> list[ModePlan]:
     """Return what a rank owns and computes of each mode; of a TTMc with the other modes' columns."""
-    found, options = [], setting.options
+    result, options = [], setting.options
     elements = np.cumsum([0, *(math.prod(grid.shape(r)) for r in range(grid.ranks))]).astype(np.int64)
     for mode, length in enumerate(source.shape):
         place, columns = source.modes.index(mode), setting.ranks[mode]
         rows = grid.rows(place)
         owned = slice(int(rows[rank]), int(rows[rank + 1]))
-        computed = owned if grid.alone(place) else slice(0, length)
+        computed = owned if grid.one_owner(place) else slice(0, length)
         lengths = tuple(n for m, n in enumerate(source.shape) if m != mode)
         nnz, stride = int(elements[rank + 1] - elements[rank]), setting.device.stride(columns, options.dtype.itemsize)
         share = Share(lengths, computed, nnz, stride, options.dtype, setting.values)
         cut = Cut(elements, rows, np.full(grid.ranks, -1, np.int64))
         others = tuple(r for m, r in enumerate(setting.ranks) if m != mode)
-        found.append(ModePlan(mode, columns, cut, owned, share, setting.product, inputs=others, resident=nnz))
-    return found
+        result.append(ModePlan(mode, columns, cut, owned, share, setting.product, inputs=others, resident=nnz))
+    return result
 
 
 def _fixed_bytes(modes: Sequence[ModePlan], form: BlockForm, setting: Setting) -> dict[str, int]:
@@ -189,7 +189,7 @@ class _Parts(NamedTuple):
         kernel, modes = self.kernel, self.modes
         scratch, double = kernel.bytes(form) if form.elements else 0, _double(form, kernel)
         if double is not None and form.elements:
-            cast = 0 if double.held else double.slab * math.prod(form.lengths[1:])
+            cast = 0 if double.stored else double.slab * math.prod(form.lengths[1:])
             scratch = max(scratch, kernel.bytes(double)) + (cast + sum(form.lengths) * form.stride) * 8
         moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * form.dtype.itemsize
         passing = [self.setting.solving(m.owned.stop - m.owned.start, m.rank).passing for m in modes]
@@ -259,10 +259,10 @@ def _with_workspace(form: BlockForm, parts: _Parts, room: int) -> BlockForm:
     """
     if parts.setting.options.workspace is not None or not form.elements:
         return form
-    least, found = parts.kernel.passes(form._replace(workspace=room)), form
-    while parts.kernel.passes(found) > least and found.workspace <= room // 4:
-        found = found._replace(workspace=2 * found.workspace)
-    return found if parts.kernel.passes(found) <= least else form
+    least, result = parts.kernel.passes(form._replace(workspace=room)), form
+    while parts.kernel.passes(result) > least and result.workspace <= room // 4:
+        result = result._replace(workspace=2 * result.workspace)
+    return result if parts.kernel.passes(result) <= least else form
 
 
 def _streamed_form(form: BlockForm, parts: _Parts, index: int) -> tuple[BlockForm, int]:
@@ -272,11 +272,11 @@ def _streamed_form(form: BlockForm, parts: _Parts, index: int) -> tuple[BlockFor
     """
     slab = max(1, min(-(-form.lengths[0] // SHARDS), SLOTS * SLOT_BYTES // index))
     while True:
-        found = form._replace(slab=slab)
-        working = parts.working(found)
+        result = form._replace(slab=slab)
+        working = parts.working(result)
         need = slab * index + working
         if need <= parts.room:
-            return found, working
+            return result, working
         if slab == 1:
             _refuse(sum(parts.fixed.values()) + need, parts.setting, "two slabs of one index")
         slab = max(1, slab // 2)
@@ -298,12 +298,12 @@ def _double(form: BlockForm, kernel: DenseKernel) -> BlockForm | None:
     """Return the form of the same block in double precision: a few indices at a time, where these are to be cast."""
     if form.dtype == np.float64:
         return None
-    mixed = form._replace(dtype=np.dtype(np.float64), pairs=False, held=form.dtype)
+    mixed = form._replace(dtype=np.dtype(np.float64), dimension_tree=False, stored=form.dtype)
     if kernel.mixes(mixed):
         return mixed
     index = max(1, math.prod(form.lengths[1:])) * 8
     slab = max(1, min(form.slab, DOUBLE_BYTES // index))
-    return mixed._replace(slab=slab, gaps=False, held=None)
+    return mixed._replace(slab=slab, gaps=False, stored=None)
 
 
 def _refuse(need: int, setting: Setting, what: str) -> Any:

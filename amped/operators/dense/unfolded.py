@@ -44,8 +44,8 @@ class DenseUnfolded:
     def gram(self) -> Matrix:
         if self.last:
             whole = self.gathered(self.rows())
-            found: Matrix = whole @ whole.T
-            return found
+            result: Matrix = whole @ whole.T
+            return result
         xp, axis = self._machine.device.xp, self._axis
         return self._summed(lambda piece, total: add_gram(xp, piece, axis, total), (self.length, self.length))
 
@@ -57,8 +57,8 @@ class DenseUnfolded:
             across = rows.T @ basis[self._offsets[rank] : self._offsets[rank + 1]]
             self._machine.comm.all_reduce(across, "sum")
             return self.gathered(rows @ across)
-        given = device.to_device(np.ascontiguousarray(basis))
-        return self._summed(lambda piece, total: add_products(device.xp, piece, axis, given, total), basis.shape)
+        args = device.to_device(np.ascontiguousarray(basis))
+        return self._summed(lambda piece, total: add_products(device.xp, piece, axis, args, total), basis.shape)
 
     def rows(self) -> Matrix:
         whole = self._machine.device.to_host(self._block.whole)
@@ -75,6 +75,6 @@ class DenseUnfolded:
     def _summed(self, work: Callable[[Any, Array], object], shape: tuple[int, ...]) -> Matrix:
         # Pieces are ranges of another mode than the one that is unfolded.
         total = self._block.summed(work, shape, axis=int(self._axis == 0))
-        found = np.asarray(self._machine.device.to_host(total), np.float64)
-        self._machine.comm.all_reduce(found, "sum")
-        return found
+        result = np.asarray(self._machine.device.to_host(total), np.float64)
+        self._machine.comm.all_reduce(result, "sum")
+        return result

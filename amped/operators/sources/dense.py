@@ -21,7 +21,7 @@ from partitioner.tensors.statistics import ElementStatistics, joined
 from ...errors import InputError
 from ...parallel.mpi import Comm, on_root, together
 from .grid import Grid
-from .protocols import DeviceRoom, ProductSource, SparseSource
+from .protocols import DeviceMemory, ProductSource, SparseSource
 from .sparse import TensorSource
 
 
@@ -122,7 +122,7 @@ class DenseSource:
         """See `DescribedSource`: its files have no lines."""
         return None
 
-    def sparse(self, room: DeviceRoom | None) -> SparseSource:
+    def sparse(self, room: DeviceMemory | None) -> SparseSource:
         """See `DescribedSource`: zeros are left out. Collective."""
         tensor = self.tensor()
         nonzeros = on_root(self._comm, lambda: None if tensor is None else sparse_of(tensor))
@@ -138,9 +138,9 @@ class DenseSource:
     def _looked_at(self) -> ElementStatistics:
         if not self.in_file:
             root = self._root
-            found = self._comm.bcast(None if root is None else root.facts())
-            assert found is not None
-            return found
+            result = self._comm.bcast(None if root is None else root.facts())
+            assert result is not None
+            return result
         tensor, threads = self._tensor, fair_threads(self._comm)
         assert tensor is not None
         mine = together(self._comm, lambda: tensor.facts(self._share, threads))
@@ -151,7 +151,7 @@ class DenseSource:
         """The ranges of the first modes, in memory order, that this rank looks at."""
         return Grid.of(self.lengths, self._comm.size).block(self._comm.rank)
 
-    def held_norm(self, dtype: np.dtype[Any]) -> float:
+    def rounded_norm(self, dtype: np.dtype[Any]) -> float:
         """Return the norm after elements were rounded to a type of factor matrices."""
         return self.facts.norm(rounded=dtype == np.float32)
 
@@ -169,8 +169,8 @@ class DenseSource:
             mine = self._tensor.digest(self._share)
         elif self._root is not None:
             mine = self._root.digest()
-        found: int = sum(self._comm.allgather(mine)) & MASK
-        return found
+        result: int = sum(self._comm.allgather(mine)) & MASK
+        return result
 
     @property
     def on_gpu(self) -> bool:
@@ -198,8 +198,8 @@ class DenseSource:
         if self.in_file or self._comm.size == 1:
             assert self._tensor is not None
             memory, place = self._tensor.memory, grid.block(self._comm.rank)
-            found: NDArray[Any] | Stored = memory.within(place) if isinstance(memory, Stored) else memory[place]
-            return found
+            result: NDArray[Any] | Stored = memory.within(place) if isinstance(memory, Stored) else memory[place]
+            return result
         root, ranks = self._root, range(self._comm.size)
         offsets = np.cumsum([0, *(math.prod(grid.shape(rank)) for rank in ranks)])
         flat = None

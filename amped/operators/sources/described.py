@@ -12,7 +12,7 @@ from partitioner.readers import negative_line
 from partitioner.tensors.sparse import ValueRange
 
 from ..placement import Loading
-from .protocols import DeviceRoom, SparseSource
+from .protocols import DeviceMemory, SparseSource
 
 
 class SparseProduct:
@@ -81,7 +81,7 @@ class DescribedSparse:
         """See `DescribedSource`."""
         return negative_line(self.path)
 
-    def sparse(self: SparseSource, room: DeviceRoom | None) -> SparseSource:
+    def sparse(self: SparseSource, room: DeviceMemory | None) -> SparseSource:
         """See `DescribedSource`: it is."""
         return self
 

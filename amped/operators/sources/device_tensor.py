@@ -20,7 +20,7 @@ from ...backend.ops.sort import SORT, DeviceSorter
 from ...parallel.mpi import on_root
 from ..memory import Passing
 from ..placement import nonzero_bytes
-from .protocols import DeviceRoom
+from .protocols import DeviceMemory
 
 SMALL = 64  # a tensor may stay on a device beside what is made of it, whose memory is so many times as large
 LEAST = 1 << 16  # nonzeros: fewer are sorted by the host before a GPU has loaded its code
@@ -40,7 +40,7 @@ class TensorTraits(NamedTuple):
         return self.nonzeros * nonzero_bytes(len(self.shape), self.dtype)
 
 
-class SortedFacts(NamedTuple):
+class SortedTraits(NamedTuple):
     """What is known of a tensor once it is in order."""
 
     nonzeros: int
@@ -53,12 +53,12 @@ class SortedFacts(NamedTuple):
 class Holding:
     """A tensor that devices may hold while it is loaded, or as long as it is placed again and again."""
 
-    _held: DeviceTensor | None = None
+    _device_tensor: DeviceTensor | None = None
     _stays = False
 
     def stay_on_device(self) -> None:
         """See `SparseSource`."""
-        self._stays = self._held is not None and self._held.small
+        self._stays = self._device_tensor is not None and self._device_tensor.small
 
     def placed(self) -> None:
         """See `SparseSource`."""
@@ -67,13 +67,13 @@ class Holding:
 
     def leave_device(self) -> None:
         """See `SparseSource`."""
-        self._held = None
+        self._device_tensor = None
 
 
 class DeviceTensor:
     """Nonzeros in device memory, in any order until `merge`. Methods are not collective unless they say so."""
 
-    def __init__(self, kind: TensorTraits, room: DeviceRoom, sort: DeviceSorter) -> None:
+    def __init__(self, kind: TensorTraits, room: DeviceMemory, sort: DeviceSorter) -> None:
         self._machine, self._sort, self._shape = room.machine, sort, kind.shape
         self.small = kind.nbytes * SMALL <= room.nbytes
         empty, order = room.machine.device.empty, len(kind.shape)
@@ -108,7 +108,7 @@ class DeviceTensor:
         InputError
             If no nonzero is left, or the sum of duplicates overflows.
         """
-        sort, given = self._sort, int(self._values.size)
+        sort, args = self._sort, int(self._values.size)
         places = sort.places(self._columns, range(len(self._shape)), self._shape)
         places, distinct = sort.merge(self._columns, self._values, places)
         kept = int(places.size)
@@ -117,17 +117,17 @@ class DeviceTensor:
                 array[:kept] = sort.take(array, places)
         self._columns, self._values = self._columns[:, :kept], self._values[:kept]
         check_merged(kept, not kept or bool(np.isfinite(self.value_range().largest)))
-        return given - distinct, distinct - kept
+        return args - distinct, distinct - kept
 
     def value_range(self) -> ValueRange:
         """Return bounds on the values."""
         return self._sort.value_range(self._values)
 
-    def facts(self, repaired: tuple[int, int]) -> SortedFacts:
+    def facts(self, repaired: tuple[int, int]) -> SortedTraits:
         """Return what is known of the tensor, in which so many duplicates were merged and zeros dropped."""
         values = self.value_range()
-        found = norm(values[:2], self._sort.squares(self._values, values.largest))
-        return SortedFacts(int(self._values.size), found, values, *repaired)
+        result = norm(values[:2], self._sort.squares(self._values, values.largest))
+        return SortedTraits(int(self._values.size), result, values, *repaired)
 
     def counts(self, mode: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]] | None]:
         """Return how many nonzeros each row of a mode has; of a long mode only those that have any, and which."""
@@ -209,15 +209,15 @@ def equal_parts(nonzeros: int, parts: int) -> NDArray[np.int64]:
 
 
 def hold(
-    tensor: SparseTensor | None, kind: TensorTraits, room: DeviceRoom | None
-) -> tuple[DeviceTensor, SortedFacts] | None:
+    tensor: SparseTensor | None, kind: TensorTraits, room: DeviceMemory | None
+) -> tuple[DeviceTensor, SortedTraits] | None:
     """Hold rank 0's `tensor` on the devices of all ranks; None if it is better on the host. Collective."""
     sort = _sorter(kind, room)
     if sort is None or room is None:
         return None
     comm = room.machine.comm
 
-    def first() -> tuple[DeviceTensor, SortedFacts]:
+    def first() -> tuple[DeviceTensor, SortedTraits]:
         assert tensor is not None
         nonzeros, ordered = tensor.raw
         held = DeviceTensor(kind, room, sort)
@@ -227,18 +227,18 @@ def hold(
         tensor.merged(facts.duplicates, lambda: facts.values)
         return held, facts
 
-    made = on_root(comm, first)
-    facts = comm.bcast(None if made is None else made[1])
+    first_result = on_root(comm, first)
+    facts = comm.bcast(None if first_result is None else first_result[1])
     assert facts is not None
-    held = DeviceTensor(kind._replace(nonzeros=facts.nonzeros), room, sort) if made is None else made[0]
+    held = DeviceTensor(kind._replace(nonzeros=facts.nonzeros), room, sort) if first_result is None else first_result[0]
     if comm.size > 1:
         held.gather([0] + [facts.nonzeros] * comm.size)
     return held, facts
 
 
 def hold_together(
-    nonzeros: Nonzeros, kind: TensorTraits, room: DeviceRoom | None, merge: bool = False
-) -> tuple[DeviceTensor, SortedFacts] | None:
+    nonzeros: Nonzeros, kind: TensorTraits, room: DeviceMemory | None, merge: bool = False
+) -> tuple[DeviceTensor, SortedTraits] | None:
     """Hold a tensor, of which each rank has some nonzeros, on all their devices, as `hold`. Collective.
 
     Those of ranks 0, 1, ... in turn are in order, or will be by `DeviceTensor.merge`.
@@ -254,7 +254,7 @@ def hold_together(
     return held, comm.bcast(held.facts(held.merge() if merge else (0, 0)))
 
 
-def _sorter(kind: TensorTraits, room: DeviceRoom | None) -> DeviceSorter | None:
+def _sorter(kind: TensorTraits, room: DeviceMemory | None) -> DeviceSorter | None:
     """Return what sorts a tensor on the devices of all ranks, None if one lacks it, or room for it. Collective."""
     if room is None or kind.nonzeros < LEAST:
         return None

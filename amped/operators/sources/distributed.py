@@ -27,8 +27,8 @@ from ...errors import InputError
 from ...parallel.mpi import Comm
 from ..placement import Loading, nonzero_bytes
 from .described import DescribedSparse
-from .device_tensor import DeviceTensor, Holding, SortedFacts, TensorTraits, equal_parts, hold_together
-from .protocols import DeviceRoom, Offsets
+from .device_tensor import DeviceTensor, Holding, SortedTraits, TensorTraits, equal_parts, hold_together
+from .protocols import DeviceMemory, Offsets
 
 EVERYTHING = 1 << 62  # nonzeros that are sorted together: all there are
 READER_BYTES = 5 << 20  # compiled readers and sorts, and the blocks that they read
@@ -47,7 +47,7 @@ class DistributedFile(Holding, DescribedSparse):
         comm: Comm,
         progress: Progress | None = None,
         form: ReadOptions = PLAIN,
-        room: DeviceRoom | None = None,
+        room: DeviceMemory | None = None,
     ) -> None:
         """Read the file; hold its nonzeros on devices where they have `room`, or else bring them in order."""
         self.path, self._comm, reading = path, comm, Reading(path, comm, progress, form)
@@ -58,22 +58,22 @@ class DistributedFile(Holding, DescribedSparse):
         self._share: Nonzeros | None = None  # this rank's equal share of the nonzeros in order, once somebody asks
         self.shape = reading.shape()
         self.labels: Labels | None = reading.labels
-        self._held: DeviceTensor | None = None
+        self._device_tensor: DeviceTensor | None = None
         there = None if form.compact else self._hold(room)
         if there is not None:
-            self._held, facts = there
+            self._device_tensor, facts = there
             reading.warn(facts.duplicates, lambda: facts.values)
         else:
             facts = self._facts(reading)
             if self._renumber(reading):
                 there = hold_together(self._ordered(), self._kind(facts.nonzeros), room)
-                self._held = there[0] if there else None
+                self._device_tensor = there[0] if there else None
         self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = facts
 
     def _kind(self, nonzeros: int) -> TensorTraits:
         return TensorTraits(self.shape, nonzeros, self.value_dtype)
 
-    def _hold(self, room: DeviceRoom | None) -> tuple[DeviceTensor, SortedFacts] | None:
+    def _hold(self, room: DeviceMemory | None) -> tuple[DeviceTensor, SortedTraits] | None:
         """Bring the nonzeros in order on devices, if there is room. Collective."""
         assert self._read is not None
         whole = sum(self._comm.allgather(int(self._read[1].size)))
@@ -82,16 +82,16 @@ class DistributedFile(Holding, DescribedSparse):
         except InputError as error:
             raise InputError(error.cause, path=self.path) from None
 
-    def _facts(self, reading: Reading) -> SortedFacts:
+    def _facts(self, reading: Reading) -> SortedTraits:
         """Bring the nonzeros in order on the host; return what is known of them. Collective."""
         runs = self._ordering()
         mine = ReadFacts(0, runs.duplicates, runs.zeros)
         values = self._ordered()[1]
         mine.add(values)
-        found = reading.join_counts(self._comm.allgather(mine))
-        sums = chain.from_iterable(self._comm.allgather(squares(values, found.ends)))
-        bounds = ValueRange(*found.ends, found.grain)
-        return SortedFacts(found.nnz, norm(found.ends, list(sums)), bounds, found.duplicates, found.zeros)
+        result = reading.join_counts(self._comm.allgather(mine))
+        sums = chain.from_iterable(self._comm.allgather(squares(values, result.ends)))
+        bounds = ValueRange(*result.ends, result.grain)
+        return SortedTraits(result.nnz, norm(result.ends, list(sums)), bounds, result.duplicates, result.zeros)
 
     def _renumber(self, reading: Reading) -> bool:
         """Number used indices anew if that is asked for; tell whether it is. Collective."""
@@ -131,13 +131,13 @@ class DistributedFile(Holding, DescribedSparse):
         return next(iter([*pieces, empty]))
 
     def used(self, mode: int) -> int:
-        if self._held is not None:
-            return self._held.used(mode)
+        if self._device_tensor is not None:
+            return self._device_tensor.used(mode)
         return int(all_distinct(self._ordered()[0][mode], self.shape[mode], self._comm).size)
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
-        if self._held is not None:
-            return self._held.cut(mode, parts, targets)
+        if self._device_tensor is not None:
+            return self._device_tensor.cut(mode, parts, targets)
         column, length = self._ordered()[0][mode], self.shape[mode]
         if is_long(length, self.nnz):
             return cut_mode(DistributedRows(column, length, self._comm), length, parts, targets)
@@ -146,8 +146,8 @@ class DistributedFile(Holding, DescribedSparse):
         return cut_mode(CountedRows(counts), length, parts, targets)
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
-        if self._held is not None:
-            yield from self._held.share(mode, cut, self._comm.rank, dtype)
+        if self._device_tensor is not None:
+            yield from self._device_tensor.share(mode, cut, self._comm.rank, dtype)
             return
         columns, values = self._ordered()
         runs, mine = self._runs([mode], len(self.shape), dtype), (columns, values.astype(dtype, copy=False))
@@ -163,8 +163,8 @@ class DistributedFile(Holding, DescribedSparse):
         yield values
 
     def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
-        if self._held is not None:
-            return self._held.by_fibre(mode, dtype, self._comm.rank, self._comm.size)
+        if self._device_tensor is not None:
+            return self._device_tensor.by_fibre(mode, dtype, self._comm.rank, self._comm.size)
         columns, values = self._ordered()
         return deal_fibres(columns, values.astype(dtype, copy=False), mode, self._comm, self._threads)
 
@@ -189,10 +189,10 @@ class DistributedFile(Holding, DescribedSparse):
         return sum(self._comm.allgather(digest(list(columns), values))) % (1 << 64)
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
-        loading = dealt_loading(self._kind(self.nnz), dtype, ranks, self._in_parts)
-        if self._held is None:
+        loading = distributed_loading(self._kind(self.nnz), dtype, ranks, self._in_parts)
+        if self._device_tensor is None:
             return loading
-        mine = loading._replace(dealing=0, sorting=0, streamed=0, device=self._held.passing(ranks))
+        mine = loading._replace(dealing=0, sorting=0, streamed=0, device=self._device_tensor.passing(ranks))
         return mine._replace(others=mine._replace(reading=(loading.others or loading).reading))
 
 
@@ -223,17 +223,17 @@ def evened(arrays: list[NDArray[Any]], comm: Comm) -> list[NDArray[Any]]:
     def overlap(holder: int, owner: int) -> tuple[int, int]:
         return max(int(ends[holder]), int(wanted[owner])), min(int(ends[holder + 1]), int(wanted[owner + 1]))
 
-    found = []
+    result = []
     for array in arrays:
         mine = np.empty(int(wanted[comm.rank + 1] - wanted[comm.rank]), array.dtype)
         for shift in range(comm.size):
             to, source = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
             begin, end = overlap(comm.rank, to)
-            given = array[begin - ends[comm.rank] : max(begin, end) - ends[comm.rank]]
+            args = array[begin - ends[comm.rank] : max(begin, end) - ends[comm.rank]]
             begin, end = overlap(source, comm.rank)
-            comm.swap(given, to, mine[begin - wanted[comm.rank] : max(begin, end) - wanted[comm.rank]], source)
-        found.append(mine)
-    return found
+            comm.swap(args, to, mine[begin - wanted[comm.rank] : max(begin, end) - wanted[comm.rank]], source)
+        result.append(mine)
+    return result
 
 
 def _keys_at(cut: Cut) -> NDArray[np.int32]:
@@ -245,7 +245,7 @@ def _keys_at(cut: Cut) -> NDArray[np.int32]:
     return keys[None, 1:].astype(np.int32)
 
 
-def dealt_loading(kind: TensorTraits, dtype: np.dtype[Any], ranks: int, in_parts: bool) -> Loading:
+def distributed_loading(kind: TensorTraits, dtype: np.dtype[Any], ranks: int, in_parts: bool) -> Loading:
     """Return what ranks need to load a file together, as values of `dtype`, `in_parts` or all on rank 0."""
     order, share = len(kind.shape), -(-kind.nonzeros // ranks)
     there, each = nonzero_bytes(order, kind.dtype), nonzero_bytes(order, dtype)

@@ -21,8 +21,8 @@ class Grid(NamedTuple):
     def of(cls, lengths: tuple[int, ...], ranks: int) -> Grid:
         """Return the grid with the smallest largest block; one over two modes only where that is clearly better."""
         first, second = lengths[:2]
-        found = [(p, ranks // p) for p in range(1, min(ranks, first) + 1)]
-        grids = [cls(lengths, ranks, (p, min(q, second))) for p, q in found]
+        result = [(p, ranks // p) for p in range(1, min(ranks, first) + 1)]
+        grids = [cls(lengths, ranks, (p, min(q, second))) for p, q in result]
         best = min(grids, key=lambda grid: (grid.largest, grid.parts[1]))
         plain = cls(lengths, ranks, (min(ranks, first), 1))
         return plain if plain.largest <= EVEN * best.largest else best
@@ -45,13 +45,13 @@ class Grid(NamedTuple):
         first, second = self.block(rank)
         return first.stop - first.start, second.stop - second.start, *self.lengths[2:]
 
-    def alone(self, place: int) -> bool:
+    def one_owner(self, place: int) -> bool:
         """Return whether each row of a mode, by its place in memory order, is computed by one rank alone."""
         return self.ranks == 1 or (place == 0 and self.parts[1] == 1)
 
     def rows(self, place: int) -> NDArray[np.int64]:
         """Return which rows of a mode each rank owns: rank ``r``, ``rows[r]`` to ``rows[r + 1]``."""
-        parts = self.parts[0] if self.alone(place) else self.ranks
+        parts = self.parts[0] if self.one_owner(place) else self.ranks
         ends = [self.lengths[place] * min(rank, parts) // parts for rank in range(self.ranks + 1)]
         return np.array(ends, np.int64)
 

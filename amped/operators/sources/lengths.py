@@ -28,10 +28,10 @@ def check_lengths(source: DescribedSource, setting: Setting, comm: Comm, elsewhe
     free = host if elsewhere else psutil.virtual_memory().available // comm.local_size
     wanted = ((device, setting.memory, "device memory"), (host, free, "host memory"))
     lacking = [each for each in wanted if each[0] > each[1]]
-    found = [each for ranks in comm.allgather(lacking) for each in ranks]
-    if not found:
+    result = [each for ranks in comm.allgather(lacking) for each in ranks]
+    if not result:
         return
-    (needed, there, place), shape = max(found), source.shape
+    (needed, there, place), shape = max(result), source.shape
     mode = max(range(len(shape)), key=lambda m: shape[m])
     used = source.used(mode)
     raise InputError(

@@ -20,7 +20,7 @@ from ..placement import Loading
 Offsets = NDArray[np.int64]
 
 
-class DeviceRoom(NamedTuple):
+class DeviceMemory(NamedTuple):
     """Where a tensor may be held: the ranks' devices, and how many bytes of memory each may use."""
 
     machine: Machine
@@ -85,7 +85,7 @@ class DescribedSource(Protocol):
     def negative_line(self) -> int | None:
         """Return the line of its file that has the first negative value, if there is one. Not collective."""
 
-    def sparse(self, room: DeviceRoom | None) -> SparseSource:
+    def sparse(self, room: DeviceMemory | None) -> SparseSource:
         """Return the tensor as a sparse one, held on devices where they have `room` for it."""
 
     def product(self) -> ProductSource:

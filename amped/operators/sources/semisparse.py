@@ -60,7 +60,7 @@ class SemiSparseProduct:
         def pick(part: slice) -> NDArray[Any] | None:
             return None if root is None else _picked(root.indices[:, columns], order, part, dtype)
 
-        return self._dealt(pick, dtype, columns.stop - columns.start)
+        return self._scattered(pick, dtype, columns.stop - columns.start)
 
     def _values(self, order: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
         root, width = self._tensor, self._width
@@ -70,16 +70,18 @@ class SemiSparseProduct:
                 return None if root is None else _read(root, order, part, dtype)
             return _picked(root.values.reshape(root.fibres, width), order, part, dtype)
 
-        return self._dealt(pick, dtype, width).reshape(-1, width)
+        return self._scattered(pick, dtype, width).reshape(-1, width)
 
-    def _dealt(self, pick: Callable[[slice], NDArray[Any] | None], dtype: np.dtype[Any], width: int) -> NDArray[Any]:
+    def _scattered(
+        self, pick: Callable[[slice], NDArray[Any] | None], dtype: np.dtype[Any], width: int
+    ) -> NDArray[Any]:
         """Return this rank's part of rank 0's rows, which `pick` copies flat on rank 0."""
         comm, parts, ranks = self._comm, equal_parts(self.nnz, self._comm.size), np.arange(self._comm.size + 1)
         mine = np.empty(0, dtype)
         for rank, (begin, end) in enumerate(pairwise(parts)):
             piece = together(comm, lambda part=slice(int(begin), int(end)): pick(part))  # type: ignore[misc]
-            found = comm.scatter(piece, np.where(ranks > rank, (end - begin) * width, 0), dtype)
-            mine = found if rank == comm.rank else mine
+            result = comm.scatter(piece, np.where(ranks > rank, (end - begin) * width, 0), dtype)
+            mine = result if rank == comm.rank else mine
         return mine
 
     @property
@@ -100,30 +102,30 @@ class SemiSparseProduct:
 
 
 def _kind(root: SemiSparseTensor) -> Any:
-    found = [ends(block.reshape(-1)) for block in root.blocks() if block.size] or [(0.0, 0.0)]
-    low, high = min(low for low, _ in found), max(high for _, high in found)
+    result = [ends(block.reshape(-1)) for block in root.blocks() if block.size] or [(0.0, 0.0)]
+    low, high = min(low for low, _ in result), max(high for _, high in result)
     return root.shape, root.fibres, root.sparse_modes, root.modes, ValueRange(low, high, 0.0), root.labels
 
 
 def _picked(rows: NDArray[Any], order: NDArray[Any] | None, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return a copy of some rows, flat, of those in an order if there is one."""
-    found = np.empty((part.stop - part.start, *rows.shape[1:]), dtype)
+    result = np.empty((part.stop - part.start, *rows.shape[1:]), dtype)
     step = max(1, BLOCK // max(1, math.prod(rows.shape[1:])))
     for begin in range(part.start, part.stop, step):
         block = slice(begin, min(begin + step, part.stop))
-        found[begin - part.start : block.stop - part.start] = rows[block if order is None else order[block]]
-    return found.reshape(-1)
+        result[begin - part.start : block.stop - part.start] = rows[block if order is None else order[block]]
+    return result.reshape(-1)
 
 
 def _read(tensor: SemiSparseTensor, order: NDArray[Any] | None, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Do the same with values in a file, which is read from its begin to its end, whatever the order."""
-    found = np.empty((part.stop - part.start, tensor.width), dtype)
+    result = np.empty((part.stop - part.start, tensor.width), dtype)
     step = max(1, BLOCK // max(1, tensor.width))
     if order is None:
         for begin in range(part.start, part.stop, step):
             end = min(begin + step, part.stop)
-            found[begin - part.start : end - part.start] = tensor.rows(begin, end).reshape(-1, tensor.width)
-        return found.reshape(-1)
+            result[begin - part.start : end - part.start] = tensor.rows(begin, end).reshape(-1, tensor.width)
+        return result.reshape(-1)
     wanted = order[part]
     ascending = np.argsort(wanted)
     starts = range(0, tensor.fibres, step)
@@ -132,5 +134,5 @@ def _read(tensor: SemiSparseTensor, order: NDArray[Any] | None, part: slice, dty
         if low < high:
             places = ascending[low:high]
             rows = tensor.rows(begin, min(begin + step, tensor.fibres)).reshape(-1, tensor.width)
-            found[places] = rows[wanted[places] - begin]
-    return found.reshape(-1)
+            result[places] = rows[wanted[places] - begin]
+    return result.reshape(-1)

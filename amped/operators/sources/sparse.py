@@ -22,9 +22,9 @@ from ...errors import InputError
 from ...parallel.mpi import Comm, on_root, together
 from ..placement import INDEX_BYTES, Loading, nonzero_bytes
 from .described import DescribedSparse
-from .device_tensor import Holding, SortedFacts, TensorTraits, equal_parts, hold
-from .distributed import READER_BYTES, DistributedFile, Progress, deal_fibres, dealt_loading
-from .protocols import DeviceRoom, Offsets, SparseSource
+from .device_tensor import Holding, SortedTraits, TensorTraits, equal_parts, hold
+from .distributed import READER_BYTES, DistributedFile, Progress, deal_fibres, distributed_loading
+from .protocols import DeviceMemory, Offsets, SparseSource
 
 
 class TensorSource(Holding, DescribedSparse):
@@ -37,7 +37,7 @@ class TensorSource(Holding, DescribedSparse):
         tensor: SparseTensor | None,
         comm: Comm,
         path: str | os.PathLike[str] | None = None,
-        room: DeviceRoom | None = None,
+        room: DeviceMemory | None = None,
     ) -> None:
         """Take a tensor, read from the file at `path` if it was; hold it on devices where they have `room` for it."""
         self._tensor, self._comm, self.path = tensor, comm, path
@@ -51,20 +51,20 @@ class TensorSource(Holding, DescribedSparse):
             there = hold(root, kind, room)
         except InputError as error:
             raise InputError(error.cause, path=path) from None
-        self._held = there[0] if there else None
+        self._device_tensor = there[0] if there else None
         facts = there[1] if there else comm.bcast(on_root(comm, lambda: None if root is None else _facts(root)))
         assert facts is not None
         self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = facts
 
     def used(self, mode: int) -> int:
-        if self._held is not None:
-            return self._held.used(mode)
+        if self._device_tensor is not None:
+            return self._device_tensor.used(mode)
         root = self._root
         return self._comm.bcast(0 if root is None else distinct(root.columns[mode], self.shape[mode]).size)
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
-        if self._held is not None:
-            return self._held.cut(mode, parts, targets)
+        if self._device_tensor is not None:
+            return self._device_tensor.cut(mode, parts, targets)
         mine, length = None, self.shape[mode]
         if self._root is not None:
             mine = cut_mode(counted_rows(self._root.columns[mode], length), length, parts, targets)
@@ -73,8 +73,8 @@ class TensorSource(Holding, DescribedSparse):
         return cut
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
-        if self._held is not None:
-            yield from self._held.share(mode, cut, self._comm.rank, dtype)
+        if self._device_tensor is not None:
+            yield from self._device_tensor.share(mode, cut, self._comm.rank, dtype)
             return
         copy = None if self._root is None else SortedTensor(self._root, mode, dtype)
         index = np.dtype(np.int32)
@@ -85,8 +85,8 @@ class TensorSource(Holding, DescribedSparse):
 
     def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
         comm, order = self._comm, len(self.shape)
-        if self._held is not None:
-            return self._held.by_fibre(mode, dtype, comm.rank, comm.size)
+        if self._device_tensor is not None:
+            return self._device_tensor.by_fibre(mode, dtype, comm.rank, comm.size)
         others, root = [m for m in range(order) if m != mode], self._root
         there: Any = (None,) * (order + 1)
         if root is not None:
@@ -112,19 +112,19 @@ class TensorSource(Holding, DescribedSparse):
         """See `SparseSource`. Dealing a mode takes what sorting does, and the sorted copy where that is not kept."""
         root = self._root
         each = nonzero_bytes(len(self.shape), dtype)
-        if self._held is not None:
-            passing = self._held.passing(ranks)
+        if self._device_tensor is not None:
+            passing = self._device_tensor.passing(ranks)
             mine = Loading(device=passing)
             return mine if root is None else mine._replace(reading=root.build_bytes, tensor=root.nbytes, others=mine)
         if root is None:
             return Loading(streamed=each)
         if ranks > 1 and self.path is not None:  # they would read it together
-            return dealt_loading(
+            return distributed_loading(
                 TensorTraits(self.shape, self.nnz, self.value_dtype), dtype, ranks, is_divisible(self.path)
             )
-        same, alone = self.value_dtype == dtype, ranks == 1 and on_host
-        dealing = 0 if alone else self.nnz * each
-        shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if alone else 0
+        same, single = self.value_dtype == dtype, ranks == 1 and on_host
+        dealing = 0 if single else self.nnz * each
+        shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if single else 0
         reading, tensor = root.build_bytes + READER_BYTES, root.nbytes + READER_BYTES
         return Loading(reading, tensor, dealing, key_bytes(self.nnz), shareable, each)
 
@@ -134,8 +134,8 @@ def _kind(tensor: SparseTensor) -> TensorTraits:
     return TensorTraits(tensor.shape, values.size, values.dtype)
 
 
-def _facts(tensor: SparseTensor) -> SortedFacts:
-    return SortedFacts(tensor.nnz, tensor.norm(), tensor.value_range(), tensor.duplicates, tensor.zeros)
+def _facts(tensor: SparseTensor) -> SortedTraits:
+    return SortedTraits(tensor.nnz, tensor.norm(), tensor.value_range(), tensor.duplicates, tensor.zeros)
 
 
 class StoreSource(DescribedSparse):
@@ -203,7 +203,7 @@ def open_source(
     progress: Progress | None = None,
     verify: bool = True,
     form: ReadOptions = PLAIN,
-    room: DeviceRoom | None = None,
+    room: DeviceMemory | None = None,
 ) -> SparseSource:
     """Open the sparse tensor at `path`, a store or any file that `partitioner.readers.read_sparse` takes.
 

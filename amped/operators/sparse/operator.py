@@ -53,13 +53,15 @@ class SparseOperator(Factors):
         self.stream = Stream(machine.device, self.clock, tuner.choose)
         self.stream.load(self.plan, source, range(self.order))
         self._even_out(source, cuts, tuner)
-        self.norm = self._held_norm(source)
+        self.norm = self._rounded_norm(source)
         source.placed()
         self.work.reserve(self.stream.scratch_bytes(self.plan))
         self.kernels = self.stream.kernels
         self._blocks = list(map(self._agree, self.plan.modes, self.stream.steps))
         self._split = [_SplitRows(mode, machine) for mode in self.plan.modes]
-        self._made = [[m.product.make(shard, m) for shard in self.stream.modes[m.mode].shards] for m in self.plan.modes]
+        self._prepared = [
+            [m.product.make(shard, m) for shard in self.stream.modes[m.mode].shards] for m in self.plan.modes
+        ]
         for mode in range(self.order):
             self.work.changed(mode)
         self.clock.collect()
@@ -85,7 +87,7 @@ class SparseOperator(Factors):
             self.work.allocate(self.plan)
             self.stream.load(self.plan, source, uneven)
 
-    def _held_norm(self, source: SparseSource) -> float:
+    def _rounded_norm(self, source: SparseSource) -> float:
         """Return the tensor's norm after its values were rounded: what a fit near 1 has to be compared with."""
         if source.value_dtype == self.options.dtype or source.value_range.exact_in(self.options.dtype):
             return source.norm
@@ -130,14 +132,14 @@ class SparseOperator(Factors):
         CURRENT.mode = mode
         self.machine.exchange.wait_comm()
         work, plan, steps = self.work, self.plan.modes[mode], self.stream.steps[mode]
-        shards = zip(self.stream.shards(mode, then), steps, self._made[mode], strict=True)
+        shards = zip(self.stream.shards(mode, then), steps, self._prepared[mode], strict=True)
         if not steps:
             work.outs[mode].fill(0)
         for block in self._blocks[mode]:
-            for shard, step, made in shards if block.last else islice(shards, block.shards):
+            for shard, step, prepared in shards if block.last else islice(shards, block.shards):
                 with self.clock.span("compute", mode):
-                    product.run(shard, plan, work.places(mode), step.new, made)
-            if block.last and self._split[mode].there:
+                    product.run(shard, plan, work.places(mode), step.new, prepared)
+            if block.last and self._split[mode].exist:
                 with self.clock.span("exchange", mode):
                     self._exchange_split(product, mode)
             if solve:
@@ -207,7 +209,7 @@ class _SplitRows:
         self._owned = [(k, int(split[k]) - mode.rows.start) for k in owned]
 
     @property
-    def there(self) -> bool:
+    def exist(self) -> bool:
         """Whether there are such rows."""
         return self._any or self._parts is not None
 

@@ -124,7 +124,7 @@ class RowSolver:
         self._plans, self._clock = modes, operator.clock
         self._modes = [ModeRows(m, shards, how, m.rank) for m, shards in zip(modes, stream.modes, strict=True)]
         # Where that costs little, or spares much, the host asks whether shared rows are solved; all ranks do, or none.
-        self._asks = machine.device.on_host or any(machine.comm.allgather(bool(stream.slots)))
+        self._polls = machine.device.on_host or any(machine.comm.allgather(bool(stream.slots)))
 
     def solve(self, mode: int, limits: RowLimits, seen: Array, then: Sequence[int] = ()) -> None:
         """Queue the solution of the row problems of one mode, in its own factor matrix.
@@ -137,11 +137,11 @@ class RowSolver:
         rows, plan = self._modes[mode], self._plans[mode]
         matrix, inputs = self._work.computed[mode], self._work.inputs(mode)
         coming = [mode, *then] if any(group.places for group in rows.groups) else then
-        for shard, made, whole in zip(self._stream.shards(mode, coming), rows.made, rows.whole, strict=True):
+        for shard, prepared, whole in zip(self._stream.shards(mode, coming), rows.made, rows.whole, strict=True):
             with self._clock.span("compute", mode):
                 if whole.stop > whole.start:
                     scratch = self._work.scratch
-                    self._how.run(made, shard, inputs, matrix, plan.rank, limits, seen, whole, scratch)
+                    self._how.run(prepared, shard, inputs, matrix, plan.rank, limits, seen, whole, scratch)
         if not rows.made:
             self._clear(matrix, seen)
         if rows.groups:
@@ -160,10 +160,10 @@ class RowSolver:
 
     def _see(self, group: Group, seen: Array) -> None:
         """Add what is seen of shared rows: once."""
-        xp, found = self._machine.device.xp, group.shared.seen
-        seen[KKT] = xp.maximum(seen[KKT], found[KKT])
+        xp, result = self._machine.device.xp, group.shared.seen
+        seen[KKT] = xp.maximum(seen[KKT], result[KKT])
         if not group.over_ranks or self._machine.comm.rank == 0:
-            seen[ITERATIONS:] += found[ITERATIONS:]
+            seen[ITERATIONS:] += result[ITERATIONS:]
 
     def _solve_shared(self, mode: int, rows: ModeRows, limits: RowLimits, then: Sequence[int]) -> None:
         """Solve shared rows in step. All ranks reduce the sums of rows that ranks share the same number of times."""
@@ -179,7 +179,7 @@ class RowSolver:
             self._add(how.add_sums, mode, rows, left, limits, then, [g.shared.sums for g in left])
             for group in left:
                 how.step(group.shared, limits, number)
-            left = [group for group in left if not self._asks or group.shared.left()]
+            left = [group for group in left if not self._polls or group.shared.left()]
             if not left:
                 break
             self._add(how.add_changes, mode, rows, left, limits, then, [g.shared.changes for g in left])

@@ -147,7 +147,7 @@ def _load(plan: Plan, mode: ModePlan, columns: _Columns, choose: Choose, rounded
             shard, first = first.unloaded() if passes else first, None
         else:
             shard = columns.shard(mode, chosen, start, stop, streamed=passes)
-        if chosen is not plain and shard.nbytes > mode.room(shard.nnz, passes):  # as the first one was not
+        if chosen is not plain and shard.nbytes > mode.shard_limit(shard.nnz, passes):  # as the first one was not
             shard = columns.shard(mode, plain, start, stop, streamed=passes)
         if stop <= keep:
             resident.append(shard)
@@ -181,11 +181,11 @@ class _Columns:
 
     def squares(self, share: Share) -> list[float]:
         """Return the sums of squares of blocks of values, rounded as kernels read them."""
-        found = list[float]()
+        result = list[float]()
         for begin in range(0, self._values.size, BLOCK):
             block = self._values[begin : begin + BLOCK].astype(share.dtype, copy=False)
-            found += squares(block, share.values[:2])
-        return found
+            result += squares(block, share.values[:2])
+        return result
 
     def cuts(self, begin: int, slot: int) -> NDArray[np.int64]:
         """Return where the nonzeros from `begin` on are cut into streamed shards."""

@@ -23,7 +23,7 @@ from ...options import Options
 from ..modes import ModePlan
 from ..placement import Plan
 from ..workspace import Workspace
-from .tuning_cache import recall, remember, rounded
+from .tuning_cache import load_timings, rounded, store_timings
 
 RUNS, MOST_RUNS, SECONDS = 3, 10, 0.05  # the fastest run counts; there are more of them where they are short
 CHOOSING = 0.1  # of a run, at most, where it is known how often each mode will be computed
@@ -127,7 +127,7 @@ class Tuner:
             began = time.perf_counter()
             self._work.reserve(0)  # making a shard takes that memory
             shard = best if best and kernel is plain else make(kernel, mode.nnz)
-            if kernel is plain or shard.nbytes <= mode.room(shard.nnz):
+            if kernel is plain or shard.nbytes <= mode.shard_limit(shard.nnz):
                 self._compare(costs, best, shard, mode)
                 best = shard if _cheapest(mode.kernels, costs) is kernel else best
             del shard  # there is memory for the best and another one
@@ -136,7 +136,7 @@ class Tuner:
             trial = max(trial, seconds)
         self._work.reserve(0)
         if self._machine.device.steady and len(costs) > len(known.costs):
-            remember(KIND, _facts(mode), self._machine.device, {**costs, TRIAL: trial / mode.nnz})
+            store_timings(KIND, _facts(mode), self._machine.device, {**costs, TRIAL: trial / mode.nnz})
         chosen = _cheapest(mode.kernels, costs or {plain.name: 0.0})
         return chosen, best if best and best.kernel is chosen else None
 
@@ -158,9 +158,9 @@ class Tuner:
 
     def _known(self, mode: ModePlan) -> Known:
         steady = self._machine.device.steady and len(mode.kernels) > 1
-        found = recall(KIND, _facts(mode), self._machine.device) if steady else {}
-        costs = {k.name: found[k.name] for k in mode.kernels if k.name in found}
-        return Known(costs, [k for k in mode.kernels if k.name not in costs], found.get(TRIAL, 0.0))
+        result = load_timings(KIND, _facts(mode), self._machine.device) if steady else {}
+        costs = {k.name: result[k.name] for k in mode.kernels if k.name in result}
+        return Known(costs, [k for k in mode.kernels if k.name not in costs], result.get(TRIAL, 0.0))
 
     def uneven(self, plan: Plan, shards: Sequence[Sequence[Shard]]) -> dict[int, NDArray[np.int64]]:
         """Return where modes are to be cut instead, if ranks computed them for unequal times. Collective.

@@ -23,7 +23,7 @@ from ...backend.device import Device
 DIGITS = 2  # of numbers of nonzeros and rows that count: those of ranks, and of runs, differ by a few
 
 
-def recall(kind: str, facts: Mapping[str, Any], device: Device) -> dict[str, float]:
+def load_timings(kind: str, facts: Mapping[str, Any], device: Device) -> dict[str, float]:
     """Return the numbers that were kept for these facts, or none."""
     try:
         numbers = json.loads(load_entry(_name(kind, facts, device)) or b"{}")
@@ -33,7 +33,7 @@ def recall(kind: str, facts: Mapping[str, Any], device: Device) -> dict[str, flo
     return {name: number for name, number in items if isinstance(number, float) and 0 < number < math.inf}
 
 
-def remember(kind: str, facts: Mapping[str, Any], device: Device, numbers: Mapping[str, float]) -> None:
+def store_timings(kind: str, facts: Mapping[str, Any], device: Device, numbers: Mapping[str, float]) -> None:
     """Keep numbers, finite and above 0, for these facts."""
     save_entry(_name(kind, facts, device), json.dumps(numbers).encode())
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.host.threads import fair_threads, side_by_side
+from partitioner.host.threads import fair_threads, parallel_map
 from partitioner.shards.partition import Cut, mode_order
 from partitioner.sorting.sort import stable_argsort
 
@@ -122,7 +122,7 @@ class Unfolded:
             work(int(cuts[number]), int(cuts[number + 1]), out)
             return out
 
-        parts = side_by_side(part, range(threads), threads)
+        parts = parallel_map(part, range(threads), threads)
         total = parts[0]
         for other in parts[1:]:
             total += other

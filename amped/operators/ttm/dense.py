@@ -62,8 +62,8 @@ class DenseModeOperator:
         """Return the plan; raise `InputError` if a row does not fit."""
         before, length, after = self._lengths
         item, device = self.options.dtype.itemsize, setting.device
-        matrix, given = length * setting.rank * item, before * length * after * item
-        row = 2 * given + 2 * before * after * setting.rank * item  # a copy of each with its axes in another order
+        matrix, args = length * setting.rank * item, before * length * after * item
+        row = 2 * args + 2 * before * after * setting.rank * item  # a copy of each with its axes in another order
         rows = min(max(1, self.fibres), BLOCK_BYTES // row + 1, (setting.memory - matrix) // row)
         if rows < 1:
             raise InputError(
@@ -71,7 +71,7 @@ class DenseModeOperator:
                 f"{matrix + row:,} bytes, {max(0, setting.memory):,} are there; use a lower rank"
             )
         used = {"matrix": matrix, "working memory": rows * row}
-        held = self.fibres * (given + INDEX_BYTES * setting.sparse)
+        held = self.fibres * (args + INDEX_BYTES * setting.sparse)
         return BlockPlan(rows, used, held + device.host_bytes + (sum(used.values()) if device.on_host else 0))
 
     def set_matrix(self, matrix: NDArray[Any]) -> None:
@@ -90,8 +90,8 @@ class DenseModeOperator:
             with self.clock.span("compute", self._mode):
                 there = device.to_device(np.ascontiguousarray(block)).reshape(len(block), *shape)
                 product = device.xp.moveaxis(device.xp.tensordot(there, self._matrix, axes=(2, 0)), -1, 2)
-                found = device.xp.ascontiguousarray(product)
-            yield begin, found.reshape(len(block), -1)
+                result = device.xp.ascontiguousarray(product)
+            yield begin, result.reshape(len(block), -1)
 
     def coordinates(self) -> Iterator[NDArray[np.int32]]:
         """See `TtmOperator`."""

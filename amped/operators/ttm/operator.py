@@ -87,7 +87,7 @@ class TtmOperator:
         self.kernels = [self.plan.kernel.name]
         self._indices: list[NDArray[np.int32]] = []
         with STAGES.of("pack"):
-            self._pieces = self._made(keys, indices, values)
+            self._pieces = self._make_shards(keys, indices, values)
         del keys, indices, values
         self.fibres = sum(piece.complete for piece in self._pieces)
         self.rows = np.cumsum([0, *machine.comm.allgather(self.fibres)])
@@ -121,9 +121,9 @@ class TtmOperator:
         there = [e for e in every if e is not None]
         self._split = any(a[1] == b[0] for a, b in pairwise(there))
 
-    def _made(self, keys: Sequence[Array], indices: Array, values: Array) -> list[NonzeroRun]:
+    def _make_shards(self, keys: Sequence[Array], indices: Array, values: Array) -> list[NonzeroRun]:
         """Make the shards of all pieces; note the coordinates of the fibres that this rank has."""
-        plan, device, nnz, made, row = self.plan, self.machine.device, int(indices.size), list[NonzeroRun](), 0
+        plan, device, nnz, runs, row = self.plan, self.machine.device, int(indices.size), list[NonzeroRun](), 0
         for number, begin in enumerate(range(0, nnz, plan.piece)):
             end = min(begin + plan.piece, nnz)
             some = [self._on_device(array[begin:end]) for array in (*keys, indices, values)]
@@ -140,10 +140,10 @@ class TtmOperator:
             self._indices.append(coordinates)
             if number >= plan.resident:
                 shard = shard.unloaded()
-            made.append(NonzeroRun(shard, fibres, row, continues, leaves))
+            runs.append(NonzeroRun(shard, fibres, row, continues, leaves))
             row += fibres - leaves
             del some, starts, first, shard  # before the next piece's are there
-        return made
+        return runs
 
     def _on_device(self, array: Array) -> Array:
         """Return a piece of an array in device memory."""
@@ -234,8 +234,8 @@ class TtmOperator:
         if not self._goes_on:
             return None
         rows = self._rows[-1]
-        found: NDArray[np.float64] = self.machine.device.to_host(rows[len(rows) - 1]).astype(np.float64)
-        return found
+        result: NDArray[np.float64] = self.machine.device.to_host(rows[len(rows) - 1]).astype(np.float64)
+        return result
 
     def _incoming(self, mine: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         """Return what earlier ranks have of this rank's first fibre; `mine` is what it has of its last one."""
@@ -266,7 +266,7 @@ class TtmOperator:
         CURRENT.mode = self._mode
         if self.plan.whole:
             self.compute()
-            return self._held_parts()
+            return self._stored_parts()
         incoming = self._incoming(self._end_of_share()) if self._split else None
         return self._parts_in_turn(incoming)
 
@@ -284,7 +284,7 @@ class TtmOperator:
         """Return the coordinates of this rank's rows in the sparse modes, (rows, sparse modes), some at a time."""
         return iter(self._indices)
 
-    def _held_parts(self) -> Iterator[ResultRows]:
+    def _stored_parts(self) -> Iterator[ResultRows]:
         step = max(1, FETCHED // max(1, self.plan.form.row_bytes))
         for piece, indices in zip(self._pieces, self._indices, strict=True):
             for begin in range(0, piece.complete, step):

@@ -85,10 +85,10 @@ class TtmPlan:
 
 def most_fibres(nnz: int, lengths: tuple[int, ...]) -> int:
     """Return how many fibres so many nonzeros have at most, in a tensor whose other sparse modes have these lengths."""
-    found = 1
+    result = 1
     for length in lengths:
-        found = min(nnz, found * length)
-    return min(nnz, found)
+        result = min(nnz, result * length)
+    return min(nnz, result)
 
 
 def result_bytes(setting: TtmSetting, fibres: int) -> int:
@@ -101,12 +101,12 @@ def ttm_kernel(options: Options, device: Device) -> TtmKernel:
     if options.gather != "full":
         raise InputError(f"gather {options.gather!r}: a product (ttm) reads the matrix as it is")
     kernels = TTM.providers(device)
-    found = next((k for k in kernels if options.kernel in ("auto", k.name)), None)
-    if found is None:
+    result = next((k for k in kernels if options.kernel in ("auto", k.name)), None)
+    if result is None:
         raise InputError(
             f"kernel {options.kernel!r}: of products, {device.name} has auto, {', '.join(k.name for k in kernels)}"
         )
-    return found
+    return result
 
 
 def make_ttm_plan(setting: TtmSetting, nnz: int, fibres: int, loading: Loading = ALREADY_LOADED) -> TtmPlan:
@@ -135,7 +135,7 @@ class _Need:
         self.form = setting.form(nnz)
         self.matrix = setting.length * setting.stride * setting.options.dtype.itemsize
         self.row = self.form.row_bytes
-        self.room = setting.memory - self.matrix - 2 * self.row
+        self.available = setting.memory - self.matrix - 2 * self.row
 
     def most(self) -> int:
         """Return the most nonzeros of a piece."""
@@ -197,10 +197,10 @@ def _resident(need: _Need) -> TtmPlan | None:
     piece = need.most()
     while True:
         shards, out = need.shards(piece), need.fibres * need.row
-        if shards + need.running(piece, out) <= need.room:
+        if shards + need.running(piece, out) <= need.available:
             return need.plan(piece, need.nnz, whole=True)
         small = piece <= SMALLEST_SLOT or need.out(piece) <= PIECE_BYTES
-        if small and shards + need.running(piece, 0) <= need.room:
+        if small and shards + need.running(piece, 0) <= need.available:
             return need.plan(piece, need.nnz, whole=False)
         if piece <= SMALLEST_SLOT:
             return None
@@ -212,15 +212,15 @@ def _streamed(need: _Need) -> TtmPlan:
     piece = max(1, min(need.most(), max(SMALLEST_SLOT, -(-need.nnz // (2 * SLOTS)))))
     while piece > SMALLEST_SLOT and (need.shard(piece) > SLOT_BYTES or need.out(piece) > PIECE_BYTES):
         piece = -(-piece // 2)
-    while (used := SLOTS * need.shard(piece) + need.running(piece, 0)) > need.room:
+    while (used := SLOTS * need.shard(piece) + need.running(piece, 0)) > need.available:
         if piece <= SMALLEST_SLOT:
             need.refuse(used, "two shards of nonzeros")
         piece = -(-piece // 2)
     everything = SLOTS * need.shard(piece) + need.running(piece, need.fibres * need.row)
-    whole = everything <= need.room
+    whole = everything <= need.available
     resident = 0
     if need.setting.options.placement == "auto":
-        resident = max(0, need.room - (everything if whole else used)) // max(1, need.shard(piece))
+        resident = max(0, need.available - (everything if whole else used)) // max(1, need.shard(piece))
     return need.plan(piece, resident, whole)
 
 
@@ -230,8 +230,8 @@ def _with_loading(plan: TtmPlan, loading: Loading) -> TtmPlan:
     share, device, on_device = setting.each * plan.nnz, setting.device, False
     if passing is not None:
         most = plan.kernel.bytes(plan.form, plan.piece, min(plan.piece, plan.fibres))
-        made = share + used["resident nonzeros"] + most.shard + most.making + FINDING * plan.piece
-        peak = max(passing.held + passing.sorting * setting.total + share, share + FINDING * plan.nnz, made)
+        making = share + used["resident nonzeros"] + most.shard + most.making + FINDING * plan.piece
+        peak = max(passing.held + passing.sorting * setting.total + share, share + FINDING * plan.nnz, making)
         on_device = peak <= setting.memory
         if on_device:
             used["working memory"] += max(0, peak - sum(used.values()))

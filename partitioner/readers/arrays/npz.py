@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from ...host.checksums import open_regular
-from ...host.threads import side_by_side
+from ...host.threads import parallel_map
 from ...sorting.tables import Indices, Nonzeros, Pile, Values
 from ...tensors.labels import Labels, find
 from ...tensors.sparse import MAX_MODE_LENGTH, check_order
@@ -154,7 +154,7 @@ class ArchivePart:
             )
 
         begins = range(0, count, self._rows)
-        side_by_side(take, begins, min(self._threads, len(begins)))
+        parallel_map(take, begins, min(self._threads, len(begins)))
         self._count(count)
 
     def _count(self, nonzeros: int) -> None:

@@ -167,13 +167,13 @@ def method_on(machine: Machine) -> CpApr:
     options = Options(deterministic=True)
     found = counts(open_tensor(TENSOR, machine, options), 3, machine, options, Poisson())
     begin(found, TensorSource(TENSOR, machine.comm), seed=5)
-    assert found._notes
+    assert found._captures
     return found
 
 
 def test_iterations_that_are_launched_as_a_whole(queues: Machine) -> None:
     whole, each = method_on(queues), method_on(queues)
-    each._notes = False
+    each._captures = False
     for _ in zip(iterate(whole, StopRule(9, 0)), iterate(each, StopRule(9, 0)), strict=True):
         assert whole.state.series == each.state.series
         for mode in range(3):
@@ -188,7 +188,7 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(queues: Machine, modes: int) -> 
     straight, first = method_on(queues), method_on(queues)
     list(iterate(straight, StopRule(9, 0)))
     list(iterate(first, StopRule(4, 0)))
-    first._notes, asked = False, iter([False] * max(0, modes - 1) + [True])
+    first._captures, asked = False, iter([False] * max(0, modes - 1) + [True])
     if modes:
         assert not first.step(lambda: next(asked))
     state, factors = first.state.copy(), [first.factor(mode) for mode in range(3)]

@@ -163,8 +163,8 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(comm: Comm, method: Any, iterati
     straight, first, second = (method_on(machine, method) for _ in range(3))
     list(iterate(straight, StopRule(7, 0)))
     list(iterate(first, StopRule(iterations, 0)))
-    asked = iter([False] * (modes - 1) + [True])
-    assert not first.step(lambda: next(asked))
+    params = iter([False] * (modes - 1) + [True])
+    assert not first.step(lambda: next(params))
     state, factors = first.state.copy(), [first.factor(mode) for mode in range(3)]
     assert state.mode == modes
     second.restart(state)

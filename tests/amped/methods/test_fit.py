@@ -131,17 +131,17 @@ def test_where_single_precision_did_not_suffice_it_is_not_tried_each_time(
     tensor = tensor_of(1 + 1e-3 * rng.random(shape))
     start = [1 + 1e-4 * rng.random((n, 3)) for n in shape]
     operator = make_operator(tensor, start, comm, device="cpu", deterministic=deterministic)
-    mttkrp, asked = operator.mttkrp, list[bool]()
+    mttkrp, params = operator.mttkrp, list[bool]()
 
     def counted(mode: int, solve: Any, then: Any, double: bool, sums: Any) -> Any:
         if mode == 0 and solve is not None:  # fits solve nothing
-            asked.append(double)
+            params.append(double)
         return mttkrp(mode, solve, then, double, sums)
 
     monkeypatch.setattr(operator, "mttkrp", counted)
     for _ in iterate(CpAls(operator), StopRule(5, 0)):
         pass
-    assert asked == ([False, True] * 5 if deterministic else [False, True, True, True, True, False, True])
+    assert params == ([False, True] * 5 if deterministic else [False, True, True, True, True, False, True])
 
 
 @pytest.mark.parametrize("placement", ["resident", "stream"])

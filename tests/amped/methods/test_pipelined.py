@@ -66,8 +66,8 @@ def methods(tensor: amped.SparseTensor, rank: int, where: str, comm: Comm, **how
     start = how.pop("start", None) or random_factors(3, tensor.shape, rank)
     constraints = how.pop("wanted", ConstraintParams()).of(len(tensor.shape))
     ahead, checked = (CpAls(operator_of(tensor, start, where, comm, **how), constraints) for _ in range(2))
-    assert ahead._ahead is not None
-    checked._ahead = None
+    assert ahead._pipelined is not None
+    checked._pipelined = None
     return ahead, checked
 
 
@@ -146,19 +146,19 @@ def test_iterations_of_dense_tensors_take_turns(
     options = Options(precision="fp64", device="cpu" if where == "null" else where, workspace=workspace)
     machine = connect(NullDevice(comm), comm) if where == "null" else bring_up(options, comm)
     found = []
-    for goes_ahead in (True, False):
+    for can_pipeline in (True, False):
         source = open_tensor(DenseTensor(array), machine, options)
         operator = place(source, 40, machine, options, solving_bytes(machine, options, 3))
         for mode, factor in enumerate(random_factors(3, array.shape, 40)):
             operator.set_factor(mode, factor)
         method = CpAls(operator, wanted.of(3))
-        assert method._ahead is not None
-        replays = method._ahead._replays
-        method._ahead = method._ahead if goes_ahead else None
+        assert method._pipelined is not None
+        replays = method._pipelined._replays
+        method._pipelined = method._pipelined if can_pipeline else None
         for _ in iterate(method, StopRule(9, 0)):
             pass
         found.append(method)
-        if goes_ahead:
+        if can_pipeline:
             kinds = {begins for _, begins in replays}
             assert len(kinds) == (1 if wanted.fixed_modes else 2), "two modes alone take a product in each iteration"
     assert_equal(*found)
@@ -270,7 +270,7 @@ def test_where_something_passes_through_the_host_takes_part(comm: Comm, where: s
     start = random_factors(3, SHAPE, 4)
     with small_pieces(50):
         operator = operator_of(random_tensor(1), start, where, comm, placement="stream")
-    assert CpAls(operator)._ahead is None
+    assert CpAls(operator)._pipelined is None
 
 
 def test_where_there_is_no_room_for_a_second_copy_the_host_takes_part(comm: Comm, where: str) -> None:
@@ -290,7 +290,7 @@ def test_another_start_is_as_if_it_were_the_first(comm: Comm, where: str, tol: f
     """What was launched in vain before does not matter."""
     tensor, starts = random_tensor(1), [random_factors(seed, SHAPE, 5) for seed in (3, 4)]
     again, fresh = (CpAls(operator_of(tensor, starts[k], where, comm)) for k in (0, 1))
-    assert again._ahead is not None
+    assert again._pipelined is not None
     list(iterate(again, StopRule(9, tol)))
     again.restart()
     for mode, factor in enumerate(starts[1]):

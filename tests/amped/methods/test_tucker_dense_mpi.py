@@ -48,7 +48,7 @@ def test_blocks_of_some_ranks_alone_leave_the_device(comm: Comm, monkeypatch: py
     """Ranks have one index of the slowest mode, or two: with the right memory two are too many."""
     monkeypatch.setattr(dense_block, "HOST_PIECE", 16)
     dense, leaves = np.random.default_rng(1).random((2 * comm.size - 1, 100, 100)), list[bool]()
-    make_room = DenseCore._make_room
+    make_room = DenseCore._reserve
 
     def noted(core: DenseCore, source: Any) -> None:
         leaves.append(core.plan.slot > 0 and core._block.resident)

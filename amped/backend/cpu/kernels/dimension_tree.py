@@ -6,20 +6,20 @@ import numpy as np
 
 from ...device import Array
 from ...ops.dense import BlockForm
-from ...ops.dimension_tree import DimensionTree, pairs_bytes, pairs_of
+from ...ops.dimension_tree import DimensionTree, tree_bytes, tree_of
 from .khatri import contract, put
 from .passes import DEPTH, HEIGHT, KEPT_SHARE, Matrix, Pool, SweepScratch, rounded
 
 
-def pairs_on_cpu(form: BlockForm) -> DimensionTree | None:
+def tree_on_cpu(form: BlockForm) -> DimensionTree | None:
     """Return the dimension tree whose partial results, in double precision, fit the workspace; None if none fits."""
-    return pairs_of(form, form.workspace // KEPT_SHARE * (KEPT_SHARE - 1), form.rank, 8)
+    return tree_of(form, form.workspace // KEPT_SHARE * (KEPT_SHARE - 1), form.rank, 8)
 
 
-def scratch_bytes(form: BlockForm, pairs: DimensionTree, threads: int) -> int:
+def scratch_bytes(form: BlockForm, tree: DimensionTree, threads: int) -> int:
     """Return the bytes of scratch memory: partial results, a float64 factor matrix, and pieces of products."""
     piece = rounded(HEIGHT * form.rank * form.dtype.itemsize)
-    return rounded(pairs_bytes(form, pairs)) + rounded(max(form.lengths) * form.rank * 8) + threads * piece
+    return rounded(tree_bytes(form, tree)) + rounded(max(form.lengths) * form.rank * 8) + threads * piece
 
 
 class CpuProducts:

@@ -98,7 +98,7 @@ class Sizes(NamedTuple):
         longest = max(math.prod(group) for at in cuts for group in (form.lengths[:at], form.lengths[at:]))
         depth = min(longest, max(LEAST_DEPTH, min(DEPTH, most)))
         height = min(longest, max(LEAST_ROWS, min(HEIGHT, most)))
-        if form.held:
+        if form.stored:
             height = min(height, max(LEAST_ROWS, form.workspace // PIECES_SHARE // threads // (depth * 8)))
         kept_rows = [rows_of(form, c, mode) for mode, c in enumerate(cuttings) if c.kept]
         other_rows = [
@@ -110,7 +110,11 @@ class Sizes(NamedTuple):
 
     def pieces(self, form: BlockForm) -> Sequence[tuple[int, ...]]:
         """Return the shapes of a thread's pieces: of a Khatri-Rao product, of a product, and of converted elements."""
-        return (self.depth, form.rank), (self.height, form.rank), (self.height * self.depth if form.held else 0,)
+        return (
+            (self.depth, form.rank),
+            (self.height, form.rank),
+            (self.height * self.depth if form.stored else 0,),
+        )
 
     def bytes(self, form: BlockForm, threads: int) -> int:
         """Return the bytes of scratch memory for these sizes."""

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from ...device import Array
 from ...ops.dense import DENSE, BlockForm, DenseKernel, Sweep
-from ...ops.dimension_tree import ORDER, PASSES, DimensionTree, DimensionTreeSweep, added, next_of, pairs_bytes, third
+from ...ops.dimension_tree import ORDER, PASSES, DimensionTree, DimensionTreeSweep, added, next_of, third, tree_bytes
 from ..caches import own_cache
 from ..device import CpuDevice
-from ..kernels.dimension_tree import CpuProducts, pairs_on_cpu, scratch_bytes
+from ..kernels.dimension_tree import CpuProducts, scratch_bytes, tree_on_cpu
 from ..kernels.elements import add_boxes, add_elements
 from ..kernels.passes import DEPTH, Cutting, GemmSweep, Pool, Sizes, SweepScratch, fits, group_of, rounded, rows_of
 
@@ -46,17 +46,17 @@ class CpuSplit:
         """See `DenseKernel`: Numba compiles when code is first called."""
 
     def bytes(self, form: BlockForm) -> int:
-        if pairs := self.paired(form):
-            return scratch_bytes(form, pairs, self._threads)
+        if tree := self.paired(form):
+            return scratch_bytes(form, tree, self._threads)
         return Sizes.of(form, self.cuttings(form), self._threads).bytes(form, self._threads)
 
     def rows(self, form: BlockForm) -> None:
         """See `DenseKernel`: a BLAS copies parts of its matrices in any case."""
 
     def make(self, form: BlockForm, scratch: Array) -> Sweep:
-        if pairs := self.paired(form):
-            room = scratch[rounded(pairs_bytes(form, pairs)) :]
-            return DimensionTreeSweep(form, pairs, scratch, CpuProducts(form, self._threads, room))
+        if tree := self.paired(form):
+            room = scratch[rounded(tree_bytes(form, tree)) :]
+            return DimensionTreeSweep(form, tree, scratch, CpuProducts(form, self._threads, room))
         return GemmSweep(form, self.cuttings(form), self._threads, scratch)
 
     def passes(self, form: BlockForm) -> float:
@@ -64,11 +64,11 @@ class CpuSplit:
 
     def paired(self, form: BlockForm) -> DimensionTree | None:
         """Return how pairs of modes are served, if that takes less time."""
-        pairs = pairs_on_cpu(form)
-        if pairs is None:
+        tree = tree_on_cpu(form)
+        if tree is None:
             return None
         least = min(_cost(form, at, self._threads) for at in range(1, len(form.lengths)))
-        return pairs if _paired_cost(form) < least else None
+        return tree if _paired_cost(form) < least else None
 
     def cuttings(self, form: BlockForm) -> list[Cutting]:
         """Return how each mode is computed: all by the cut that takes the least time."""
@@ -86,21 +86,21 @@ class CpuGemm(CpuSplit):
 
     def cuttings(self, form: BlockForm) -> list[Cutting]:
         order = len(form.lengths)
-        found = list[Cutting]()
+        result = list[Cutting]()
         for mode in range(order):
             cuts = [Cutting(at, False) for at in (mode, mode + 1) if 0 < at < order]
-            found.append(min(cuts, key=lambda cut, mode=mode: rows_of(form, cut, mode)))  # type: ignore[misc]
-        return found
+            result.append(min(cuts, key=lambda cut, mode=mode: rows_of(form, cut, mode)))  # type: ignore[misc]
+        return result
 
 
 def _cut_at(form: BlockForm, at: int) -> list[Cutting]:
-    found = list[Cutting]()
+    result = list[Cutting]()
     for mode in range(len(form.lengths)):
         cutting = Cutting(at, True)
         group = group_of(form, cutting, mode)
         several = group.stop - group.start > 1
-        found.append(Cutting(at, several and fits(form, rows_of(form, cutting, mode))))
-    return found
+        result.append(Cutting(at, several and fits(form, rows_of(form, cutting, mode))))
+    return result
 
 
 def _passes(cuttings: Sequence[Cutting]) -> int:
@@ -212,11 +212,11 @@ class _Boxes(_Free):
             -(-int(n) // int(w)) for m, (n, w) in enumerate(zip(lengths, widths, strict=True)) if m != mode
         )
         length, count = int(lengths[mode]), self._threads(elements.size)
-        given = elements, lengths, self._rows, begins, mode, widths
+        args = elements, lengths, self._rows, begins, mode, widths
         if length >= count:
 
             def own_rows(k: int) -> None:
-                add_boxes(*given, length * k // count * boxes, length * (k + 1) // count * boxes, out, shift)
+                add_boxes(*args, length * k // count * boxes, length * (k + 1) // count * boxes, out, shift)
 
             self._pool.run(own_rows, range(count))
             return
@@ -224,7 +224,7 @@ class _Boxes(_Free):
 
         def own_sums(k: int) -> None:
             self._sums[k] = 0
-            add_boxes(*given, every * k // count, every * (k + 1) // count, self._sums[k], 0)
+            add_boxes(*args, every * k // count, every * (k + 1) // count, self._sums[k], 0)
 
         self._pool.run(own_sums, range(count))
         out[shift : shift + length, : self._form.rank] += self._sums[:count, :length].sum(axis=0)
@@ -283,7 +283,7 @@ class Tile(CpuSlice):
 
 def tile_width(form: BlockForm) -> int:
     """Return the paper's width of a tile: a quarter of the cache, for half a tile a core; no more than any mode."""
-    elements = float(own_cache()) / 4 / ((form.held or form.dtype).itemsize / 2)
+    elements = float(own_cache()) / 4 / ((form.stored or form.dtype).itemsize / 2)
     width = int(elements ** (1 / (len(form.lengths) - 1)) + 1e-9)
     return max(1, min([width, *(length for length in form.lengths if length > 1)]))
 

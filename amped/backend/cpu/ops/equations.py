@@ -67,7 +67,7 @@ class CpuEquations:
         self._state.begin(start, self._terms.norm, self._bounds.constrained)
 
     def take(self, place: int) -> RunStopped:
-        return RunStopped(self.told()[0], 0, self._weights.copy())
+        return RunStopped(self.status()[0], 0, self._weights.copy())
 
     def prepare(self, mode: int, double: bool = False) -> None:
         state = self._state
@@ -169,15 +169,15 @@ class CpuEquations:
     def report(self) -> None:
         """See `Equations`: it is there."""
 
-    def told(self) -> list[EquationsStatus]:
-        found = self.read(self._state.memory)
-        self._state.facts[FLAGS] = found[0].flags & NEAR
-        return found
+    def status(self) -> list[EquationsStatus]:
+        result = self.read(self._state.memory)
+        self._state.facts[FLAGS] = result[0].flags & NEAR
+        return result
 
     def read(self, memory: NDArray[np.uint8]) -> list[EquationsStatus]:
-        return [self._state.told(memory)]
+        return [self._state.status(memory)]
 
-    def keep(self, source: Array, target: Array) -> None:
+    def snapshot(self, source: Array, target: Array) -> None:
         if not self._state.facts[FLAGS]:
             target[...] = source
 
@@ -185,7 +185,7 @@ class CpuEquations:
 class CpuEquationsProvider:
     """See `EquationsProvider`; suits all."""
 
-    several = 0
+    batch_columns = 0
 
     def __init__(self, device: CpuDevice) -> None:
         self._device = device

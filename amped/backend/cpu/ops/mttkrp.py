@@ -85,12 +85,12 @@ class Segmented:
         return KernelBytes(nnz * (indices + share.dtype.itemsize) + pieces, nnz * copied, carries if nnz else 0)
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
-        rows, indices, values = self._held(columns, values, share)
+        rows, indices, values = self._converted(columns, values, share)
         pieces = cut(rows)
         parts = equal_parts(pieces, parts_of(values.size, self._threads.count, TURNS), continues)
         return self._shard(rows, indices, values, pieces, parts, share)
 
-    def _held(self, columns: Sequence[Array], values: Array, share: Share) -> tuple[Column, list[Column], Array]:
+    def _converted(self, columns: Sequence[Array], values: Array, share: Share) -> tuple[Column, list[Column], Array]:
         """Return the output indices, those of the input modes, and the values, as a shard holds them."""
         kind = WIDE if self.keeps_columns(share) else NARROW
         indices = [np.ascontiguousarray(column, kind) for column in columns[1:]]
@@ -195,7 +195,7 @@ class BlockedKernel(Segmented):
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
         if not len(values):
             return super().make(columns, values, share, continues)
-        rows, indices, values = self._held(columns, values, share)
+        rows, indices, values = self._converted(columns, values, share)
         inputs, values, pieces, blocks = blocked([rows, *indices], values, share.lengths, block_rows(share.row_bytes))
         parts = equal_parts(pieces, parts_of(values.size, self._threads.count), False)
         return replace(self._shard(rows, inputs, values, pieces, parts, share), blocks=blocks)
@@ -226,11 +226,11 @@ class TiledKernel(Segmented):
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
         if not len(values):
             return super().make(columns, values, share, continues)
-        rows, indices, values = self._held(columns, values, share)
+        rows, indices, values = self._converted(columns, values, share)
         count = parts_of(values.size, self._threads.count, TILED_TURNS)
         heights = self._heights(share)
-        made = tiled([rows, *indices], values, share.lengths, heights, count, continues)
-        shard = self._shard(rows, made.indices, made.values, made.pieces, made.parts, share)
+        tiles = tiled([rows, *indices], values, share.lengths, heights, count, continues)
+        shard = self._shard(rows, tiles.indices, tiles.values, tiles.pieces, tiles.parts, share)
         tight = sum(heights) * share.row_bytes > own_cache() // 2  # what passes through drives some of it out
         return replace(shard, rows=None, ahead=NEAR if tight else 0)
 

@@ -21,7 +21,7 @@ from .mttkrp import TURNS
 class Divided:
     """MTTKRP of values divided by the model's; suits all. See `PhiProvider`."""
 
-    several = False
+    multi_model = False
 
     def __init__(self, device: CpuDevice) -> None:
         self._threads = device.threads

@@ -28,7 +28,7 @@ LANES = 8  # that a group has at most: 256 bytes, in registers
 class ByVectors:
     """See `InterleavedPhi`; of shards in the order of their rows."""
 
-    several = True
+    multi_model = True
 
     def __init__(self, device: CpuDevice) -> None:
         self._threads, self._known = device.threads, (NONE, _work(NONE, np.dtype(np.float32)))
@@ -74,9 +74,9 @@ class ByVectors:
         if not shard.nnz:
             return
         outs = out, SumScratch(scratch).take((shard.parts.shared.size, out.shape[1]), out.dtype)
-        given, bounds = self._given(shard, factors, own), (shard.parts.bounds, shard.parts.shared, outs)
+        args, bounds = self._arguments(shard, factors, own), (shard.parts.bounds, shard.parts.shared, outs)
         for sort, begins in work.sorts.items():
-            check(interleaved.phis(0, *given, float(floor), begins, *bounds, shard.permutation, *sort))
+            check(interleaved.phis(0, *args, float(floor), begins, *bounds, shard.permutation, *sort))
 
     def add_logs(
         self,
@@ -92,13 +92,13 @@ class ByVectors:
             return
         sums = SumScratch(scratch).take((shard.parts.shared.size, total.size), np.dtype(np.float64))
         sums.fill(0)
-        given, bounds = self._given(shard, factors, own), (shard.parts.bounds, sums)
+        args, bounds = self._arguments(shard, factors, own), (shard.parts.bounds, sums)
         for sort, begins in self._work(groups, total.size, own.dtype).sorts.items():
-            check(interleaved.logs(0, *given, float(floor), begins, *bounds, shard.permutation, *sort))
+            check(interleaved.logs(0, *args, float(floor), begins, *bounds, shard.permutation, *sort))
         for each in sums:  # in order, so that they are the same every time
             total += each
 
-    def _given(self, shard: HostShard, factors: Sequence[Array], own: Array) -> Sequence[Any]:
+    def _arguments(self, shard: HostShard, factors: Sequence[Array], own: Array) -> Sequence[Any]:
         """Return the arguments that all have in common: from the team to the first row."""
         inputs = tuple(map(constant, factors))
         nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
@@ -128,9 +128,9 @@ class ByVectors:
 
     def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:
         work, parts = self._work(groups, matrix.shape[1], matrix.dtype), self._parts(matrix)
-        found = np.empty((parts, matrix.shape[1]))
-        check(interleaved.measure(0, *self._team(parts), phi, matrix, work.eights, found))
-        violations[work.firsts] = np.maximum.reduceat(found[:, work.columns].max(axis=0), work.bounds)
+        result = np.empty((parts, matrix.shape[1]))
+        check(interleaved.measure(0, *self._team(parts), phi, matrix, work.eights, result))
+        violations[work.firsts] = np.maximum.reduceat(result[:, work.columns].max(axis=0), work.bounds)
 
     def apply(
         self, phi: Array, matrix: Array, groups: Groups, violations: Array, facts: Array, tol: float, done: Array

@@ -64,9 +64,9 @@ class HostSystems:
         addresses = np.array([code.address if code else 0 for code in codes], np.int64)
         nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
         inputs, size = tuple(map(constant, factors)), threads_worth(self._threads.count, shard, factors[0])
-        given = nonzeros, inputs, constant(own), shard.row_begin, (addresses, float(maps.lower))
+        args = nonzeros, inputs, constant(own), shard.row_begin, (addresses, float(maps.lower))
         team = self._threads.team, min(size, shared.size), np.zeros(1, np.int64)
-        check(row_systems.add_systems(0, *team, *given, (shard.parts.bounds, shared), out, carries, rooms))
+        check(row_systems.add_systems(0, *team, *args, (shard.parts.bounds, shared), out, carries, rooms))
         for row, carry in zip(shared.tolist(), carries, strict=True):  # in order, so that sums are repeatable
             if row >= 0:
                 out[row - shard.row_begin] += carry

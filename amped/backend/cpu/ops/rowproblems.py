@@ -139,8 +139,8 @@ class HostRows:
         padded, noticed = _padded(rank), noted(self._threads.count)
         rooms, _ = self._rooms(scratch, padded)
         bounds = int(limits.inner), float(limits.tolerance), float(limits.floor)
-        given = _addresses(shard, factors, rank, padded), tuple(made), own, which, bounds
-        self._call(self._code.solve, *given, rooms, kept_in(padded, rooms.shape[1]), noticed)
+        args = _addresses(shard, factors, rank, padded), tuple(made), own, which, bounds
+        self._call(self._code.solve, *args, rooms, kept_in(padded, rooms.shape[1]), noticed)
         _add(seen, noticed)
 
     def _run_heavy(  # type: ignore[no-untyped-def]
@@ -182,8 +182,8 @@ class HostRows:
         width, padded, curved = shared.sums.shape[1], _padded(rank), self._code.curved and not shared.begins
         parts = parts_of(made, places, part_of(padded))
         rooms, out = self._rooms(scratch, padded, parts.places.size, width if curved else rank + CURVED)
-        given = _addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.moves, float(limits.floor)
-        self._call(sharedrows.sums_of_parts, *given, rooms, kept_in(padded, rooms.shape[1]), curved, out)
+        args = _addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.moves, float(limits.floor)
+        self._call(sharedrows.sums_of_parts, *args, rooms, kept_in(padded, rooms.shape[1]), curved, out)
         _add_parts(shared.sums[:, : out.shape[1]], parts, out)
 
     def step(self, shared: HostShared, limits: RowLimits, number: int) -> None:
@@ -216,8 +216,8 @@ class HostRows:
         padded = _padded(shared.rows.shape[1])
         parts, rank = parts_of(made, places, part_of(padded)), shared.rows.shape[1]
         rooms, out = self._rooms(scratch, padded, parts.places.size, lengths)
-        given = _addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.steps, shared.moves
-        self._call(sharedrows.changes_of_parts, *given, float(limits.floor), rooms, out)
+        args = _addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.steps, shared.moves
+        self._call(sharedrows.changes_of_parts, *args, float(limits.floor), rooms, out)
         _add_parts(shared.changes[:, :lengths], parts, out)
 
     def advance(self, shared: HostShared, limits: RowLimits, number: int) -> None:

@@ -57,7 +57,7 @@ class PartitionedSolver:
     def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> list[PartScratch]:
         """See `Solver`: room for each part."""
         block = self._block(rows, rank)
-        return [_room(block, rank) for _ in range(self._parts(rows))]
+        return [_part_scratch(block, rank) for _ in range(self._parts(rows))]
 
     def _parts(self, rows: int) -> int:
         return max(1, min(MOST_PARTS, rows // self.part_rows))
@@ -120,6 +120,6 @@ def _solve(room: PartScratch, source: Matrix, inverse: Matrix, target: Matrix, s
         np.add(sums.gram, np.matmul(rows.T, rows, out=room.gram), out=sums.gram)
 
 
-def _room(block: int, rank: int) -> PartScratch:
+def _part_scratch(block: int, rank: int) -> PartScratch:
     sums = Sums(np.zeros((rank, rank)), np.zeros(rank), np.zeros(rank))
     return PartScratch(np.empty((block, rank)), np.empty((rank, rank)), sums)

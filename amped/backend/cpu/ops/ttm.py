@@ -105,8 +105,8 @@ class CpuFibres:
         nonzeros, turn = (shard.starts, shard.indices, shard.values), np.zeros(1, np.int64)
         called = min(threads.count, len(shard.chunks.table))
         ahead = AHEAD if matrix.nbytes > NEAR else 0
-        given = shard.chunks.table, nonzeros, (constant(matrix),), rows, carries, way, ahead
-        check(fibre_sums(0, threads.team, called, turn, *given, *lanes_of(matrix)))
+        args = shard.chunks.table, nonzeros, (constant(matrix),), rows, carries, way, ahead
+        check(fibre_sums(0, threads.team, called, turn, *args, *lanes_of(matrix)))
         for items in shard.chunks.levels:
             add_carries(items, carries, rows, width)
 

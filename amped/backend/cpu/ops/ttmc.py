@@ -73,8 +73,8 @@ class Nested:
         lane = 0.0 if summed != factors[0].dtype else 0  # see `vectors`
         lanes = (lane,) * (2 if factors[-1].strides[0] % (2 * LANE) == 0 else 1)
         addresses = tuple(np.array([each.ctypes.data for each in of]) for of in (shard.indices, factors))
-        given = inputs, addresses, counts, out, shard.row_begin, rows, tuple(parts), carries, trees, lanes
-        check(ttmc(0, team.team, size, np.zeros(1, np.int64), nonzeros, *given))
+        args = inputs, addresses, counts, out, shard.row_begin, rows, tuple(parts), carries, trees, lanes
+        check(ttmc(0, team.team, size, np.zeros(1, np.int64), nonzeros, *args))
 
 
 def _nodes(ranks: Sequence[int]) -> int:

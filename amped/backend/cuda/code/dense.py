@@ -191,7 +191,7 @@ def tiling_of(rows: int, depth: int, form: BlockForm, processors: int, most_rows
 def multiply_shared(form: BlockForm, transposed: bool) -> int:
     """Return the bytes of shared memory of a thread block of ``dense_multiply.cu``."""
     size = form.dtype.itemsize
-    deep, width, item = DEPTH_BYTES // size, width_of(form), (form.held or form.dtype).itemsize
+    deep, width, item = DEPTH_BYTES // size, width_of(form), (form.stored or form.dtype).itemsize
     pad = {8: 4, 4: 8}  # padding of a row in numbers, by item size
     staged = deep * (TALL + pad[item]) if transposed else TALL * (deep + 4)
     span = width + (0 if width == 8 else pad[size])
@@ -200,7 +200,7 @@ def multiply_shared(form: BlockForm, transposed: bool) -> int:
 
 def stages_of(form: BlockForm) -> int:
     """Return the pipeline stages of ``dense_multiply.cu`` in shared memory."""
-    return 4 if form.dtype.itemsize == 8 and (form.held or width_of(form) == 128) else 3
+    return 4 if form.dtype.itemsize == 8 and (form.stored or width_of(form) == 128) else 3
 
 
 def multiply_threads(form: BlockForm) -> int:
@@ -213,7 +213,7 @@ def multiply_macros(form: BlockForm, parts: int, transposed: bool, vector: int) 
     """Return the macros of ``dense_multiply.cu``."""
     return {
         "REAL": REALS[form.dtype], "REAL_IS_DOUBLE": int(form.dtype.itemsize == 8), "PARTS": parts,
-        "ITEM": REALS[form.held or form.dtype], "STAGES": stages_of(form), "VECTOR": vector,
+        "ITEM": REALS[form.stored or form.dtype], "STAGES": stages_of(form), "VECTOR": vector,
         "TRANSPOSED": int(transposed), "WIDE": width_of(form), "BLOCKS": blocks_of(form),
     }  # fmt: skip
 

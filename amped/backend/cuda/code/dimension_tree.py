@@ -14,10 +14,10 @@ from ...ops.dimension_tree import (
     added,
     is_batch,
     next_of,
-    pairs_bytes,
-    pairs_of,
     step_of,
     third,
+    tree_bytes,
+    tree_of,
 )
 from ..source import REALS
 from .dense import MOST_GAP, PRODUCTS, READ, whole_row
@@ -30,7 +30,7 @@ MOST_BLOCKS = 528  # approximate number of thread blocks that contract a partial
 TILED = 32  # cuBLAS computes at least this many rows
 
 
-def pairs_on_gpu(form: BlockForm) -> DimensionTree | None:
+def tree_on_gpu(form: BlockForm) -> DimensionTree | None:
     """Return the dimension tree that fits the workspace; None if none fits, or in single precision.
 
     Single precision uses the tensor cores by ``dense_multiply.cu``, which has no batched products.
@@ -38,7 +38,7 @@ def pairs_on_gpu(form: BlockForm) -> DimensionTree | None:
     if form.dtype != np.float64:
         return None
     form, item = widened(form), form.dtype.itemsize
-    return pairs_of(form, form.workspace - parts_bytes(item) - last_bytes(form), form.stride, item)
+    return tree_of(form, form.workspace - parts_bytes(item) - last_bytes(form), form.stride, item)
 
 
 def widened(form: BlockForm) -> BlockForm:
@@ -50,10 +50,10 @@ def widened(form: BlockForm) -> BlockForm:
     return form._replace(lengths=(*others, wide)) if wide <= length * (1 + MOST_GAP) else form
 
 
-def scratch_bytes(form: BlockForm, pairs: DimensionTree) -> int:
+def scratch_bytes(form: BlockForm, tree: DimensionTree) -> int:
     """Return the bytes of scratch memory, including partial sums."""
     wide = widened(form)
-    return pairs_bytes(wide, pairs) + parts_bytes(form.dtype.itemsize) + last_bytes(wide)
+    return tree_bytes(wide, tree) + parts_bytes(form.dtype.itemsize) + last_bytes(wide)
 
 
 def last_bytes(form: BlockForm) -> int:
@@ -66,10 +66,10 @@ def parts_bytes(itemsize: int) -> int:
     return 8 * 2 * MOST_BLOCKS * ROWS * WARP * VECTOR // itemsize
 
 
-def seconds(form: BlockForm, pairs: DimensionTree) -> float:
+def seconds(form: BlockForm, tree: DimensionTree) -> float:
     """Return the estimated time of the MTTKRPs of all modes: half the time of two sweeps, which take three products."""
     form = widened(form)
-    return sum(_product_seconds(form, pairs, mode) for mode in range(ORDER)) / 2
+    return sum(_product_seconds(form, tree, mode) for mode in range(ORDER)) / 2
 
 
 def link_seconds(form: BlockForm) -> float:
@@ -77,9 +77,9 @@ def link_seconds(form: BlockForm) -> float:
     return form.elements * form.dtype.itemsize / LINK if form.streamed else 0.0
 
 
-def _product_seconds(form: BlockForm, pairs: DimensionTree, mode: int) -> float:
+def _product_seconds(form: BlockForm, tree: DimensionTree, mode: int) -> float:
     contracted = third(mode, next_of(mode))
-    step, length, other = step_of(pairs, form, mode, contracted), form.lengths[mode], form.lengths[next_of(mode)]
+    step, length, other = step_of(tree, form, mode, contracted), form.lengths[mode], form.lengths[next_of(mode)]
     blocks, size = -(-length // step), form.dtype.itemsize
     computed = length
     if mode != 0 and is_batch(mode, contracted):  # in whole tiles

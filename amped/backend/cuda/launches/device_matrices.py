@@ -35,7 +35,7 @@ NO_MATRIX = np.empty((0, 0))
 
 
 class DeviceMatrices:
-    """See `Equations`. Nothing waits, except for `told`, `take`, and where a matrix is singular.
+    """See `Equations`. Nothing waits, except for `status`, `take`, and where a matrix is singular.
 
     Runs have room for `columns` each; `dot_blocks` are the blocks of threads that write `dots`.
     """
@@ -46,9 +46,9 @@ class DeviceMatrices:
     def __init__(self, device: CudaDevice, case: Case, columns: int, dot_blocks: int) -> None:
         self._device, self._case, self._terms, self._bounds = device, case, case.terms, case.bounds
         self._columns, places, order = columns, case.places, case.terms.order
-        self._held = cupy.zeros((places, doubles(order, columns)), np.float64)
-        self._first = first = EquationsState(cupy, order, columns, self._held[0])
-        self.memory = self._held.view(np.uint8).reshape(-1)
+        self._states = cupy.zeros((places, doubles(order, columns)), np.float64)
+        self._first = first = EquationsState(cupy, order, columns, self._states[0])
+        self.memory = self._states.view(np.uint8).reshape(-1)
         self.totals = cupy.zeros((places, columns + 2 + case.terms.parts, columns), np.float64)
         self._sums = sums_of(self.totals, case.terms, case.bounds.last)
         self.dots = cupy.zeros((places, dot_blocks, columns), np.float64)
@@ -69,12 +69,12 @@ class DeviceMatrices:
     def _place_runs(self, places: int) -> None:
         """Make what says which columns each run has, and which facts of the runs the host reads."""
         self._runs = ALONE
-        self.reported = self.memory[: self._first.told_bytes]
+        self.reported = self.memory[: self._first.status_bytes]
         if places > 1:
             self._of = np.zeros((places, 2), np.int32)  # the first column of each, and how many
             self._on_device = cupy.zeros((places, 2), np.int32)
-            width = np.array([self._held.shape[1]], np.int64)
-            self._runs = by_value(addresses([self._on_device, self._held]), width)
+            width = np.array([self._states.shape[1]], np.int64)
+            self._runs = by_value(addresses([self._on_device, self._states]), width)
             self.reported = cupy.zeros((places, FACTS), np.float64).view(np.uint8).reshape(-1)
 
     def _limits_of_terms(self) -> np.void:
@@ -84,33 +84,33 @@ class DeviceMatrices:
         return by_value(np.array(numbers), np.array([terms.gains, 0], np.int32))
 
     @property
-    def _several(self) -> bool:
+    def _is_batch(self) -> bool:
         return self._case.places > 1
 
     def _assign(self, place: int, columns: slice) -> None:
-        if self._several:
+        if self._is_batch:
             self._of[place] = columns.start, columns.stop - columns.start
             self._on_device.set(self._of)
 
     def put(self, place: int, columns: slice, start: RunStart) -> None:
-        order, count = start.told.norms.shape
+        order, count = start.status.norms.shape
         small, state = EquationsState(np, order, count), EquationsState(np, order, self._columns)
         small.begin(start, self._terms.norm, self._bounds.constrained)
         state.facts[...], state.weights[:count] = small.facts, small.weights
         state.norms[:, :count], state.scales[:, :count] = small.norms, small.scales
         state.grams[:, :count, :count] = small.grams
-        self._held[place].set(state.memory.view(np.float64))
+        self._states[place].set(state.memory.view(np.float64))
         self._assign(place, columns)
 
     def take(self, place: int) -> RunStopped:
         self._device.wait_side()
-        state = EquationsState(np, self._terms.order, self._columns, self._held[place].get())
-        count = int(self._of[place, 1]) if self._several else self._columns
+        state = EquationsState(np, self._terms.order, self._columns, self._states[place].get())
+        count = int(self._of[place, 1]) if self._is_batch else self._columns
         self._assign(place, slice(0, 0))
-        told = state.told(state.memory)
-        told = told._replace(norms=told.norms[:, :count].copy(), scales=told.scales[:, :count].copy())
-        weights = state.weights[:count].copy() if self._bounds.constrained else told.norms[-1].copy()
-        return RunStopped(told, int(state.facts[MODE]) if told.flags else 0, weights)
+        status = state.status(state.memory)
+        status = status._replace(norms=status.norms[:, :count].copy(), scales=status.scales[:, :count].copy())
+        weights = state.weights[:count].copy() if self._bounds.constrained else status.norms[-1].copy()
+        return RunStopped(status, int(state.facts[MODE]) if status.flags else 0, weights)
 
     def measure(self, norm: float) -> None:
         if norm != self._terms.norm:
@@ -139,26 +139,26 @@ class DeviceMatrices:
         held.facts[FLAGS] = float(int(facts[FLAGS]) & ~SINGULAR)
 
     def report(self) -> None:
-        if self._several:
+        if self._is_batch:
             facts = self.reported.view(np.float64).reshape(-1, FACTS)
-            cupy.copyto(facts, self._held[:, :FACTS])
+            cupy.copyto(facts, self._states[:, :FACTS])
 
-    def told(self) -> list[EquationsStatus]:
+    def status(self) -> list[EquationsStatus]:
         self.report()
-        found = self.read(self.reported.get())
-        if not self._several and found[0].flags:
-            self._first.facts[FLAGS] = float(found[0].flags & NEAR)
-        return found
+        result = self.read(self.reported.get())
+        if not self._is_batch and result[0].flags:
+            self._first.facts[FLAGS] = float(result[0].flags & NEAR)
+        return result
 
     def read(self, memory: NDArray[np.uint8]) -> list[EquationsStatus]:
-        if not self._several:
-            return [self._first.told(memory)]
+        if not self._is_batch:
+            return [self._first.status(memory)]
         return [
             EquationsStatus(int(row[FLAGS]), int(row[ITERATIONS]), row[FIT], NO_MATRIX, NO_MATRIX, row[SQUARES])
             for row in memory.view(np.float64).reshape(-1, FACTS).tolist()
         ]
 
-    def _keep(self, function: CudaFunction, source: Array, target: Array) -> None:
+    def _snapshot(self, function: CudaFunction, source: Array, target: Array) -> None:
         vectors = source.nbytes // VECTOR
         blocks = min(KEEP_BLOCKS, -(-vectors // 256))
         function((blocks,), (256,), (self._first.facts, source, target, np.int64(vectors)))

@@ -107,8 +107,8 @@ class WideEquations(DeviceMatrices):
         numbers = self._wide, np.int32(FIT_BLOCKS), self.dots, np.int32(DOT_BLOCKS), np.int32(exact)
         self._functions.fit((1,), (THREADS,), (self._state, self._limits, *numbers))
 
-    def keep(self, source: Array, target: Array) -> None:
-        self._keep(self._functions.keep, source, target)
+    def snapshot(self, source: Array, target: Array) -> None:
+        self._snapshot(self._functions.keep, source, target)
 
 
 def swept_bytes(side: int) -> int:

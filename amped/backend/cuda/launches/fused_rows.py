@@ -72,9 +72,9 @@ class FusedRows:
             self._add_parts((grid, self._places), (THREADS,), (*which, self._parts, np.int32(blocks), *places))
 
 
-def rows_unit(name: str, rank: int, dtype: np.dtype[np.floating], several: bool = False, **macros: int) -> CudaSource:
-    """Return a source of rows of a run, or of `several` of at most so many columns."""
-    return unit(name, {"RANK": rank, "REAL": REALS[dtype]} | ({"SEVERAL": 1} if several else {}) | macros)
+def rows_unit(name: str, rank: int, dtype: np.dtype[np.floating], batch: bool = False, **macros: int) -> CudaSource:
+    """Return a source of rows of a run, or of `batch` of at most so many columns."""
+    return unit(name, {"RANK": rank, "REAL": REALS[dtype]} | ({"SEVERAL": 1} if batch else {}) | macros)
 
 
 def function_of(source: CudaSource, name: str) -> CudaFunction:

@@ -10,7 +10,7 @@ from partitioner.cuda.code import prepare
 
 from ...device import Array
 from ...ops.dense import DENSE, BlockForm, DenseKernel, RowLayout, Sweep
-from ...ops.dimension_tree import ORDER, PASSES, DimensionTree, DimensionTreeSweep, pairs_bytes
+from ...ops.dimension_tree import ORDER, PASSES, DimensionTree, DimensionTreeSweep, tree_bytes
 from ..code import dimension_tree
 from ..code.dense import (
     LEAST_CAPABILITY,
@@ -51,7 +51,7 @@ class CudaSplit:
         return self._fuses(form)
 
     def _fuses(self, form: BlockForm) -> bool:
-        single = (form.held or form.dtype) == np.float32 and self._device.capability >= LEAST_CAPABILITY
+        single = (form.stored or form.dtype) == np.float32 and self._device.capability >= LEAST_CAPABILITY
         return single if self._fused is None else self._fused
 
     def prepare(self, form: BlockForm) -> None:
@@ -61,8 +61,8 @@ class CudaSplit:
         prepare(units)
 
     def bytes(self, form: BlockForm) -> int:
-        pairs = self.paired(form)
-        return dimension_tree.scratch_bytes(form, pairs) if pairs else scratch_bytes(form, self.divided(form))
+        tree = self.paired(form)
+        return dimension_tree.scratch_bytes(form, tree) if tree else scratch_bytes(form, self.divided(form))
 
     def rows(self, form: BlockForm) -> RowLayout | None:
         if not self.paired(form):
@@ -81,24 +81,24 @@ class CudaSplit:
     def divided(self, form: BlockForm) -> Division:
         """Return the groups of modes: those by which elements lie in rows."""
         processors = self._device.limits.processors if self._fuses(form) else 0
-        if form.held is None:
+        if form.stored is None:
             return divide(form, processors)
-        return division_at(form, self.divided(form._replace(dtype=form.held, held=None)).split, processors)
+        return division_at(form, self.divided(form._replace(dtype=form.stored, stored=None)).split, processors)
 
     def paired(self, form: BlockForm) -> DimensionTree | None:
         """Return how pairs of modes are served, if that takes less time."""
-        pairs = dimension_tree.pairs_on_gpu(form) if self._fused is None else None
-        if pairs is None:
+        tree = dimension_tree.tree_on_gpu(form) if self._fused is None else None
+        if tree is None:
             return None
         link = dimension_tree.link_seconds(form)
         others = seconds(form, self.divided(form)) + self._divided_passes(form) * link
-        return pairs if dimension_tree.seconds(form, pairs) + PASSES * link < others else None
+        return tree if dimension_tree.seconds(form, tree) + PASSES * link < others else None
 
     def make(self, form: BlockForm, scratch: Array) -> Sweep:
-        if pairs := self.paired(form):
+        if tree := self.paired(form):
             wide = dimension_tree.widened(form)
-            rest = scratch[pairs_bytes(wide, pairs) :].view(np.float64)
-            return DimensionTreeSweep(wide, pairs, scratch, PairProducts(wide, rest, self._device.number), form.lengths)
+            rest = scratch[tree_bytes(wide, tree) :].view(np.float64)
+            return DimensionTreeSweep(wide, tree, scratch, PairProducts(wide, rest, self._device.number), form.lengths)
         return SplitSweep(form, self.divided(form), scratch, self._device, self._fuses(form))
 
 

@@ -26,7 +26,7 @@ from . import nonnegative, solve
 
 INVERTING = 6  # matrices that are there for a while, where a pseudo-inverse is computed on the device
 MOST_COLUMNS = 48  # a block of threads has a matrix in registers; of more, many are faster
-MOST_OF_SEVERAL = 32  # columns of a run of several: more gain little
+MOST_BATCH_COLUMNS = 32  # columns of a run of several: more gain little
 EIGHT = 8  # code for several runs is compiled for multiples of so many columns
 FILLING = 2  # blocks of threads on a multiprocessor that solve rows of several runs
 DOT_BLOCKS, DOT_THREADS = 64, 256  # as in equations.cu
@@ -80,7 +80,7 @@ class CudaEquations(DeviceMatrices):
 
     def solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
         sums = self._sums[mode]
-        if not self._several:
+        if not self._is_batch:
             self._rows.run(mode, source, self.inverse, self.system, target, sums, again)
         elif self._sweeping and mode in self._bounds.nonnegative:
             sweeps = np.int32(0 if again else self._bounds.sweeps)
@@ -105,8 +105,8 @@ class CudaEquations(DeviceMatrices):
     def fit(self, exact: bool = False) -> None:
         self._launch("fit", self.dots, np.int32(DOT_BLOCKS), np.int32(exact))
 
-    def keep(self, source: Array, target: Array) -> None:
-        self._keep(self._functions.keep, source, target)
+    def snapshot(self, source: Array, target: Array) -> None:
+        self._snapshot(self._functions.keep, source, target)
 
 
 class CudaEquationsProvider:
@@ -114,7 +114,7 @@ class CudaEquationsProvider:
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
-        self.several = MOST_OF_SEVERAL if device.capability >= solve.LEAST_CAPABILITY else 0
+        self.batch_columns = MOST_BATCH_COLUMNS if device.capability >= solve.LEAST_CAPABILITY else 0
 
     def suits(self, rank: int) -> bool:
         return rank <= MOST_COLUMNS
@@ -124,7 +124,7 @@ class CudaEquationsProvider:
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
         if places == 1:
-            return _held_bytes(order, rank, parts) + 8 * rank * DOT_BLOCKS
+            return _state_bytes(order, rank, parts) + 8 * rank * DOT_BLOCKS
         rank, blocks = padded(rank), blocks_of(rows, places, self._device)
         small = doubles(order, rank) + rank * (3 * rank + 4 + parts + DOT_BLOCKS)
         return 8 * places * (small + 2 * blocks * (rank + 2) * rank) + (4 << 10)
@@ -136,7 +136,7 @@ class CudaEquationsProvider:
 class WideEquationsProvider:
     """See `EquationsProvider`; suits all."""
 
-    several = 0
+    batch_columns = 0
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -149,7 +149,7 @@ class WideEquationsProvider:
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
         """See `EquationsProvider`: also what finding a pseudo-inverse takes."""
-        return _held_bytes(order, rank, parts) + wide_bytes(rank, side_of(self._device)) + 8 * INVERTING * rank * rank
+        return _state_bytes(order, rank, parts) + wide_bytes(rank, side_of(self._device)) + 8 * INVERTING * rank * rank
 
     def make(self, case: Case) -> Equations:
         return WideEquations(self._device, case)
@@ -161,7 +161,7 @@ def providers(device: CudaDevice) -> Sequence[EquationsProvider]:
     return [CudaEquationsProvider(device), WideEquationsProvider(device)]
 
 
-def _held_bytes(order: int, rank: int, parts: int) -> int:
+def _state_bytes(order: int, rank: int, parts: int) -> int:
     return 8 * (2 * doubles(order, rank) + rank * (2 * rank + parts + 2)) + (4 << 10)
 
 

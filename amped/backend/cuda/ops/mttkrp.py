@@ -67,10 +67,10 @@ class Packed:
         columns = [cupy.asarray(column, np.int32) for column in columns]
         values = cupy.asarray(values, share.dtype)
         layout = make_layout(self.name, share, self._limits)
-        made = packing.make_shard(self, columns, values, layout, continues, self._limits)
+        packed = packing.make_shard(self, columns, values, layout, continues, self._limits)
         del columns, values
         self._device.trim()
-        return replace(made, functions=_functions(layout, made, self._device.number))
+        return replace(packed, functions=_functions(layout, packed, self._device.number))
 
     def run(
         self,
@@ -128,9 +128,9 @@ class Coordinates:
         return self._derive if self.name == PERMUTED else None
 
     def _derive(self, shard: CoordinateShard, share: Share) -> CoordinateShard:
-        made = coordinates.permuted(shard, share)
+        shard = coordinates.permuted(shard, share)
         self._device.trim()
-        return made
+        return shard
 
     def suits(self, share: Share) -> bool:
         return True
@@ -151,10 +151,10 @@ class Coordinates:
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> CoordinateShard:
         columns = [cupy.asarray(column, np.int32) for column in columns]
-        made = coordinates.make_shard(self, columns, cupy.asarray(values, share.dtype), share)
+        shard = coordinates.make_shard(self, columns, cupy.asarray(values, share.dtype), share)
         del columns
         self._device.trim()
-        return made
+        return shard
 
     def run(
         self,

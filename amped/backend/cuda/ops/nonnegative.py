@@ -65,8 +65,8 @@ def providers(device: CudaDevice) -> Sequence[NonnegativeSolver]:
     return [HalsSolver(device), ColumnSolver(device)]
 
 
-def sweeping_unit(rank: int, dtype: np.dtype[np.floating], several: bool = False) -> CudaSource:
-    return rows_unit("nonnegative", rank, dtype, several, LANES=lanes(rank))
+def sweeping_unit(rank: int, dtype: np.dtype[np.floating], batch: bool = False) -> CudaSource:
+    return rows_unit("nonnegative", rank, dtype, batch, LANES=lanes(rank))
 
 
 def sweeping_rows(
@@ -85,5 +85,5 @@ def sweeping_rows(
 
 
 @cache
-def _compiled(rank: int, dtype: np.dtype[np.floating], several: bool, device: int) -> CudaFunction:
-    return function_of(sweeping_unit(rank, dtype, several), "hals")
+def _compiled(rank: int, dtype: np.dtype[np.floating], batch: bool, device: int) -> CudaFunction:
+    return function_of(sweeping_unit(rank, dtype, batch), "hals")

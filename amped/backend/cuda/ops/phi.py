@@ -28,7 +28,7 @@ PAIR = 16  # bytes that a thread clears
 class PackedPhi:
     """Phi of packed nonzeros; see `PhiProvider`, `phi.cu`, and `Packed` for what happens to sums."""
 
-    several = False
+    multi_model = False
 
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._number = device.limits, device.number

@@ -34,7 +34,7 @@ NOWHERE = np.uint64(0)
 class OfLanes:
     """See `InterleavedPhi`; of shards of packed nonzeros in the order of their rows."""
 
-    several = True
+    multi_model = True
 
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._number = device.limits, device.number
@@ -82,24 +82,24 @@ class OfLanes:
         groups: Groups | None = None,
     ) -> None:
         """See `InterleavedPhi`; queued on the current stream. Each kernel reads `skip`."""
-        given, columns, row = self._given(groups, out.shape[1], own.dtype), out.shape[1], out.strides[0]
-        live, functions = _live(given, skip), _sums(own.dtype, self._number)
+        args, columns, row = self._arguments(groups, out.shape[1], own.dtype), out.shape[1], out.strides[0]
+        live, functions = _live(args, skip), _sums(own.dtype, self._number)
         first, end = shard.first_row, shard.first_row + (shard.rows if shard.nnz else 0)
         beside = ranges_beside(new, first, end) if shard.filled and shard.nnz else [(new.start, new.stop)]
         for begin, stop in beside:
             if begin < stop:
                 numbers = np.uint64(out.data.ptr + begin * row), np.int64(columns), np.int64(stop - begin)
-                functions["clear"](given.grid(stop - begin), (THREADS,), (*numbers, live))
+                functions["clear"](args.grid(stop - begin), (THREADS,), (*numbers, live))
         if not shard.nnz:
             return
         if scratch is None:
             scratch = cupy.empty(scratch_bytes(shard.layout, shard.nnz, self._limits), np.uint8)
         place = np.uint64(out.data.ptr + first * row)
-        self._launch(shard, factors, own, floor, (place, np.uint64(scratch.data.ptr)), given, skip)
+        self._launch(shard, factors, own, floor, (place, np.uint64(scratch.data.ptr)), args, skip)
         carries = np.uint64(scratch.data.ptr), np.uint64(scratch.data.ptr + shard.chunks * columns * 8)
         sizes = np.int64(shard.chunks), np.int32(columns)
         arguments = shard.at(MemoryPart.STARTS), shard.at(MemoryPart.RUNS), *carries, place, *sizes, live
-        functions["combine_models"]((1, given.number), (SUMMING,), arguments)
+        functions["combine_models"]((1, args.number), (SUMMING,), arguments)
 
     def add_logs(
         self,
@@ -113,14 +113,14 @@ class OfLanes:
     ) -> None:
         if not shard.nnz:
             return
-        given, add = self._given(groups, total.size, own.dtype), _sums(own.dtype, self._number)["sum_logs"]
+        args, add = self._arguments(groups, total.size, own.dtype), _sums(own.dtype, self._number)["sum_logs"]
         if scratch is None:
             scratch = cupy.empty(self.bytes(shard.kernel, shard.layout.share, shard.nnz), np.uint8)
-        for lanes, models in given.parts.items():  # each in turn: all write to the same memory
-            some, blocks = given._replace(units={lanes: given.units[lanes]}), _blocks(shard.chunks, shard.layout, lanes)
+        for lanes, models in args.parts.items():  # each in turn: all write to the same memory
+            some, blocks = args._replace(units={lanes: args.units[lanes]}), _blocks(shard.chunks, shard.layout, lanes)
             self._launch(shard, factors, own, floor, (NOWHERE, np.uint64(scratch.data.ptr)), some, None, True)
             parts = np.uint64(scratch.data.ptr + models.start * blocks * 8)
-            add((1, models.stop - models.start), (SUMMING,), (parts, np.int64(blocks), given.models[models], total))
+            add((1, models.stop - models.start), (SUMMING,), (parts, np.int64(blocks), args.models[models], total))
 
     def _launch(
         self,
@@ -155,23 +155,23 @@ class OfLanes:
         dtype: np.dtype[Any] | None = None,
     ) -> None:
         assert dtype is not None
-        given = self._given(groups, source.size, dtype)
-        _sums(dtype, self._number)["copy"]((1, given.number), (THREADS,), (source, target, _live(given, skip)))
+        args = self._arguments(groups, source.size, dtype)
+        _sums(dtype, self._number)["copy"]((1, args.number), (THREADS,), (source, target, _live(args, skip)))
 
     def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:
-        given = self._given(groups, matrix.shape[1], matrix.dtype)
-        arguments = *_rows(phi), *_rows(matrix), np.int64(len(matrix)), violations, _live(given, done)
-        _sums(matrix.dtype, self._number)["measure"](given.grid(len(matrix)), (THREADS,), arguments)
+        args = self._arguments(groups, matrix.shape[1], matrix.dtype)
+        arguments = *_rows(phi), *_rows(matrix), np.int64(len(matrix)), violations, _live(args, done)
+        _sums(matrix.dtype, self._number)["measure"](args.grid(len(matrix)), (THREADS,), arguments)
 
     def apply(
         self, phi: Array, matrix: Array, groups: Groups, violations: Array, facts: Array, tol: float, done: Array
     ) -> None:
-        given = self._given(groups, matrix.shape[1], matrix.dtype)
-        decides = violations, facts, np.float64(tol), given.models, done
+        args = self._arguments(groups, matrix.shape[1], matrix.dtype)
+        decides = violations, facts, np.float64(tol), args.models, done
         arguments = *_rows(phi), *_rows(matrix), np.int64(len(matrix)), *decides
-        _sums(matrix.dtype, self._number)["apply"](given.grid(len(matrix)), (THREADS,), arguments)
+        _sums(matrix.dtype, self._number)["apply"](args.grid(len(matrix)), (THREADS,), arguments)
 
-    def _given(self, groups: Groups | None, columns: int, dtype: np.dtype[Any]) -> _DeviceModels:
+    def _arguments(self, groups: Groups | None, columns: int, dtype: np.dtype[Any]) -> _DeviceModels:
         if groups is None:
             size = width(dtype)
             groups = {GroupShape(self.models(1, dtype), 1): np.arange(0, columns // size * size, size)}
@@ -207,9 +207,9 @@ class _DeviceModels(NamedTuple):
 @lru_cache(64)
 def _on_device(groups: tuple[tuple[int, bytes], ...], dtype: np.dtype[Any], device: int) -> _DeviceModels:
     """Return the models of groups: by their number in a group, where the groups' columns begin."""
-    found = arranged({count: np.frombuffer(begins, np.int64) for count, begins in groups}, dtype)
-    units = {lanes: cupy.asarray(each) for lanes, each in found.units.items()}
-    return _DeviceModels(cupy.asarray(found.models), units, found.parts, int(found.models[:, 1].max()))
+    result = arranged({count: np.frombuffer(begins, np.int64) for count, begins in groups}, dtype)
+    units = {lanes: cupy.asarray(each) for lanes, each in result.units.items()}
+    return _DeviceModels(cupy.asarray(result.models), units, result.parts, int(result.models[:, 1].max()))
 
 
 def _live(given: _DeviceModels, done: Array) -> Any:

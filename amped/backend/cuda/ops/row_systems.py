@@ -68,14 +68,14 @@ class CudaSystems:
         most = batch_tasks(code, own.shape[1], int(made.first[-1]), most_of_row(shard.nnz, self._limits))
         if scratch is None:
             scratch = cupy.empty(most * code.bytes, np.uint8)
-        given = inputs_of(shard.layout, factors), nonzeros_of(shard)
+        args = inputs_of(shard.layout, factors), nonzeros_of(shard)
         for rows in batches(made.first, 0, made.rows.size, most):
             batch = made.tasks.part(rows, slice(int(made.first[rows.start]), int(made.first[rows.stop])))
             names, count = made.names[rows], np.int32(rows.stop - rows.start)
             parts, matrix, rest = split(scratch, batch.row.size * code.sums, int(count) * rank)
             status = rest[: 4 * int(count)].view(np.int32)
             functions["take_rows"](_blocks(int(count) * rank), (TEAM,), (names, own, count, matrix, status))
-            _add_sums(functions["add_sums"], code, batch, (*given, batch.packed, status, matrix, parts), maps.lower)
+            _add_sums(functions["add_sums"], code, batch, (*args, batch.packed, status, matrix, parts), maps.lower)
             arguments = parts, batch.first, np.int32(batch.begin), count, names, out
             functions["add_systems"](_blocks(int(count) * out.shape[1]), (TEAM,), arguments)
 

@@ -49,8 +49,8 @@ class CudaRows:
             at = np.searchsorted(self.rows, rows)
             here = np.isin(rows, self.rows)
             at, numbers = at[here], numbers[here]
-            made, _ = cut_tasks(self.starts[at], self.stops[at], numbers, self.size)
-            self.shared[key] = made, cupy.asarray(numbers)
+            prepared, _ = cut_tasks(self.starts[at], self.stops[at], numbers, self.size)
+            self.shared[key] = prepared, cupy.asarray(numbers)
         return self.shared[key]
 
 

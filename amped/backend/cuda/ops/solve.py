@@ -67,8 +67,8 @@ def providers(device: CudaDevice) -> Sequence[Solver]:
     return [FusedSolver(device), ProductSolver(device)]
 
 
-def solving_unit(rank: int, dtype: np.dtype[np.floating], several: bool = False) -> CudaSource:
-    return rows_unit("solve", rank, dtype, several)
+def solving_unit(rank: int, dtype: np.dtype[np.floating], batch: bool = False) -> CudaSource:
+    return rows_unit("solve", rank, dtype, batch)
 
 
 def solving_rows(
@@ -86,7 +86,7 @@ def solving_rows(
 
 
 @cache
-def compiled(rank: int, dtype: np.dtype[np.floating], several: bool, device: int) -> tuple[CudaFunction, CudaFunction]:
+def compiled(rank: int, dtype: np.dtype[np.floating], batch: bool, device: int) -> tuple[CudaFunction, CudaFunction]:
     """Return the compiled code that solves rows, and that which adds up the parts of `FusedRows`."""
-    source = solving_unit(rank, dtype, several)
+    source = solving_unit(rank, dtype, batch)
     return function_of(source, "solve"), load(source).get_function("add_parts")

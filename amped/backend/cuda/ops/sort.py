@@ -25,15 +25,15 @@ class RadixSorter:
         self._device = device
 
     def places(self, columns: Sequence[Array], modes: Sequence[int], lengths: Sequence[int]) -> Array:
-        found = cuda_sort.sorted_places(columns, modes, lengths)
+        result = cuda_sort.sorted_places(columns, modes, lengths)
         self._device.trim()
-        return found
+        return result
 
     def merge(self, columns: Array, values: Array, places: Array) -> tuple[Array, int]:
         """See `DeviceSorter`."""
-        found = cuda_sort.merge(columns, values, places)
+        result = cuda_sort.merge(columns, values, places)
         self._device.trim()
-        return found
+        return result
 
     def take(self, array: Array, places: Array) -> Array:
         return cuda_sort.take(array, places)

@@ -71,8 +71,8 @@ class _OfRows(ABC):
         columns = column_places(shard)
         words = np.array([*columns, *(f.data.ptr for f in factors)], np.uint64)
         numbers = np.array([shard.nnz, share.rows.start, new.start, new.stop], np.int64)
-        given = by_value(words, numbers, np.array([chunk, 0], np.int32))
-        walk((-(-chunks * code.lanes // THREADS), code.panels), (THREADS,), (given, out, scratch))
+        args = by_value(words, numbers, np.array([chunk, 0], np.int32))
+        walk((-(-chunks * code.lanes // THREADS), code.panels), (THREADS,), (args, out, scratch))
         grid, first = (chunks, -(-code.width // COMBINING)), np.int64(share.rows.start)
         for last in (0, 1):
             facts = np.uint64(columns[0]), np.int64(chunks), np.int32(chunk), first, np.int32(last)

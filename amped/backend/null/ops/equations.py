@@ -14,7 +14,7 @@ class NullEquations(CpuEquations):
 
     def __init__(self, device: NullDevice, case: Case) -> None:
         super().__init__(device, case)
-        self.memory, self.reported = self._state.memory, self._state.memory[: self._state.told_bytes]
+        self.memory, self.reported = self._state.memory, self._state.memory[: self._state.status_bytes]
 
 
 class NullEquationsProvider(CpuEquationsProvider):

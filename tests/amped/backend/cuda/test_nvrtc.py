@@ -358,7 +358,7 @@ def test_kernels_of_dense_blocks(architecture: str) -> None:
 def test_products_of_dense_blocks(columns: int, kind: tuple[str, Any]) -> None:
     """Each width of a block of threads, both ways round, aligned and not, of one and of three factor matrices."""
     precision, held = kind
-    form = BlockForm((40, 30, 20), 40, columns, columns, DTYPES[precision], 1 << 20, held=held)
+    form = BlockForm((40, 30, 20), 40, columns, columns, DTYPES[precision], 1 << 20, stored=held)
     number = (held or form.dtype).itemsize
     for transposed, parts, vector in (
         (False, 1, 16),

@@ -59,7 +59,7 @@ def test_every_kernel_whatever_changes(backend: Device, shape: tuple[int, ...], 
     rng, dtype, seen = np.random.default_rng(len(shape)), np.dtype(precision), set[str]()
     for rank, slab, workspace in RANKS:
         stride = backend.stride(rank, dtype.itemsize)
-        form = BlockForm(shape, min(slab or shape[0], shape[0]), rank, stride, dtype, workspace, held=held)
+        form = BlockForm(shape, min(slab or shape[0], shape[0]), rank, stride, dtype, workspace, stored=held)
         for kernel in DENSE.providers(backend):
             assert kernel.suits(form)
             if held and not kernel.mixes(form):
@@ -79,7 +79,7 @@ def test_every_kernel_whatever_changes(backend: Device, shape: tuple[int, ...], 
 @KINDS
 def test_what_is_kept_serves_a_later_sweep(backend: Device, precision: Any, held: Any) -> None:
     dtype = np.dtype(precision)
-    form = BlockForm((24, 20, 18, 16), 24, 16, backend.stride(16, dtype.itemsize), dtype, PLENTY, held=held)
+    form = BlockForm((24, 20, 18, 16), 24, 16, backend.stride(16, dtype.itemsize), dtype, PLENTY, stored=held)
     kernel = DENSE.providers(backend)[0]
     case, scratch = Case(backend, form), backend.empty((kernel.bytes(form),), np.uint8)
     sweep = kernel.make(form, scratch)
@@ -107,7 +107,7 @@ def test_rows_with_gaps(backend: Device, shape: tuple[int, ...], precision: Any,
     for rank, workspace in (1, PLENTY), (7, 1), (16, PLENTY), (33, 1 << 16), (64, PLENTY), (100, 1 << 18):
         plain = held or dtype
         as_held = BlockForm(shape, shape[0], rank, backend.stride(rank, plain.itemsize), plain, workspace, gaps=True)
-        form = as_held._replace(dtype=dtype, held=held)
+        form = as_held._replace(dtype=dtype, stored=held)
         for kernel in DENSE.providers(backend):
             rows = kernel.rows(as_held)
             if rows is None or (held and not kernel.mixes(form)):

@@ -98,16 +98,18 @@ def test_pairs_of_modes_with_gaps(
     monkeypatch.setattr(dimension_tree, "TILES", (8, 2))
     for rank, blocks in ((5, 0), (33, 0), (16, 1), (7, 3), (9, 5)):
         stride = backend.stride(rank, 8)
-        form = BlockForm(shape, shape[0], rank, stride, np.dtype("f8"), PLENTY, whole=True, pairs=True, gaps=True)
+        form = BlockForm(
+            shape, shape[0], rank, stride, np.dtype("f8"), PLENTY, whole=True, dimension_tree=True, gaps=True
+        )
         wide = widened(form)
         assert wide.lengths == (*shape[:2], shape[2] + 1)
         room = (blocks + 1) * max(wide.lengths) * stride * 8
         form = form._replace(workspace=room + parts_bytes(8) + last_bytes(wide) if blocks else PLENTY)
         case = Blocks(backend, form, RowLayout(2, shape[2] + 1))
         if backend.on_host:
-            found = dimension_tree.pairs_of(wide, room if blocks else PLENTY, stride, 8)
+            found = dimension_tree.tree_of(wide, room if blocks else PLENTY, stride, 8)
             assert found is not None
-            scratch = np.full(dimension_tree.pairs_bytes(wide, found), 255, np.uint8)
+            scratch = np.full(dimension_tree.tree_bytes(wide, found), 255, np.uint8)
             sweep = DimensionTreeSweep(wide, found, scratch, PlainProducts(wide), shape)
         else:
             kernel = DENSE.providers(backend)[0]
@@ -142,7 +144,7 @@ def test_pairs_of_modes(
         # Rows of an MTTKRP to come, and of so many blocks of a partial result.
         room = (blocks + 1) * max(shape) * columns * 8
         workspace = (room * 4 // 3 + 4 if backend.on_host else room + parts) if blocks else PLENTY
-        form = BlockForm(shape, slab, rank, stride, dtype, workspace, whole=True, pairs=True)
+        form = BlockForm(shape, slab, rank, stride, dtype, workspace, whole=True, dimension_tree=True)
         kernel = DENSE.providers(backend)[0]
         case, scratch = Blocks(backend, form), backend.empty((kernel.bytes(form),), np.uint8)
         scratch.fill(255)
@@ -157,7 +159,7 @@ def test_pairs_of_modes(
 def test_pairs_of_a_long_mode(backend: Device, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """More rows than the short sides of a GPU's grid have places for blocks of them."""
     paired(monkeypatch)
-    form = BlockForm(shape, shape[0], 3, backend.stride(3, 8), np.dtype("f8"), PLENTY, whole=True, pairs=True)
+    form = BlockForm(shape, shape[0], 3, backend.stride(3, 8), np.dtype("f8"), PLENTY, whole=True, dimension_tree=True)
     kernel = DENSE.providers(backend)[0]
     sweep = kernel.make(form, backend.empty((kernel.bytes(form),), np.uint8))
     assert isinstance(sweep, DimensionTreeSweep)

@@ -67,7 +67,7 @@ def make(request: pytest.FixtureRequest, device: str) -> Make:
     return made
 
 
-def told_of(order: int, rank: int, iterations: int = 0, fit: float = np.nan) -> EquationsStatus:
+def status_of_run(order: int, rank: int, iterations: int = 0, fit: float = np.nan) -> EquationsStatus:
     rng = np.random.default_rng(rank)
     return EquationsStatus(0, iterations, fit, rng.random((order, rank)) + 0.5, rng.random((order, rank)) + 0.5)
 
@@ -88,42 +88,42 @@ def fill(equations: Any, device: Device, **parts: Any) -> None:
 
 
 def loaded(
-    make: Make, grams: list[np.ndarray], told: EquationsStatus, best: float = 0.0, **how: Any
+    make: Make, grams: list[np.ndarray], status: EquationsStatus, best: float = 0.0, **how: Any
 ) -> tuple[Any, Device]:
     """Return equations of a run at a start, that hold Gram matrices of columns without their scales."""
     equations, device = make(len(grams), len(grams[0]), **how)
-    equations.put(0, slice(0, len(grams[0])), RunStart(told, best, np.array(grams)))
+    equations.put(0, slice(0, len(grams[0])), RunStart(status, best, np.array(grams)))
     return equations, device
 
 
 def read(equations: Any) -> EquationsStatus:
-    (found,) = equations.told()
+    (found,) = equations.status()
     return found  # type: ignore[no-any-return]
 
 
-def scaled(grams: list[np.ndarray], told: EquationsStatus) -> list[np.ndarray]:
-    return [each * np.outer(scale, scale) for each, scale in zip(grams, told.scales, strict=True)]
+def scaled(grams: list[np.ndarray], status: EquationsStatus) -> list[np.ndarray]:
+    return [each * np.outer(scale, scale) for each, scale in zip(grams, status.scales, strict=True)]
 
 
-def inverse_of(grams: list[np.ndarray], told: EquationsStatus, mode: int) -> np.ndarray:
+def inverse_of(grams: list[np.ndarray], status: EquationsStatus, mode: int) -> np.ndarray:
     """Return what rows of an MTTKRP of stored matrices are multiplied with."""
     others = [m for m in range(len(grams)) if m != mode]
-    product = np.prod([scaled(grams, told)[m] for m in others], axis=0)
+    product = np.prod([scaled(grams, status)[m] for m in others], axis=0)
     inverse = np.linalg.pinv(product, rcond=CUTOFF, hermitian=True)
-    whole = inverse * np.prod(told.scales[others], axis=0)[:, None] / (told.norms[mode] * told.scales[mode])
+    whole = inverse * np.prod(status.scales[others], axis=0)[:, None] / (status.norms[mode] * status.scales[mode])
     return np.asarray(whole)
 
 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("order", [2, 3, 6])
 def test_the_inverse_of_the_other_modes(make: Make, order: int, rank: int) -> None:
-    grams, told = [gram(rank, m) + np.eye(rank) for m in range(order)], told_of(order, rank)
-    equations, device = loaded(make, grams, told)
+    grams, status = [gram(rank, m) + np.eye(rank) for m in range(order)], status_of_run(order, rank)
+    equations, device = loaded(make, grams, status)
     for mode in range(order):
         equations.totals[...] = np.nan
         equations.prepare(mode)
         device.wait_side()
-        want = inverse_of(grams, told, mode)
+        want = inverse_of(grams, status, mode)
         np.testing.assert_allclose(device.to_host(equations.inverse), want, rtol=0, atol=1e-11 * abs(want).max())
         assert not device.to_host(equations.totals).any()
         assert read(equations).flags == 0
@@ -131,12 +131,12 @@ def test_the_inverse_of_the_other_modes(make: Make, order: int, rank: int) -> No
 
 @pytest.mark.parametrize("rank", [2, 16, 33, 150])
 def test_a_singular_matrix_gets_its_pseudo_inverse(make: Make, rank: int) -> None:
-    grams, told = [gram(rank, m, rows=1) for m in range(3)], told_of(3, rank)
-    equations, device = loaded(make, grams, told, gains=False)
+    grams, status = [gram(rank, m, rows=1) for m in range(3)], status_of_run(3, rank)
+    equations, device = loaded(make, grams, status, gains=False)
     equations.prepare(1)
     if read(equations).flags & SINGULAR:
         equations.invert(1)
-    want = inverse_of(grams, told, 1)
+    want = inverse_of(grams, status, 1)
     np.testing.assert_allclose(device.to_host(equations.inverse), want, rtol=0, atol=1e-9 * abs(want).max())
     assert read(equations).flags == 0
 
@@ -148,14 +148,14 @@ def test_equations_that_single_precision_cannot_solve(
 ) -> None:
     basis = np.linalg.qr(np.random.default_rng(0).random((rank, rank)))[0]
     grams = [basis @ np.diag(np.geomspace(1, 1e-10, rank)) @ basis.T, np.ones((rank, rank)), np.eye(rank)]
-    told = EquationsStatus(0, 0 if np.isnan(fit) else 3, fit, np.ones((3, rank)), np.ones((3, rank)))
-    equations, device = loaded(make, grams, told, gains=gains)
+    status = EquationsStatus(0, 0 if np.isnan(fit) else 3, fit, np.ones((3, rank)), np.ones((3, rank)))
+    equations, device = loaded(make, grams, status, gains=gains)
     for double in (False, True):
         equations.prepare(2, double)
         if read(equations).flags & SINGULAR:
             equations.invert(2, double)
         assert device.to_host(equations.totals)[0, rank + 1].any() == (noisy and not double)
-        want = inverse_of(grams, told, 2)
+        want = inverse_of(grams, status, 2)
         np.testing.assert_allclose(device.to_host(equations.inverse), want, rtol=0, atol=1e-4 * abs(want).max())
     assert CONDITION > 1e10, "the tenth power is within what elimination solves"
 
@@ -165,8 +165,8 @@ def test_what_is_nearly_singular_is_inverted_as_well_as_may_be(make: Make, rank:
     """Half of the eigenvalues are small: so are parts of the matrix that elimination comes to first."""
     basis, condition = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, rank)))[0], 1e8
     values = np.where(np.arange(rank) % 2, 1.0, 1 / condition)
-    grams, told = [basis @ np.diag(values) @ basis.T, *2 * [np.ones((rank, rank))]], told_of(3, rank)
-    ones = told._replace(norms=np.ones((3, rank)), scales=np.ones((3, rank)))
+    grams, status = [basis @ np.diag(values) @ basis.T, *2 * [np.ones((rank, rank))]], status_of_run(3, rank)
+    ones = status._replace(norms=np.ones((3, rank)), scales=np.ones((3, rank)))
     equations, device = loaded(make, grams, ones, gains=False)
     equations.prepare(2)
     device.wait_side()
@@ -179,27 +179,27 @@ def test_what_is_nearly_singular_is_inverted_as_well_as_may_be(make: Make, rank:
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("iterations", [0, 2])
 def test_norms_are_taken_out(make: Make, rank: int, iterations: int) -> None:
-    grams, told = [gram(rank, m) + np.eye(rank) for m in range(3)], told_of(3, rank, iterations)
-    equations, device = loaded(make, grams, told, parts=3)
+    grams, status = [gram(rank, m) + np.eye(rank) for m in range(3)], status_of_run(3, rank, iterations)
+    equations, device = loaded(make, grams, status, parts=3)
     equations.prepare(1)
     new, largest = gram(rank, 9), np.random.default_rng(1).random((3, rank)) + 0.5
     fill(equations, device, gram=new, largest=largest)
     equations.finish(1)
-    got, divisor = read(equations), told.norms[1] * told.scales[1]
+    got, divisor = read(equations), status.norms[1] * status.scales[1]
     length = np.maximum(largest.max(axis=0) * divisor, 1) if iterations else np.sqrt(np.diag(new)) * divisor
     assert got.flags == 0
     np.testing.assert_allclose(got.norms[1], length, rtol=1e-12)
     np.testing.assert_allclose(got.scales[1], divisor / length, rtol=1e-12)
-    assert np.array_equal(got.norms[[0, 2]], told.norms[[0, 2]])
+    assert np.array_equal(got.norms[[0, 2]], status.norms[[0, 2]])
     equations.prepare(0)  # from the new Gram matrix
-    want = inverse_of([grams[0], new, grams[2]], told._replace(norms=got.norms, scales=got.scales), 0)
+    want = inverse_of([grams[0], new, grams[2]], status._replace(norms=got.norms, scales=got.scales), 0)
     np.testing.assert_allclose(device.to_host(equations.inverse), want, rtol=0, atol=1e-10 * abs(want).max())
 
 
 @pytest.mark.parametrize("rank", [4, 132])
 def test_columns_out_of_range_are_divided_by_powers_of_two(make: Make, rank: int) -> None:
-    grams, told = [gram(rank, m) + np.eye(rank) for m in range(3)], told_of(3, rank, 1)
-    equations, device = loaded(make, grams, told)
+    grams, status = [gram(rank, m) + np.eye(rank) for m in range(3)], status_of_run(3, rank, 1)
+    equations, device = loaded(make, grams, status)
     equations.prepare(0)
     before, largest = device.to_host(equations.inverse).copy(), np.resize([1.0, 5000.0, 0.0, 1e-3], rank)
     fill(equations, device, gram=np.eye(rank), largest=largest)
@@ -207,7 +207,7 @@ def test_columns_out_of_range_are_divided_by_powers_of_two(make: Make, rank: int
     assert read(equations)._replace(norms=None, scales=None)[:2] == (RANGE, 1)  # type: ignore[arg-type]
     equations.widen(0)
     ratio = before[0] / device.to_host(equations.inverse)[0]
-    divisor = told.norms[0] * told.scales[0]
+    divisor = status.norms[0] * status.scales[0]
     want = np.resize([1, 4096, 0, 2.0**-10], rank)
     np.testing.assert_allclose(ratio, np.where(want, want, 1 / divisor), rtol=1e-12)  # what vanished is not enlarged
     assert not device.to_host(equations.totals).any()
@@ -215,7 +215,7 @@ def test_columns_out_of_range_are_divided_by_powers_of_two(make: Make, rank: int
     equations.finish(0, again=True)
     got = read(equations)
     assert got.flags == 0
-    np.testing.assert_allclose(got.norms[0], np.maximum(largest * told.norms[0] * told.scales[0], 1))
+    np.testing.assert_allclose(got.norms[0], np.maximum(largest * status.norms[0] * status.scales[0], 1))
 
 
 @pytest.mark.parametrize(
@@ -229,21 +229,21 @@ def test_columns_out_of_range_are_divided_by_powers_of_two(make: Make, rank: int
 )
 @pytest.mark.parametrize("rank", [1, 16, 140])
 def test_what_is_wrong_with_solved_rows(make: Make, rank: int, parts: dict[str, float], flag: int) -> None:
-    grams, told = [np.eye(rank)] * 3, told_of(3, rank)
-    equations, device = loaded(make, grams, told)
+    grams, status = [np.eye(rank)] * 3, status_of_run(3, rank)
+    equations, device = loaded(make, grams, status)
     equations.prepare(2)
     fill(equations, device, **parts)
     equations.finish(2)
     got = read(equations)
     assert got.flags == flag
-    assert np.array_equal(got.norms, told.norms)
-    assert np.array_equal(got.scales, told.scales)
+    assert np.array_equal(got.norms, status.norms)
+    assert np.array_equal(got.scales, status.scales)
     assert read(equations).flags == 0, "it is told once"
 
 
 @pytest.mark.parametrize("rank", [3, 140])
 def test_gram_matrices_that_are_not_finite(make: Make, rank: int) -> None:
-    equations, _ = loaded(make, [np.full((rank, rank), np.nan), np.eye(rank), np.eye(rank)], told_of(3, rank))
+    equations, _ = loaded(make, [np.full((rank, rank), np.nan), np.eye(rank), np.eye(rank)], status_of_run(3, rank))
     equations.prepare(1)
     assert read(equations).flags & NOT_FINITE
 
@@ -251,12 +251,12 @@ def test_gram_matrices_that_are_not_finite(make: Make, rank: int) -> None:
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("order", [2, 5])
 def test_the_fit(make: Make, order: int, rank: int) -> None:
-    grams, told = [gram(rank, m) for m in range(order)], told_of(order, rank, 4, 0.1)
-    equations, device = loaded(make, grams, told, gains=False)
-    weights = told.norms[-1]
-    squared = float(weights @ np.prod(scaled(grams, told), axis=0) @ weights)
+    grams, status = [gram(rank, m) for m in range(order)], status_of_run(order, rank, 4, 0.1)
+    equations, device = loaded(make, grams, status, gains=False)
+    weights = status.norms[-1]
+    squared = float(weights @ np.prod(scaled(grams, status), axis=0) @ weights)
     dots = np.random.default_rng(3).random(rank)
-    parts = weights * np.prod(told.scales, axis=0) * dots
+    parts = weights * np.prod(status.scales, axis=0) * dots
     dots *= squared / 2 / parts.sum()  # a distance of about the norm
     fill(equations, device, dots=dots)
     equations.fit()
@@ -271,8 +271,8 @@ def test_the_fit(make: Make, order: int, rank: int) -> None:
 def test_a_fit_near_1_waits_for_exact_products(make: Make, dot: float, best: float, rank: int) -> None:
     """Where rounding may change the fit, and once a fit was near 1. Components but one are 0."""
     grams = [np.diag(np.eye(rank)[0] * NORM)] * 2
-    told = EquationsStatus(0, 2, 0.5, np.ones((2, rank)), np.ones((2, rank)))
-    equations, device = loaded(make, grams, told, best)
+    status = EquationsStatus(0, 2, 0.5, np.ones((2, rank)), np.ones((2, rank)))
+    equations, device = loaded(make, grams, status, best)
     fill(equations, device, dots=np.eye(rank)[0] * dot * (1 - 1e-9))
     equations.fit()
     got = read(equations)
@@ -302,25 +302,25 @@ def test_inner_products_of_columns(make: Make, rows: int, rank: int) -> None:
 
 @pytest.mark.parametrize("rank", [2, 140])
 def test_nothing_is_kept_once_a_flag_is_set(make: Make, rank: int) -> None:
-    equations, device = loaded(make, [np.eye(rank)] * 3, told_of(3, rank))
+    equations, device = loaded(make, [np.eye(rank)] * 3, status_of_run(3, rank))
     source, target = (device.to_device(np.full(64, value, np.uint8)) for value in (1, 0))
-    equations.keep(source, target)
+    equations.snapshot(source, target)
     assert device.to_host(target).all()
     equations.prepare(0)
     fill(equations, device, gram=np.nan, largest=1.0)
     equations.finish(0)
     target.fill(0)
-    equations.keep(source, target)
+    equations.snapshot(source, target)
     assert not device.to_host(target).any()
 
 
 @pytest.mark.parametrize("rank", [5, 140])
 def test_what_is_told_lies_in_the_memory(make: Make, rank: int) -> None:
-    equations, device = loaded(make, [np.eye(rank)] * 3, told_of(3, rank, 7, 0.25))
+    equations, device = loaded(make, [np.eye(rank)] * 3, status_of_run(3, rank, 7, 0.25))
     if equations.memory is None:
         pytest.skip("the host takes part")
     (got,) = equations.read(device.to_host(equations.reported))
-    want = told_of(3, rank, 7, 0.25)
+    want = status_of_run(3, rank, 7, 0.25)
     assert got[:3] == want[:3]
     assert np.array_equal(got.norms, want.norms)
     assert np.array_equal(got.scales, want.scales)
@@ -331,19 +331,19 @@ def test_what_is_told_lies_in_the_memory(make: Make, rank: int) -> None:
 
 def constrained(make: Make, rank: int, ridge: float = 0.7) -> tuple[Any, Device, list[np.ndarray], EquationsStatus]:
     """Return equations of order 3 whose mode 1 is non-negative and whose mode 0 is fixed, with lengths taken out."""
-    grams, told = [gram(rank, m) + np.eye(rank) for m in range(3)], told_of(3, rank)
+    grams, status = [gram(rank, m) + np.eye(rank) for m in range(3)], status_of_run(3, rank)
     bounds = ConstraintBounds((0.0, ridge, 2 * ridge), (1,), 2)
-    equations, device = loaded(make, grams, told, bounds=bounds)
-    return equations, device, scaled(grams, told), told
+    equations, device = loaded(make, grams, status, bounds=bounds)
+    return equations, device, scaled(grams, status), status
 
 
 @pytest.mark.parametrize("rank", RANKS)
 def test_what_rows_without_negative_numbers_are_to_minimise(make: Make, rank: int) -> None:
-    equations, device, grams, told = constrained(make, rank)
+    equations, device, grams, status = constrained(make, rank)
     lengths = np.sqrt([np.diag(each) for each in grams])
     got = read(equations)
-    np.testing.assert_allclose(got.norms, told.norms * lengths, rtol=1e-12)
-    np.testing.assert_allclose(got.scales, told.scales / lengths, rtol=1e-12)
+    np.testing.assert_allclose(got.norms, status.norms * lengths, rtol=1e-12)
+    np.testing.assert_allclose(got.scales, status.scales / lengths, rtol=1e-12)
     equations.totals[...] = np.nan
     for part in equations.system:
         part[...] = np.nan
@@ -387,9 +387,9 @@ def test_components_have_the_norms_of_the_mode_that_was_solved_last(make: Make, 
 @pytest.mark.parametrize("rank", [4, 133])
 @pytest.mark.parametrize("mode", [1, 2])
 def test_what_another_mode_has_lost_stays_and_is_told_by_no_equation(make: Make, mode: int, rank: int) -> None:
-    grams, told = [gram(rank, m) + np.eye(rank) for m in range(3)], told_of(3, rank)
+    grams, status = [gram(rank, m) + np.eye(rank) for m in range(3)], status_of_run(3, rank)
     grams[0][2] = grams[0][:, 2] = 0
-    equations, device = loaded(make, grams, told, bounds=ConstraintBounds((0.5, 0.5, 0.5), (1,), 2))
+    equations, device = loaded(make, grams, status, bounds=ConstraintBounds((0.5, 0.5, 0.5), (1,), 2))
     equations.prepare(mode)
     device.wait_side()
     if mode == 1:

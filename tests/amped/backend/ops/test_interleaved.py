@@ -39,9 +39,9 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, device: Any, **opti
     chosen = Options(device=device, **options)
     with opened(tensor, comm, chosen, None) as (machine, source):
         ranks = dict.fromkeys(range(40), rank)
-        several = counts_together(source, ranks, machine, chosen, Poisson(), lambda key: key)
-        operator: Any = several._counts
-        how, dtype = several._how, chosen.dtype
+        runs = counts_together(source, ranks, machine, chosen, Poisson(), lambda key: key)
+        operator: Any = runs._counts
+        how, dtype = runs._how, chosen.dtype
         models, width = how.models(rank, dtype), how.width(dtype)
         begins = np.array([0, 2 * width], np.int64)
         whole = [np.full((n, operator.ranks[0]), np.nan, dtype) for n in tensor.shape]
@@ -118,9 +118,9 @@ def test_updates(comm: Comm, device: Any, precision: Any) -> None:
     """Each model is multiplied until its own violation is small, and then stays as it is, as its Phi does."""
     chosen = Options(device=device, precision=precision)
     with opened(random_counts(3, (9, 8, 7)), comm, chosen, None) as (machine, source):
-        several = counts_together(source, dict.fromkeys(range(8), 5), machine, chosen, Poisson(), lambda key: key)
-        operator: Any = several._counts
-        how, dtype, xp = several._how, chosen.dtype, machine.device.xp
+        runs = counts_together(source, dict.fromkeys(range(8), 5), machine, chosen, Poisson(), lambda key: key)
+        operator: Any = runs._counts
+        how, dtype, xp = runs._how, chosen.dtype, machine.device.xp
         models, rng = how.models(5, dtype), np.random.default_rng(0)
         columns = operator.ranks[0]
         groups = {GroupShape(models, how.width(dtype) // models): np.array([0], np.int64)}

@@ -32,7 +32,7 @@ every_backend = pytest.mark.parametrize(
 def providers(backend: Device, share: Share, order: int = 3, form: str = "") -> Iterator[tuple[PhiProvider, Kernel]]:
     """Yield each provider of the family with each MTTKRP kernel whose shards it reads: of one form, if there is one."""
     pairs = [(phi, kernel_of(backend, name)) for name in kernels(backend, order) for phi in PHI.providers(backend)]
-    pairs = [(phi, kernel) for phi, kernel in pairs if not phi.several and phi.suits(kernel, share)]
+    pairs = [(phi, kernel) for phi, kernel in pairs if not phi.multi_model and phi.suits(kernel, share)]
     assert pairs
     of_form = [pair for pair in pairs if (pair[1].name == "permuted") == (form == "phi permuted")] if form else pairs
     if not of_form:

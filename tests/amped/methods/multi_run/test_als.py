@@ -10,7 +10,7 @@ import pytest
 from densecases import low_rank
 from forms import exhaustive
 from oracle import PRECISIONS, random_factors, small_pieces
-from severalruns import RANKS, assert_as_alone, assert_near_one_as_alone, side_by_side
+from severalruns import RANKS, assert_as_alone, assert_near_one_as_alone, multi_run
 
 import amped
 from amped.backend.cpu.ops.equations import CpuEquations
@@ -50,7 +50,7 @@ def counts(shape: Sequence[int], seed: int = 0, density: float = 0.3) -> amped.S
 def test_as_alone(device: str, comm: Comm, shape: tuple[int, ...], precision: str, nonnegative: bool) -> None:
     tensor, rule = counts(shape), StopRule(12, 1e-4)
     how: dict[str, Any] = {"device": device, "precision": precision}
-    found = side_by_side(tensor, 24, comm, rule, nonnegative, **how)
+    found = multi_run(tensor, 24, comm, rule, nonnegative, **how)
     assert set(found) == set(RANKS)
     assert len({len(model.fits) for model in found.values()}) > 1, "they end at different times"
     assert_as_alone(found, tensor, rule, ACCURACY[device], nonnegative, **how)
@@ -59,7 +59,7 @@ def test_as_alone(device: str, comm: Comm, shape: tuple[int, ...], precision: st
 @pytest.mark.parametrize("columns", [16, *map(exhaustive, [17, 58, 64])])
 def test_any_number_of_columns(device: str, comm: Comm, columns: int) -> None:
     tensor, rule, how = counts((15, 11, 12)), StopRule(15, 1e-4), {"device": device, "precision": "fp32"}
-    found = side_by_side(tensor, columns, comm, rule, **how)
+    found = multi_run(tensor, columns, comm, rule, **how)
     assert_as_alone(found, tensor, rule, ACCURACY[device], False, **how)
 
 
@@ -67,7 +67,7 @@ def test_streamed_nonzeros(device: str, comm: Comm) -> None:
     tensor, rule = counts((15, 11, 12)), StopRule(6, 0)
     how: dict[str, Any] = {"device": device, "precision": "fp64", "placement": "stream"}
     with small_pieces(40):
-        found = side_by_side(tensor, 20, comm, rule, **how)
+        found = multi_run(tensor, 20, comm, rule, **how)
     assert_as_alone(found, tensor, rule, 1e-9, False, **how)
 
 
@@ -78,7 +78,7 @@ def test_fits_near_one_and_singular_equations(device: str, comm: Comm, precision
 
 def test_dense_tensors(device: str, comm: Comm) -> None:
     dense, rule, how = low_rank((12, 10, 9), 3, 0.2, 3), StopRule(20, 1e-6), {"device": device, "precision": "fp64"}
-    found = side_by_side(DenseTensor(dense), 20, comm, rule, **how)
+    found = multi_run(DenseTensor(dense), 20, comm, rule, **how)
     assert_as_alone(found, dense, rule, 1e-7, False, **how)
 
 
@@ -102,6 +102,6 @@ def test_what_diverges_says_where(comm: Comm, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(CpuEquations, "solve", solve)
     with pytest.raises(DivergedError, match=r"iteration 1, mode 1: of rank 2; the likely cause"):
-        side_by_side(
+        multi_run(
             counts((9, 8, 7)), 12, comm, StopRule(3, 0), ranks={(rank, 0): rank for rank in (1, 2, 3)}, device="cpu"
         )

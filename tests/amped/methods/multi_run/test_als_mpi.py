@@ -10,7 +10,7 @@ import pytest
 from densecases import low_rank
 from forms import exhaustive
 from oracle import PRECISIONS
-from severalruns import assert_as_alone, side_by_side
+from severalruns import assert_as_alone, multi_run
 
 import amped
 from amped.methods.driver import StopRule
@@ -34,7 +34,7 @@ def test_as_alone(comm: Comm, device: str, kind: str, precision: str, nonnegativ
     tensor, rule = given if comm.rank == 0 else None, StopRule(12, 0)
     ranks = {(rank, start): rank for rank in (1, 2, 4) for start in range(2)}
     how: dict[str, Any] = {"device": device, "precision": precision}
-    found = side_by_side(tensor, COLUMNS[precision], comm, rule, nonnegative, ranks, **how)
+    found = multi_run(tensor, COLUMNS[precision], comm, rule, nonnegative, ranks, **how)
     mine = [(key, model.fits, *(f.tobytes() for f in model.factors)) for key, model in found.items()]
     assert all(other == mine for other in comm.allgather(mine)), "on all ranks"
     assert_as_alone(found, tensor, rule, {"fp32": 1e-5, "fp64": 1e-9}[precision], nonnegative, **how)

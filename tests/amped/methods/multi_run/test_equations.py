@@ -12,7 +12,7 @@ from densecases import low_rank
 from forms import exhaustive
 from hostbatch import HostBatch, HostBatches
 from oracle import PRECISIONS
-from severalruns import assert_as_alone, assert_near_one_as_alone, side_by_side
+from severalruns import assert_as_alone, assert_near_one_as_alone, multi_run
 
 import amped
 from amped.backend.normal_equations.state import FLAGS, MODE
@@ -30,7 +30,7 @@ SINGULAR_ACCURACY = {"cpu": 1e-5, "cuda": 2e-4}  # sums that come in any order d
 @pytest.fixture(autouse=True)
 def provider(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if device == "cpu":
-        monkeypatch.setattr(assembly, "several_of", HostBatches)
+        monkeypatch.setattr(assembly, "batch_equations", HostBatches)
 
 
 def counts(seed: int = 0, size: float = 1.0) -> amped.SparseTensor:
@@ -51,7 +51,7 @@ def test_values_of_any_size(device: str, comm: Comm, precision: str, nonnegative
     """Large or small ones are out of range, so that rows are solved twice."""
     tensor, rule = counts(size=size), StopRule(10, 0)
     how: dict[str, Any] = {"device": device, "precision": precision}
-    found = side_by_side(tensor, 24, comm, rule, nonnegative, **how)
+    found = multi_run(tensor, 24, comm, rule, nonnegative, **how)
     assert_as_alone(found, tensor, rule, ACCURACY[precision], nonnegative, **how)
 
 
@@ -73,7 +73,7 @@ def test_a_flag_in_the_midst_of_an_iteration(
     monkeypatch.setattr(equations._Iterations, "_solve", solve_and_raise)
     monkeypatch.setattr(equations._Iterations, "_captured", lambda self: NotCaptured(self))
     tensor, rule, how = counts(), StopRule(12, 0), {"device": device, "precision": "fp64"}
-    found = side_by_side(tensor, 24, comm, rule, nonnegative, **how)
+    found = multi_run(tensor, 24, comm, rule, nonnegative, **how)
     assert raised == [1]
     assert_as_alone(found, tensor, rule, 1e-9, nonnegative, **how)
 
@@ -93,7 +93,7 @@ def test_a_flag_between_iterations(device: str, comm: Comm, monkeypatch: pytest.
     monkeypatch.setattr(equations._Iterations, "next", raise_and_compute)
     tensor = DenseTensor(low_rank((12, 10, 9), 3, 0.2, 3)) if kind == "dense" else counts()
     rule, how = StopRule(12, 0), {"device": device, "precision": "fp64"}
-    found = side_by_side(tensor, 20, comm, rule, ranks={(3, start): 3 for start in range(4)}, **how)
+    found = multi_run(tensor, 20, comm, rule, ranks={(3, start): 3 for start in range(4)}, **how)
     assert raised == [4, 7]
     assert_as_alone(found, tensor, rule, 1e-7, False, **how)
 
@@ -109,7 +109,7 @@ class NotCaptured:
 
     def wait(self) -> np.ndarray:
         batch = self._iterations._update.equations
-        self._iterations._update.all_told()
+        self._iterations._update.statuses()
         return np.asarray(batch.reported.get())
 
 
@@ -121,7 +121,7 @@ def raise_flag(batch: Equations, mode: int, flag: int) -> None:
         some.runs[place].flags, some.runs[place].mode = flag, mode + 1
     else:
         some._device.wait_side()
-        some._held[place, FLAGS], some._held[place, MODE] = flag, mode + 1
+        some._states[place, FLAGS], some._states[place, MODE] = flag, mode + 1
 
 
 @pytest.mark.parametrize("precision", [exhaustive("fp32"), exhaustive("fp64")])
@@ -131,19 +131,19 @@ def test_fits_near_one_and_singular_equations(device: str, comm: Comm, precision
 
 def test_more_runs_than_columns(device: str, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Places and columns are used again, and no run is computed by itself."""
-    alone: Callable[..., Any] = equations.Alternating._iterate
+    alone: Callable[..., Any] = equations.AlsRuns._iterate
     calls = list[int]()
-    monkeypatch.setattr(equations.Alternating, "_iterate", lambda self, some: (calls.append(1), alone(self, some)))
+    monkeypatch.setattr(equations.AlsRuns, "_iterate", lambda self, some: (calls.append(1), alone(self, some)))
     tensor, rule, how = counts(), StopRule(8, 1e-3), {"device": device, "precision": "fp64"}
     ranks = {(rank, start): rank for rank in (4, 1, 3) for start in range(9)}
-    found = side_by_side(tensor, 10, comm, rule, ranks=ranks, **how)
+    found = multi_run(tensor, 10, comm, rule, ranks=ranks, **how)
     assert_as_alone(found, tensor, rule, 1e-9, False, **how)
     assert not calls
 
 
 def test_a_single_run_in_a_batch(device: str, comm: Comm) -> None:
     tensor, rule, how = counts(size=1e-6), StopRule(6, 0), {"device": device, "precision": "fp64"}
-    found = side_by_side(tensor, 7, comm, rule, ranks={(3, 0): 3}, **how)
+    found = multi_run(tensor, 7, comm, rule, ranks={(3, 0): 3}, **how)
     assert_as_alone(found, tensor, rule, 1e-9, False, **how)
     assert equations.places_of(1, 7) == 2, "the flags of a single run would be cleared"
     assert equations.places_of(9, 7) == 7

@@ -11,7 +11,7 @@ from densecases import low_rank
 from forms import exhaustive
 from hostbatch import HostBatches
 from oracle import PRECISIONS
-from severalruns import assert_as_alone, side_by_side
+from severalruns import assert_as_alone, multi_run
 
 import amped
 from amped.methods.driver import StopRule
@@ -33,13 +33,13 @@ def test_as_alone(
 ) -> None:
     """Small and large values are out of range, and rows are sent again; exact fits are computed in double precision."""
     if device == "cpu":
-        monkeypatch.setattr(assembly, "several_of", HostBatches)
+        monkeypatch.setattr(assembly, "batch_equations", HostBatches)
     noise, size = (0.0, 1.0) if kind == "exact" else (0.4, {"small": 1e-6, "large": 3e7}[kind])
     array = np.abs(low_rank((13, 10, 2), 3, noise, 5)) * size
     tensor = amped.SparseTensor(np.argwhere(array), array[array != 0], array.shape) if comm.rank == 0 else None
     rule, ranks = StopRule(12, 0), {(rank, start): rank for rank in (1, 2, 4) for start in range(2)}
     how: dict[str, Any] = {"device": device, "precision": precision}
-    found = side_by_side(tensor, COLUMNS[precision], comm, rule, nonnegative, ranks, **how)
+    found = multi_run(tensor, COLUMNS[precision], comm, rule, nonnegative, ranks, **how)
     mine = [(key, model.fits, *(f.tobytes() for f in model.factors)) for key, model in found.items()]
     assert all(other == mine for other in comm.allgather(mine)), "on all ranks"
     assert_as_alone(found, tensor, rule, {"fp32": 1e-5, "fp64": 1e-9}[precision], nonnegative, **how)

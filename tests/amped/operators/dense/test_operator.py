@@ -22,7 +22,7 @@ from amped.backend.ops.equations import EquationsStatus
 from amped.errors import InputError
 from amped.methods.als import CpAls
 from amped.methods.driver import StopRule, iterate
-from amped.methods.updates import LeastSquares, alone
+from amped.methods.updates import LeastSquares, run_passes
 from amped.operators.dense import load as dense_load
 from amped.operators.dense import plan as dense_plan
 from amped.operators.sources.grid import Grid
@@ -218,7 +218,7 @@ def test_three_passes_serve_two_iterations(comm: Comm, workspace: int | None) ->
         reads.append([])
         for mode in range(3):
             reads[-1].append(operator.reads(mode))
-            alone(operator, update.checked(mode))
+            run_passes(operator, update.checked(mode))
     assert reads == [[True, False, True], [False, True, False], [True, False, True]]
 
 
@@ -334,7 +334,7 @@ def test_blocks_are_even_and_cover_the_tensor(lengths: tuple[int, int], ranks: i
     for place, length in enumerate(lengths):
         rows = grid.rows(place)
         assert (rows[0], rows[-1], len(rows)) == (0, length, ranks + 1)
-        if grid.alone(place):
+        if grid.one_owner(place):
             assert all(grid.block(r)[place] == slice(rows[r], rows[r + 1]) for r in range(min(ranks, parts[0])))
 
 

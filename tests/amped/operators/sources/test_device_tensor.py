@@ -17,7 +17,7 @@ from amped.backend.exchange import Machine, connect
 from amped.backend.null.device import NullDevice
 from amped.errors import InputError
 from amped.operators.sources import device_tensor
-from amped.operators.sources.protocols import DeviceRoom
+from amped.operators.sources.protocols import DeviceMemory
 from amped.operators.sources.sparse import TensorSource
 from amped.parallel.mpi import Comm
 from partitioner.shards.partition import Cut
@@ -49,7 +49,7 @@ def sources(name: str, machine: Machine) -> tuple[TensorSource, TensorSource]:
     """Return a tensor that is held on a device, and the same one on the host."""
     columns, values = CASES[name]
     with mock.patch.object(SparseTensor, "_settle", side_effect=AssertionError("sorted by the host")):
-        there = TensorSource(SparseTensor(columns.T, values), machine.comm, None, DeviceRoom(machine, ROOM))
+        there = TensorSource(SparseTensor(columns.T, values), machine.comm, None, DeviceMemory(machine, ROOM))
     return there, TensorSource(SparseTensor(columns.T, values), machine.comm)
 
 
@@ -87,7 +87,7 @@ def test_facts_and_shares_are_those_of_the_host(name: str, machine: Machine) -> 
 def test_each_part_gets_its_own(name: str, parts: int, machine: Machine) -> None:
     """With 50 parts, some share a row and some have none."""
     there, expected = sources(name, machine)
-    assert there._held is not None
+    assert there._device_tensor is not None
     for mode in range(len(expected.shape)):
         cut, other = there.cut(mode, parts), expected.cut(mode, parts)
         for field in Cut.__dataclass_fields__:
@@ -95,7 +95,7 @@ def test_each_part_gets_its_own(name: str, parts: int, machine: Machine) -> None
         whole = list(expected.load(mode, expected.cut(mode, 1), np.dtype("f8")))
         for part in range(parts):
             mine = slice(int(cut.nonzeros[part]), int(cut.nonzeros[part + 1]))
-            share = host(machine, there._held.share(mode, cut, part, np.dtype("f8")))
+            share = host(machine, there._device_tensor.share(mode, cut, part, np.dtype("f8")))
             for array, column in zip(share, whole, strict=True):
                 assert np.array_equal(array, column[mine])
 
@@ -107,14 +107,14 @@ def test_a_small_tensor_stays_where_it_is_asked_for_again(machine: Machine, smal
     there, expected = sources("spread", machine)
     there.stay_on_device()
     there.placed()
-    assert (there._held is not None) == small
+    assert (there._device_tensor is not None) == small
     cut = expected.cut(0, 1)
     for array, other in zip(
         host(machine, there.load(0, cut, np.dtype("f4"))), expected.load(0, cut, np.dtype("f4")), strict=True
     ):
         assert np.array_equal(array, other)
     there.leave_device()
-    assert there._held is None
+    assert there._device_tensor is None
 
 
 @pytest.mark.parametrize(
@@ -124,14 +124,14 @@ def test_a_small_tensor_stays_where_it_is_asked_for_again(machine: Machine, smal
 def test_what_is_wrong_is_told(values: list[float], cause: str, machine: Machine) -> None:
     tensor = SparseTensor([[1, 2], [1, 2], [0, 0]], values)
     with pytest.raises(InputError, match=rf"^t\.npz: .*{cause}"):
-        TensorSource(tensor, machine.comm, "t.npz", DeviceRoom(machine, ROOM))
+        TensorSource(tensor, machine.comm, "t.npz", DeviceMemory(machine, ROOM))
     with pytest.raises(InputError, match=cause):
         tensor.columns  # noqa: B018  which are sorted now
 
 
 def test_without_room_the_host_sorts(machine: Machine) -> None:
     columns, values = CASES["spread"]
-    source = TensorSource(SparseTensor(columns.T, values), machine.comm, None, DeviceRoom(machine, 50_000))
+    source = TensorSource(SparseTensor(columns.T, values), machine.comm, None, DeviceMemory(machine, 50_000))
     share = list(source.load(1, source.cut(1, 1), np.dtype("f4")))
     assert all(isinstance(array, np.ndarray) for array in share)
     assert source.loading(1, np.dtype("f4"), on_host=False).device is None

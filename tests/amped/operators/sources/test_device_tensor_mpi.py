@@ -17,7 +17,7 @@ from amped.backend.null.device import NullDevice
 from amped.errors import InputError
 from amped.operators.sources import device_tensor
 from amped.operators.sources.distributed import DistributedFile
-from amped.operators.sources.protocols import DeviceRoom
+from amped.operators.sources.protocols import DeviceMemory
 from amped.operators.sources.sparse import TensorSource
 from amped.parallel.mpi import Comm, on_root
 from partitioner.readers import ReadOptions
@@ -57,7 +57,7 @@ def check_shares(found: Any, expected: Any, machine: Machine) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_tensor_in_the_memory_of_rank_0(name: str, machine: Machine) -> None:
     columns, values = CASES[name]
-    comm, room = machine.comm, DeviceRoom(machine, 1 << 30)
+    comm, room = machine.comm, DeviceMemory(machine, 1 << 30)
     there = TensorSource(SparseTensor(columns.T, values) if comm.rank == 0 else None, comm, None, room)
     expected = TensorSource(SparseTensor(columns.T, values) if comm.rank == 0 else None, comm)
     for fact in ("shape", "nnz", "duplicates", "zeros", "value_range"):
@@ -73,7 +73,7 @@ def test_a_file_that_all_ranks_read(name: str, compact: bool, machine: Machine, 
     comm = machine.comm
     path, (columns, values) = comm.bcast(tmp_path) / "t.npz", CASES[name]
     on_root(comm, lambda: np.savez(path, indices=columns.T, values=values))
-    rooms = DeviceRoom(machine, 1 << 30), None
+    rooms = DeviceMemory(machine, 1 << 30), None
     found, expected = (DistributedFile(path, comm, form=ReadOptions(compact=compact), room=room) for room in rooms)
     check_shares(found, expected, machine)
 
@@ -81,7 +81,7 @@ def test_a_file_that_all_ranks_read(name: str, compact: bool, machine: Machine, 
 def test_one_rank_without_room_is_enough(machine: Machine) -> None:
     columns, values = CASES["spread"]
     comm = machine.comm
-    room = DeviceRoom(machine, 1 if comm.rank == comm.size - 1 else 1 << 30)
+    room = DeviceMemory(machine, 1 if comm.rank == comm.size - 1 else 1 << 30)
     source = TensorSource(SparseTensor(columns.T, values) if comm.rank == 0 else None, comm, None, room)
     assert source.loading(comm.size, np.dtype("f4"), on_host=False).device is None
 
@@ -89,7 +89,7 @@ def test_one_rank_without_room_is_enough(machine: Machine) -> None:
 def test_what_is_wrong_is_told_on_all_ranks(machine: Machine) -> None:
     tensor = SparseTensor([[1, 2], [1, 2], [0, 0]], [1.0, -1.0, 0.0]) if machine.comm.rank == 0 else None
     with pytest.raises(InputError, match="every value is zero"):
-        TensorSource(tensor, machine.comm, None, DeviceRoom(machine, 1 << 30))
+        TensorSource(tensor, machine.comm, None, DeviceMemory(machine, 1 << 30))
 
 
 def test_an_operator_computes_the_same(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
