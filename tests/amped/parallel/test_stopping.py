@@ -164,17 +164,18 @@ def test_while_the_command_line_is_imported(folder: Path, module: str) -> None:
 SCANNING = """
 import os, signal, sys
 from amped import run
+from amped.methods import driver
 from amped.runs import scanning
-healthy, calls = scanning.run, 0
+healthy, calls = driver.run, 0
 
-def counted(*how):
+def counted(*arguments):
     global calls
     calls += 1
     if calls == 3:
         os.kill(os.getpid(), signal.SIGUSR1)
-    healthy(*how)
+    return healthy(*arguments)
 
-scanning.run = counted
+driver.run = counted
 scanning._Scanner._small = lambda *_: []
 sys.exit(run.main(sys.argv[1:]))
 """
