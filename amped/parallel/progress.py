@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 REPORTED = 4  # number of collectives in a report
 FRAMES = 3  # number of stack frames in a report
+COMPILING_SECONDS = 120.0  # time that one compilation may take in addition to the limit of a step
 LOADING_SECONDS = 3600.0  # time limit of reading or distributing a tensor, or of writing a model
 
 
@@ -45,6 +46,7 @@ class Recorder:
         self._mode: int | None = None
         self._waiting = False
         self._since = time.monotonic()
+        self._compiling: float | None = None  # start of the compilation in progress
         self._last: deque[Collective] = deque(maxlen=REPORTED)
         self._main = threading.main_thread().ident
 
@@ -86,9 +88,18 @@ class Recorder:
         """Exclude a duration from the current step."""
         self._since += seconds
 
+    def stage(self, name: str | None) -> None:
+        """Record that the main thread enters a stage; compiling does not count against the limit of a step."""
+        self.excuse(self._compiled())
+        self._compiling = time.monotonic() if name == "compile" else None
+
+    def _compiled(self) -> float:
+        """Return the duration of the compilation in progress, at most `COMPILING_SECONDS`."""
+        return 0.0 if (start := self._compiling) is None else min(time.monotonic() - start, COMPILING_SECONDS)
+
     def overdue(self) -> tuple[bool, bool]:
         """Return whether this rank has computed, and whether it has waited in a collective, beyond the time limit."""
-        late = time.monotonic() - self._since > self.limit
+        late = time.monotonic() - self._since - self._compiled() > self.limit
         return late and not self._waiting, late and self._waiting
 
     def where(self) -> str:

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from partitioner.host.stages import STAGES
+
 from .progress import CURRENT
 
 T = TypeVar("T")
@@ -27,12 +29,16 @@ def paced(steps: Iterator[T], done: int, first: float, deadline: float | None = 
     """Yield from `steps`, one iteration each, and set the watchdog's limit for every iteration.
 
     Limits apply to the seconds between collectives: `first` in the first iteration, then a multiple of the longest
-    iteration so far; or `deadline`, if given. `done` counts earlier iterations.
+    iteration so far; or `deadline`, if given. Time to compile does not count. `done` counts earlier iterations.
     """
     limit, longest, begin = deadline or first, 0.0, time.perf_counter()
     for number in count(1):
         CURRENT.iteration = done + number
-        with CURRENT.limited(limit), np.errstate(over="ignore", invalid="ignore"):  # CP-ALS checks finiteness
+        with (
+            CURRENT.limited(limit),
+            STAGES.observed(CURRENT.stage),
+            np.errstate(over="ignore", invalid="ignore"),  # CP-ALS checks finiteness
+        ):
             step = next(steps, None)
         if step is None:
             return

@@ -25,7 +25,7 @@ class Stages(threading.local):
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
         self._inner = [0.0]  # by depth: seconds of nested stages so far
-        self._callback: Callable[[str | None], None] | None = None
+        self._callbacks: list[Callable[[str | None], None]] = []
         self._active: list[str] = []  # active stages, the innermost last
 
     @contextmanager
@@ -44,22 +44,27 @@ class Stages(threading.local):
 
     def _enter(self, stage: str) -> None:
         self._active.append(stage)
-        if self._callback is not None:
-            self._callback(stage)
+        self._notify()
 
     def _leave(self) -> None:
         self._active.pop()
-        if self._callback is not None:
-            self._callback(self._active[-1] if self._active else None)
+        self._notify()
+
+    def _notify(self) -> None:
+        for callback in self._callbacks:
+            callback(self._active[-1] if self._active else None)
 
     @contextmanager
     def observed(self, callback: Callable[[str | None], None]) -> Iterator[None]:
-        """Within the block, call `callback` with the innermost stage whenever it changes, or None if there is none."""
-        previous, self._callback = self._callback, callback
+        """Within the block, call `callback` with the innermost stage whenever it changes, or None if there is none.
+
+        Callbacks of enclosing blocks are called, too.
+        """
+        self._callbacks.append(callback)
         try:
             yield
         finally:
-            self._callback = previous
+            self._callbacks.remove(callback)
 
     def over(self, stage: str, items: Iterable[T]) -> Iterator[T]:
         """Yield `items`; add the time to produce them to `stage`."""

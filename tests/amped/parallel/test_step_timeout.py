@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from amped.parallel import step_timeout
-from amped.parallel.progress import CURRENT
+from amped.parallel import progress, step_timeout
+from amped.parallel.progress import COMPILING_SECONDS, CURRENT
 from amped.parallel.step_timeout import FACTOR, FIRST_SECONDS, LEAST_SECONDS, first_limit, paced
+from partitioner.host.stages import STAGES
 
 
 def test_the_first_limit_leaves_time_to_compile_and_for_a_slow_machine() -> None:
@@ -36,3 +37,24 @@ def test_later_limits_follow_from_what_iterations_took(monkeypatch: pytest.Monke
     assert list(paced(steps(), 0, 100.0, deadline)) == [0, 1, 2]
     assert limits == ([7.0] * 4 if deadline else [100.0, FACTOR * 50.0, FACTOR * 10.0, FACTOR * 10.0])
     assert LEAST_SECONDS < FACTOR * 10.0
+
+
+def test_compiling_does_not_count_against_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, late = [0.0], []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+        late.append(any(CURRENT.overdue()))
+
+    def steps() -> Iterator[int]:
+        with STAGES.of("compile"):
+            passes(COMPILING_SECONDS)
+        passes(6.0)
+        yield 0
+        with STAGES.of("compile"):
+            passes(COMPILING_SECONDS + 8.0)
+        yield 1
+
+    assert list(paced(steps(), 0, 100.0, deadline=7.0)) == [0, 1]
+    assert late == [False, False, True]  # a compilation that never ends counts after a while
