@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from phrases import banned, prose
+from phrases import banned, banned_in_code, banned_in_script, prose, texts_of_code
 
 import amped
 from amped.run import VERBS, parser
@@ -19,6 +19,7 @@ from partitioner import __main__ as partition
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SOURCES = [ROOT / name for name in ("amped", "partitioner", "bench", "tests", "launch")]
+PLAIN = ["partitioner", "launch"]  # folders and files without banned phrases in comments, docstrings and messages
 # Flags of other programs, and of scripts that read their arguments themselves.
 OTHERS = {"--quick", "--with-mpi", "--mpi", "--nodes", "--signal", "--gpus-per-task", "--kill-on-bad-exit", "--help"}
 OTHERS |= {"--oversubscribe", "--editable", "--strict", "--kills", "--exhaustive", "--coverage"}
@@ -154,6 +155,28 @@ def newest(page: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_phrases(page: Path) -> None:
     assert list(banned(prose(newest(page)))) == []
+
+
+def plain_files() -> list[Path]:
+    """Return the Python files and scripts in which phrases are checked."""
+    roots = [ROOT / name for name in PLAIN]
+    files = [path for root in roots for path in (root.rglob("*") if root.is_dir() else [root])]
+    return sorted(path for path in files if path.is_file() and path.suffix in ("", ".py", ".sh", ".sbatch"))
+
+
+@pytest.mark.parametrize("path", plain_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_phrases_of_code(path: Path) -> None:
+    check = banned_in_code if path.suffix == ".py" else banned_in_script
+    assert list(check(path.read_text())) == []
+
+
+def test_banned_phrases_are_found_in_comments_and_strings() -> None:
+    source = (
+        '''"""Return what there is."""\n\nalone = 1  # tells\n# It is not\n# told.\nx = f"{alone} anew `wants`"\n'''
+    )
+    assert [line for line, _ in texts_of_code(source)] == [1, 6, 3, 4]
+    found = sorted((phrase.split(":")[0], phrase.split("'")[1]) for phrase in banned_in_code(source))
+    assert found == [("line 1", "what there is"), ("line 3", "tells"), ("line 4", "told"), ("line 6", "anew")]
 
 
 def test_banned_phrases_are_found_in_prose_only() -> None:

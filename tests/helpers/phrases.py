@@ -1,12 +1,16 @@
-"""Phrases that documents avoid, and what to write instead.
+"""Phrases that documents and code avoid, and what to write instead.
 
-`banned` takes any plain text, so docstrings and messages can be checked like pages: pages go through `prose` first.
+`banned` checks plain text. `prose` extracts it from a page, `texts_of_code` from a Python file.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 
 _UNITS = r"\d(?:[\d.,]*\d)? ms us GB [a-z]*seconds? ones? numbers? array sequence sweeps? factorisation barrier"
 _PER = f"(?:{'|'.join(_UNITS.split())})"
@@ -28,6 +32,22 @@ PHRASES = {
     r"\bmended\b": "fixed",
     r"\briddles?\b": "problem, unclear",
 }
+_EACH = "bytes? bits? index indices keys? labels? threads? arrays?".replace(" ", "|")
+
+# The same, for code only.
+CODE_PHRASES = PHRASES | {
+    r"\bwhoever\b": "the caller, the reader, ...",
+    r"\bwhat there is\b": "the ..., or leave it out",
+    r"(?<!there )\bis no (?:number|integer|object|table|tensor|array|column|model|text|label|file)\b": "is not a ...",
+    r"\blet(?:s|ting)? (?:it |them )?go\b": "release, drop, free",
+    r"\b(?:can|may|could) be had\b": "is available",
+    r"\bput aside\b": "deferred, stored",
+    r"\bas (?:it|they) (?:is|are) kept\b": "as stored, in canonical form",
+    r"\bbehind each other\b": "consecutive, concatenated",
+    r"\blooked at together\b": "processed at a time",
+    r"\bunasked\b": "by default, automatically",
+    rf"\b(?:{_EACH}) an? (?:mode|row|column|rank|node|nonzero|GPU|thread|block|file|iteration|sweep)\b": "per ...",
+}
 
 
 def prose(markdown: str) -> str:
@@ -38,9 +58,51 @@ def prose(markdown: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"\]\([^)]*\)", "]", text))
 
 
-def banned(text: str) -> Iterator[str]:
+def texts_of_code(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments, docstrings and other string literals of a Python file, each with its first line number.
+
+    Comments on consecutive lines are one text. Names in backticks are removed, and so are line breaks.
+    """
+    for line, text in [*_strings(source), *_comments(source)]:
+        yield line, re.sub(r"\s+", " ", re.sub(r"`[^`]+`", "CODE", text))
+
+
+def _strings(source: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [token for token in tokens if token.type == tokenize.COMMENT]
+    for _, group in groupby(enumerate(comments), key=lambda item: _paragraph(*item)):
+        lines = [token for _, token in group]
+        yield lines[0].start[0], " ".join(token.string.lstrip("#! ") for token in lines)
+
+
+def _paragraph(number: int, comment: tokenize.TokenInfo) -> tuple[bool, int]:
+    """Return a key that comments on consecutive lines share, unless they follow code on the same line."""
+    line, column = comment.start
+    trailing = bool(comment.line[:column].strip())
+    return trailing, line if trailing else line - number
+
+
+def banned(text: str, phrases: Mapping[str, str] = PHRASES) -> Iterator[str]:
     """Yield each banned phrase of a text with its surroundings, and what to write instead."""
-    for pattern, instead in PHRASES.items():
-        for found in re.finditer(pattern, text, re.IGNORECASE):
-            around = text[max(found.start() - 40, 0) : found.end() + 30]
-            yield f"{found[0]!r} in '...{around}...': {instead}"
+    for pattern, instead in phrases.items():
+        for match in re.finditer(pattern, text, re.IGNORECASE):
+            around = text[max(match.start() - 40, 0) : match.end() + 30]
+            yield f"{match[0]!r} in '...{around}...': {instead}"
+
+
+def banned_in_code(source: str) -> Iterator[str]:
+    """Yield each banned phrase in the comments and strings of a Python file, with its line number."""
+    for line, text in texts_of_code(source):
+        yield from (f"line {line}: {phrase}" for phrase in banned(text, CODE_PHRASES))
+
+
+def banned_in_script(source: str) -> Iterator[str]:
+    """Yield each banned phrase in a shell script, with its line number."""
+    for line, text in enumerate(source.splitlines(), 1):
+        yield from (f"line {line}: {phrase}" for phrase in banned(text, CODE_PHRASES))
