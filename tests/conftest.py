@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and how Hypothesis runs."""
+"""Fixtures of all tests, and Hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the tier. Let signals end what tests start, also in the background of a script, which ignores some."""
+    """Choose the tier. Enable signals that a background script ignores, so that tests can end what they start."""
     everything = _is_exhaustive(config)
     forms.most_modes = 6 if everything else forms.most_modes
     if everything and not config.getoption("hypothesis_profile", default=None):
@@ -58,9 +58,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is quick, and leave out what is for other tiers and other numbers of ranks."""
+    """Mark quick tests, and deselect tests of other tiers and other numbers of ranks."""
     if missing := tiers.missing():
-        raise pytest.UsageError(f"{tiers.__file__} names what is not there: {', '.join(missing)}")
+        raise pytest.UsageError(f"{tiers.__file__} names missing tests: {', '.join(missing)}")
     for item in items:
         if tiers.is_of(item, tiers.QUICK) and not item.get_closest_marker("slow"):
             item.add_marker("quick")
@@ -92,7 +92,7 @@ def comm() -> Comm:
 
 @pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
-    """Each device in turn; skipped where there is none."""
+    """Each device in turn; skipped if it is not available."""
     if request.param == "cuda" and (missing := probe()):
         pytest.skip(missing)
     return str(request.param)
@@ -112,6 +112,6 @@ def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, and the current one."""
+    """A new folder, which is the current one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

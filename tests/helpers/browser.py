@@ -1,4 +1,4 @@
-"""Chromium without a window, told what to do over a pipe (Chrome DevTools Protocol)."""
+"""A headless Chromium browser, controlled over a pipe (Chrome DevTools Protocol)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PATIENCE = 120.0  # seconds for an answer: many times what any takes
 
 
 class Browser:
-    """A page of a browser: what it holds, what it is told to do, and what it asked the network for."""
+    """A browser page: its content, input to it, and the addresses that it requests."""
 
     def __init__(self, send: int, receive: int) -> None:
         self._send, self._receive, self._left, self._number = send, receive, b"", 0
         self._session: str | None = None
-        self.requests: list[str] = []  # addresses that were asked for
+        self.requests: list[str] = []  # requested addresses
         self.complaints: list[str] = []  # of scripts, and of what the page's policy forbids
         page = self.tell("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.tell("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
@@ -122,7 +122,7 @@ class Browser:
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """Start Chromium; skip the test where there is none."""
+    """Start Chromium; skip the test if it is not installed."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip("no Chromium (Debian: apt-get install chromium)")

@@ -1,10 +1,10 @@
-"""A plugin of pytest that counts the variants of host kernels that a run compiles, or loads, and fails above a budget.
+"""A pytest plugin that counts the variants of host kernels that a run compiles or loads, and fails above a budget.
 
-A variant is a compiled form, for types of arguments, of a kernel that takes `lanes`, the vectors of a row: those
-kernels are compiled again for each order, precision, rank and kind of sums, in about three seconds. Forms that come
-from the cache on the disk count too, so a run has as many with a warm cache as with a cold one. Workers of xdist send
-theirs; what several compile counts once. Under mpirun each rank counts its own. What tests run as processes of their
-own does not count.
+A variant is a compiled form, for one set of argument types, of a kernel that takes `lanes`, the vectors of a row. These
+kernels are compiled for each order, precision, rank and kind of sums, which takes about three seconds. Forms loaded
+from the cache on disk count as well, so the number does not depend on the cache. Workers of xdist send their variants;
+a variant that several workers compile counts once. Under mpirun each rank counts separately. Variants of subprocesses
+do not count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEY = "variants"
 
 
 def variants() -> set[str]:
-    """Return what this process has compiled or loaded: names of kernels, with types."""
+    """Return the variants that this process has compiled or loaded: names of kernels, with types."""
     values = [
         value for module in list(sys.modules.values()) for value in list(getattr(module, "__dict__", {}).values())
     ]

@@ -1,4 +1,4 @@
-"""The command line as tests run it: in this process, as a process of its own, or under mpirun."""
+"""The command line as tests run it: in this process, as a subprocess, or under mpirun."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LAUNCH = {
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended, and what it printed."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -69,7 +69,7 @@ def run_partitioner(*arguments: object) -> Result:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """Return the environment of a new process: it finds this amped, and was started by no launcher."""
+    """Return the environment of a subprocess, which finds this amped and seems not to be started by a launcher."""
     launchers = {*LAUNCHER_SIZES, *LAUNCHER_RANKS, "SLURM_STEP_NUM_TASKS"}
     kept = {name: value for name, value in os.environ.items() if name not in launchers}
     paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
@@ -83,7 +83,7 @@ def python_line(*arguments: object, script: object = None) -> list[str]:
 
 
 def mpirun_line(ranks: int) -> list[str]:
-    """Return the command line of mpirun; skip the test where there is none."""
+    """Return the command line of mpirun; skip the test if it is not installed."""
     beside = Path(sys.executable).parent / "mpirun"
     found = str(beside) if beside.exists() else shutil.which("mpirun")
     if found is None:
@@ -100,7 +100,7 @@ def finish(line: Sequence[str], *, timeout: float = TIMEOUT, env: Mapping[str, s
 
 
 def in_process(*arguments: object, **options: Any) -> Result:
-    """Run ``amped ARGUMENTS`` as a process of its own."""
+    """Run ``amped ARGUMENTS`` as a subprocess."""
     return finish(python_line(*arguments), **options)
 
 
@@ -110,14 +110,14 @@ def on_ranks(ranks: int, *arguments: object, **options: Any) -> Result:
 
 
 def succeeded(result: Result) -> Result:
-    """Fail with what the command said unless it ended well and silently on standard error."""
+    """Fail with the command's messages unless it succeeded with nothing on standard error."""
     assert result.code == 0, f"exit code {result.code}\n{result.out}\n{result.err}"
     assert not result.err, result.err
     return result
 
 
 def refused(result: Result, *parts: object, program: str = "amped") -> str:
-    """Check that wrong input was refused as promised: exit code 2, one line that holds `parts`; return the line."""
+    """Check that wrong input was rejected: exit code 2, one line that contains `parts`. Return the line."""
     assert result.code == 2, f"exit code {result.code}\n{result.out}\n{result.err}"
     assert result.err.startswith(f"{program}: error: "), result.err
     assert result.err.endswith("\n")
@@ -128,7 +128,7 @@ def refused(result: Result, *parts: object, program: str = "amped") -> str:
 
 
 def refused_on_ranks(result: Result, *parts: object) -> str:
-    """Check the same of a run under mpirun, which adds lines of its own."""
+    """Like `refused`, for a run under mpirun, which prints additional lines."""
     assert result.code == 2, f"exit code {result.code}\n{result.out}\n{result.err}"
     lines = [line for line in result.err.splitlines() if "amped:" in line]
     assert len(lines) == 1, result.err
@@ -150,12 +150,12 @@ def _claims_nothing(out: str) -> None:
 
 
 def entries(folder: Path) -> dict[str, bytes | None]:
-    """Return all that is in a folder, however deep: the contents of files, None for folders."""
+    """Return everything in a folder and its subfolders: the contents of files, None for folders."""
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
 
 
 def random_tensor(shape: Sequence[int] = (9, 7, 5), nonzeros: int = 80, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return indices (nnz, order), each coordinate once, that reach the end of every mode, and values (nnz,)."""
+    """Return distinct indices (nnz, order), which reach the end of every mode, and values (nnz,)."""
     rng = np.random.default_rng(seed)
     cells = rng.choice(int(np.prod(shape)) - 1, nonzeros - 1, replace=False)
     cells = np.append(cells, int(np.prod(shape)) - 1)
@@ -185,7 +185,7 @@ def write_factors(path: Path, shape: Sequence[int], rank: int, seed: int = 1) ->
 
 
 def dense(shape: Sequence[int], indices: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return a tensor with its zeros."""
+    """Return a tensor as a dense array."""
     result = np.zeros(shape)
     np.add.at(result, tuple(indices.T), values)
     return result

@@ -1,4 +1,4 @@
-"""Constrained CP-ALS on dense tensors, in double precision, as it is written in textbooks."""
+"""Textbook constrained CP-ALS on dense tensors in double precision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import amped
 
 
 class Found(NamedTuple):
-    """What the oracle has computed."""
+    """The result of the oracle."""
 
     full: np.ndarray
     fits: list[float]

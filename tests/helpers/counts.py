@@ -1,4 +1,4 @@
-"""What tests of count data compare with: CP-APR by its definition, in NumPy and double precision."""
+"""Oracles for count data: CP-APR by definition, in NumPy and double precision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST = 5  # iterations in which KKT violations are compared
 
 
 class Path(NamedTuple):
-    """What CP-APR has come to after each outer iteration."""
+    """The state of CP-APR after each outer iteration."""
 
     loglikelihood: list[float]
     kkt: list[float]

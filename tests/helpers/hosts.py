@@ -1,7 +1,7 @@
-"""Two hosts on one machine, joined by a cable, for tests of what happens between hosts.
+"""Two hosts on one machine, connected by a cable, for tests of communication between hosts.
 
-A host is a network namespace with a name of its own; processes on it also have their own mounts, so that a folder can
-be hidden from one host. The cores and all other folders are the same. Only root can make hosts.
+A host is a network namespace with its own host name. Its processes have separate mounts, so that a folder can be hidden
+from one host; cores and all other folders are shared. Creating hosts requires root.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Hosts:
         return replace(done, err=re.sub(NOISE, "", done.err))
 
     def cut(self) -> None:
-        """Pull the cable out: what is sent is lost, and nobody is told."""
+        """Disconnect the hosts: packets are lost, and neither side is notified."""
         (self._folder / "cut").touch()
         _ip("-n", self.first, "link", "set", "cable", "down")
 
@@ -138,7 +138,7 @@ def _ip(*words: str) -> str:
 
 @contextmanager
 def two_hosts(folder: Path, named: bool = True) -> Iterator[Hosts]:
-    """Make two hosts for the block; skip the test, saying why, where that cannot be."""
+    """Create two hosts for the block; skip the test with the reason if that is not possible."""
     missing = [name for name in ("ip", "unshare", "nsenter") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"no {', '.join(missing)} (Debian: iproute2 util-linux)")

@@ -1,4 +1,4 @@
-"""Sorted nonzeros of one mode, as the kernels of every device are given them in tests."""
+"""Sorted nonzeros of one mode, as passed to the kernels of every device in tests."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Problem:
         return kernel.make(columns, values, share, continues)
 
     def inputs(self, backend: Device, share: Share) -> list[Any]:
-        """Return the input factors in device memory, padded as the backend asks."""
+        """Return the input factors in device memory, padded as the backend requires."""
         rows = []
         for factor in self.factors[1:]:
             rows.append(padded(backend, share, factor))
@@ -94,7 +94,7 @@ class Problem:
 
 
 def padded(backend: Device, share: Share, factor: np.ndarray) -> Any:
-    """Return a factor matrix in device memory, with the columns that the backend asks for."""
+    """Return a factor matrix in device memory, padded to the columns that the backend requires."""
     wide = np.zeros((len(factor), share.stride), share.dtype)
     wide[:, : factor.shape[1]] = factor
     return backend.to_device(wide)

@@ -1,4 +1,4 @@
-"""One tensor as the objects that people hold: arrays, sparse arrays, tensors of other libraries, frames and tables."""
+"""One tensor as the objects that users have: arrays, sparse arrays, tensors of other libraries, frames and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests compare with: dense and coordinate-wise oracles in double precision, and independent reference results."""
+"""Oracles in double precision, dense and by coordinates, and independent reference results."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def sum_of_logs(columns: Any, values: np.ndarray, factors: Sequence[np.ndarray],
 
 
 def loglikelihood(columns: Any, values: np.ndarray, factors: Sequence[np.ndarray], floor: float = 1e-10) -> float:
-    """Return a model's Poisson log-likelihood, but for a term of the data alone; zeros count with their models too."""
+    """Return a model's Poisson log-likelihood without a term that depends only on the data; zeros contribute, too."""
     mass = np.prod([f.astype(np.float64).sum(axis=0) for f in factors], axis=0).sum()
     return sum_of_logs(columns, values, factors, floor) - float(mass)
 
@@ -267,7 +267,7 @@ def small_pieces(slot: int) -> Iterator[None]:
 
 
 def with_room_for(streaming: placement.Plan, nonzeros: int) -> int:
-    """Return a device memory that holds what a streaming plan holds, and about so many nonzeros of each mode."""
+    """Return a device memory for a streaming plan and about `nonzeros` nonzeros of each mode."""
     more = nonzeros * placement.nonzero_bytes(len(streaming.modes), streaming.dtype) * len(streaming.modes)
     return sum(streaming.device_bytes.values()) + streaming.slot + more
 
@@ -291,7 +291,7 @@ def _splitmix(mode: np.uint64, length: int, rank: int) -> np.ndarray:
 
 
 def tensor_path(name: str) -> Path:
-    """Return the file of a tensor; skip the test if it is one of those that are not redistributed, and not here."""
+    """Return the file of a tensor; skip the test if it cannot be redistributed and is not present."""
     path = BUNDLED.get(name, SHARED / "data") / f"{name}.tns.gz"
     if name not in BUNDLED and not path.exists():
         pytest.skip(f"{name} is not redistributed and not in {SHARED} (set AMPED_SHARED)")
@@ -332,7 +332,7 @@ def fit_tolerance(name: str, precision: str) -> float:
 
 
 def fit_error(name: str, rank: int, tensor: amped.SparseTensor | None, shape: Sequence[int], **options: Any) -> float:
-    """Return the largest deviation of CP-ALS's fits from the reference; `tensor` counts on rank 0 alone."""
+    """Return the largest deviation of CP-ALS's fits from the reference; only rank 0's `tensor` is used."""
     want = reference("cp_als_fits.json", f"{name}|R{rank}")["fit_per_iteration"]
     start = splitmix_factors(shape, rank)
     model = amped.cp_als(tensor, rank, init=start, tol=0, max_iters=len(want), **options)

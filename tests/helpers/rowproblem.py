@@ -1,4 +1,4 @@
-"""An oracle of CP-APR's row problems: PDNR and PQNR of one row in NumPy, in double precision, clear and slow."""
+"""An oracle of CP-APR's row problems: PDNR and PQNR for one row in NumPy, in double precision, clear and slow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RowProblem:
         return float(np.abs(np.minimum(b, 1 - self.phi(b))).max())
 
     def falls_to_floor(self, b: Vector, new: Vector) -> bool:
-        """Tell whether a nonzero's model that is above the floor comes below it."""
+        """Return whether the model of a nonzero drops from above the floor to below it."""
         return bool(np.any((self.pi @ b >= self.floor) & (self.pi @ new < self.floor)))
 
 
@@ -50,7 +50,7 @@ def raised(row: RowProblem, b: Vector) -> Vector:
 
 
 def at_bound(b: Vector, phi: Vector) -> Vector:
-    """Tell which components are at their bound, and are held there by the gradient."""
+    """Return which components are at their bound and held there by the gradient."""
     near = min(1e-3, float(np.linalg.norm(np.minimum(b, 1 - phi))))
     held: Vector = (b <= near) & (phi <= 1)
     return held

@@ -1,4 +1,4 @@
-"""Products of sparse tensors with matrices: an oracle, and operators in all their ways."""
+"""Products of sparse tensors with matrices: an oracle, and operators in all variants."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def dense_product(array: np.ndarray, matrix: np.ndarray, mode: int) -> np.ndarra
 
 
 def tensor_of(shape: Sequence[int], nonzeros: int, seed: int = 0, heavy: float = 0.0) -> amped.SparseTensor:
-    """Return positive nonzeros, drawn anew where they repeat; some share lies in one fibre of each mode."""
+    """Return distinct positive nonzeros; a share of them lies in one fibre of each mode."""
     rng = np.random.default_rng(seed)
     columns = rng.integers(0, np.array(shape)[:, None], (len(shape), nonzeros), np.int32)
     same = rng.random(nonzeros) < heavy
@@ -62,7 +62,7 @@ def tensor_of(shape: Sequence[int], nonzeros: int, seed: int = 0, heavy: float =
 
 @contextmanager
 def small_pieces(piece: int) -> Iterator[None]:
-    """Compute shards of at most so many nonzeros, and bring a few rows at a time."""
+    """Limit shards to few nonzeros, and results to a few rows at a time."""
     with (
         mock.patch.multiple(ttm_plan, SMALLEST_SLOT=piece, SLOT_BYTES=piece * 8, PIECE_BYTES=1),
         mock.patch.multiple(ttm, FETCHED=200),

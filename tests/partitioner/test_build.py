@@ -1,4 +1,4 @@
-"""Stores made within little memory: the same files as those made in memory."""
+"""Stores built in little memory have the same files as those built in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CASES = hard_nonzeros()
 
 @contextmanager
 def little_memory(limit: int, samples: int = 16) -> Iterator[None]:
-    """Let so many nonzeros fill the memory."""
+    """Let few nonzeros exhaust the memory."""
     with (
         mock.patch.object(build, "_limit", return_value=limit),
         mock.patch.object(sorted_runs, "SAMPLES", samples),

@@ -1,4 +1,4 @@
-"""Stores made by several ranks: the same files as those made by one."""
+"""Stores built by several ranks have the same files as those built by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled CUDA code: compiled side by side, each source once, and found again on disk."""
+"""Compiled CUDA code: compiled in parallel, each source once, and cached on disk."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SOURCES = [CudaSource("sort", f"text {k}", ("-std=c++17", f"-DK={k}")) for k in 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which compiled code is kept; it is not there yet."""
+    """The cache folder, which does not exist yet."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "amped"
 
 
 class Compiler:
-    """Writes down what it is asked for."""
+    """Records the sources that it compiles."""
 
     def __init__(self) -> None:
         self.asked: list[CudaSource] = []

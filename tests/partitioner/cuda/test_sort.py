@@ -1,4 +1,4 @@
-"""Sorting on a GPU: the same nonzeros, and the same stores to the byte, as by the CPU."""
+"""Sorting on a GPU gives the same nonzeros, and bytewise identical stores, as on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: found again, by any environment and rank, and only where they are right."""
+"""Compiled kernels on disk: any environment and rank finds them, and only valid ones are used."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_folders_that_are_made_are_their_user_s_alone(folder: Path, umask: int) 
 
 
 def test_a_folder_of_an_older_version_is_taken_over_but_not_what_others_can_write(folder: Path) -> None:
-    """Older versions obeyed umask."""
+    """Older versions created files according to the umask."""
     call(folder / "first")
     kept = harmed(folder)
     kept.chmod(0o664)
@@ -223,7 +223,7 @@ def test_a_file_that_is_missing_is_none(tmp_path: Path) -> None:
 
 
 def test_compiling_counts_as_a_stage(folder: Path) -> None:
-    """So does reading what was compiled before; importing Numba is a stage of its own. No second counts twice."""
+    """Loading compiled code counts, too; importing Numba is a separate stage. No second counts twice."""
     code = f"""
 import sys, time; sys.path.insert(0, {str(folder / "first")!r})
 from partitioner.host.stages import STAGES

@@ -1,4 +1,4 @@
-"""Stages share the time that goes by among them."""
+"""Stages share the elapsed time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from partitioner.host.stages import Stages
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return a clock: its first number is the time."""
+    """Return a clock, whose first number is the time."""
     clock = [100.0]
     monkeypatch.setattr(stages.time, "perf_counter", lambda: clock[0])
     return clock

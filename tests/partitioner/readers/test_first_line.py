@@ -1,4 +1,4 @@
-"""A header on one line is no nonzero; and a nonzero is no header."""
+"""A one-line header is not a nonzero, and a nonzero is not a header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which reader reads a path."""
+"""The choice of a reader for a path."""
 
 from __future__ import annotations
 

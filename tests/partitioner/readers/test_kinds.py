@@ -1,4 +1,4 @@
-"""Files that are missing, or of a kind that is not read."""
+"""Missing files, and files of unsupported types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that are wrong, or ask for what they should not have: one line says so."""
+"""Faulty tables and invalid requests: one line of error."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_too_many_labels(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def change(path: Path, column: str, after: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a table be written anew once its labels are known."""
+    """Overwrite a table once its labels are known."""
     other = table.TablePart._take_labels
 
     def take(part: table.TablePart, *arguments: Any) -> None:

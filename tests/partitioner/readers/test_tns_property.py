@@ -1,4 +1,4 @@
-"""Whole, in pieces, compressed and in parts, the reader says what a plain one says that goes line by line."""
+"""The text reader agrees with a plain one that reads line by line: whole, in pieces, compressed and in parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from partitioner.errors import InputError
 from partitioner.readers import chunks, settle
 from partitioner.readers.text.tns import TextPart
 
-SMALL = 512  # bytes a block: several blocks and threads for a few lines
+SMALL = 512  # bytes per block: several blocks and threads for a few lines
 HIGHEST = 2**31 - 1
 INTEGER = re.compile(rb"[+-]?[0-9]+")
 NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -168,7 +168,7 @@ def said(read: Callable[[], Contents]) -> Contents | tuple[int | None, str]:
 
 
 def in_parts(path: Path, of: int, threads: int, limit: int, no_values: bool = False) -> Contents:
-    """Read as so many ranks would, each in chunks."""
+    """Read the file in parts, as `of` ranks would, each in chunks."""
     parts = [TextPart(path, part, of, threads=threads, no_values=no_values, block=SMALL) for part in range(of)]
     pieces = [chunk[:2] for part in parts for chunk in chunks(part, limit)]
     whole = settle(path, [part.outcome for part in parts])

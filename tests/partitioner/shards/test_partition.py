@@ -1,4 +1,4 @@
-"""Sorted copies, and how they are dealt to ranks."""
+"""Sorted copies, and their distribution to ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of where nonzeros are sorted, and where CuPy keeps kernels."""
+"""The choice of the device that sorts, and CuPy's kernel cache."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_kernels_are_kept_where_nobody_else_can_write(
 def test_a_gpu_that_is_not_there_is_not_woken(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever fails is told later, by the one that wants the GPU."""
+    """Errors are reported later, when the GPU is used."""
     started: list[object] = []
     monkeypatch.setattr(sorters, "Thread", lambda **how: started.append(how["target"]) or Thread(**how))
     sorters.wake("cpu", 0)

@@ -1,4 +1,4 @@
-"""The store: what was written comes back, and damage is found and named."""
+"""The store: data survives a round trip, and damage is detected and reported."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rewrite(path: Path, **changes: Any) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A small store, alone in its folder."""
+    """A small store in an otherwise empty folder."""
     return write_store(small_tensor(), tmp_path / "store").path
 
 

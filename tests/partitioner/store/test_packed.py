@@ -1,4 +1,4 @@
-"""Counts as numbers: the store is that of the same nonzeros in columns."""
+"""Packed counts: the store equals that of the same nonzeros in columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths that are not the same for all ranks: here each has its own, in the place of one on several disks."""
+"""Paths that differ between ranks; here each rank uses another path instead of another disk."""
 
 from __future__ import annotations
 

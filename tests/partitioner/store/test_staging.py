@@ -1,4 +1,4 @@
-"""Drafts of stores: one run at a time has a target, and what somebody else made is never replaced."""
+"""Drafts of stores: one run at a time writes a target, and files of others are never replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dense tensors: arrays as they are, files that are mapped, and what is refused."""
+"""Dense tensors: arrays of any layout, mapped files, and rejected input."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ def test_a_library_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_pages_of_a_mapped_file_are_let_go(tmp_path: Path) -> None:
-    """Else all that was read once would count as this process's memory."""
+    """Otherwise everything read once would count as this process's memory."""
     given = np.ones((64, 1 << 17))
     DenseTensor(given).norm()  # loads libraries
     np.save(tmp_path / "x.npy", given)
@@ -342,7 +342,7 @@ def test_pages_of_a_mapped_file_are_let_go(tmp_path: Path) -> None:
 
 
 def test_what_was_written_to_a_mapped_copy_stays(tmp_path: Path) -> None:
-    """Pages that are let go would be those of the file again."""
+    """Released pages would have the content of the file again."""
     given = np.random.default_rng(0).random((200, 100, 100))
     np.save(tmp_path / "x.npy", given)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="c")

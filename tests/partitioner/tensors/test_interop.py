@@ -1,4 +1,4 @@
-"""Tensors of other libraries: taken, and given back the same."""
+"""Tensors of other libraries: conversion from them, and back without changes."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_no_object_array_is_made_of_a_tensor_or_model() -> None:
         several = np.array([each, each], dtype=object)
         assert several.shape == (2,)
         assert several[1] is each
-    assert tensor_of(semisparse) is None, "whoever knows it takes its nonzeros"
+    assert tensor_of(semisparse) is None, "its class converts it"
     with pytest.raises(InputError, match=r"factors: expected matrices: .* use \.todense\(\)"):
         amped.mttkrp(TENSOR, [TENSOR, TENSOR, TENSOR], 0)  # type: ignore[list-item]
 

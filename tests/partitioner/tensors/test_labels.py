@@ -1,4 +1,4 @@
-"""Labels: what goes into a file comes back, and nothing else is taken for labels."""
+"""Labels: a round trip through files, and rejection of everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that are numbered anew, by their labels."""
+"""Tensors renumbered to match labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The canonical form of a tensor, and what is refused."""
+"""The canonical form of a tensor, and rejected input."""
 
 from __future__ import annotations
 

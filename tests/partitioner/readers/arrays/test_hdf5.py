@@ -1,4 +1,4 @@
-"""HDF5 and netCDF-4 files: what they lead to outside of them is not opened, and what changes meanwhile is noticed."""
+"""HDF5 and netCDF-4 files: references to other files are not followed, and changes are detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader of NumPy archives: what good ones give, and what each kind of bad one is told."""
+"""The reader of NumPy archives: results for valid ones, and errors for each kind of invalid one."""
 
 from __future__ import annotations
 

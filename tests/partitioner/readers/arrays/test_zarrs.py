@@ -1,4 +1,4 @@
-"""Zarr folders and archives: metadata of objects runs nothing, and chunks that change or vanish are noticed."""
+"""Zarr folders and archives: metadata of objects runs no code, and chunks that change or vanish are detected."""
 
 from __future__ import annotations
 

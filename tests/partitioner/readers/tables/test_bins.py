@@ -1,4 +1,4 @@
-"""Bins of time: empty ones are kept where bins are regular, and nowhere else."""
+"""Time bins: empty ones are added if bins are regular, and only then."""
 
 from __future__ import annotations
 

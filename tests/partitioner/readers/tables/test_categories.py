@@ -1,4 +1,4 @@
-"""Categories that have an order: labels are in that order, whichever library or file they come from."""
+"""Ordered categories: labels have their order, whichever library or file they come from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings of what is lost of a text: labels that are one number, and dates of which day and month may be swapped."""
+"""Warnings about information lost in text: labels that are one number, and dates with day and month swapped."""
 
 from __future__ import annotations
 

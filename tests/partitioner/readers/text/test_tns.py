@@ -1,4 +1,4 @@
-"""Readers: what good files give, and which line of a bad one is named."""
+"""The text reader: results for valid files, and the reported line of invalid ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from partitioner.readers.text.tns import TextPart
 from partitioner.sorting.tables import Nonzeros
 
 ROOT = Path(__file__).resolve().parents[4]
-SMALL = 512  # bytes a block: several blocks and threads for a few lines
+SMALL = 512  # bytes per block: several blocks and threads for a few lines
 FROM_ZERO = "; if they count from 0, use --index-base 0 (index_base=0)"
 TABLE = "to read a table, use --key COLUMN for each mode (keys=[...])"
 
