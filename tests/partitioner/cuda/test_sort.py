@@ -185,7 +185,7 @@ def test_nonzeros_are_sorted_as_by_the_cpu(nonzeros: int, dtype: str, how: dict[
         assert found.columns.tobytes() == expected.columns.tobytes()
         assert found.values.tobytes() == expected.values.tobytes()
         assert found.values.dtype == expected.values.dtype
-        assert found._replace(columns=0, values=0, room=0) == expected._replace(columns=0, values=0, room=0)
+        assert found._replace(columns=0, values=0, scratch=0) == expected._replace(columns=0, values=0, scratch=0)
 
 
 @needs_gpu
