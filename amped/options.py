@@ -61,16 +61,21 @@ class Options:
         If a value is invalid.
     """
 
-    device: DeviceName = flag("auto", "(auto: a GPU if there is one)", choices=DEVICES)
-    precision: PrecisionName = flag("fp32", "(fp32)", choices=tuple(DTYPES))
-    placement: PlacementName = flag("auto", "of nonzeros (auto)", choices=PLACEMENTS)
-    kernel: str = flag("auto", "(auto: the fastest; permuted: the least memory)", metavar="NAME")
+    device: DeviceName = flag("auto", "device to compute on (auto: a GPU if there is one)", choices=DEVICES)
+    precision: PrecisionName = flag("fp32", "precision of values and factor matrices (fp32)", choices=tuple(DTYPES))
+    placement: PlacementName = flag("auto", "where to store the nonzeros (auto)", choices=PLACEMENTS)
+    kernel: str = flag("auto", "kernel to use (auto: the fastest; permuted: the least memory)", metavar="NAME")
     deterministic: bool = flag(False, "bitwise identical results on the same number of ranks")
     device_memory: int | None = flag(None, "limit of device memory, e.g. 16G", type=byte_count, metavar="BYTES")
     threads: int | None = flag(None, "host threads per rank (its share of the cores)", type=whole_number, metavar="T")
-    gather: GatherName = flag("full", "16-bit factor rows: faster, error 1e-3 (full)", choices=GATHERS)
+    gather: GatherName = flag(
+        "full", "read factor rows as 16-bit numbers: faster, relative error 1e-3 (full)", choices=GATHERS
+    )
     workspace: int | None = flag(
-        None, "memory for partial results, dense (350M, or more to save a pass)", type=byte_count, metavar="BYTES"
+        None,
+        "memory for partial results of dense tensors (350M, or more if it saves a pass)",
+        type=byte_count,
+        metavar="BYTES",
     )
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ from .parallel.stopping import StopRequest
 from .parallel.watchdog import Watchdog, ending, starting
 
 Verb = Callable[[Any, VerbSession], int]
-VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
+VERBS: dict[Verb, tuple[type[Request], str]] = {  # the request of each verb, and an example
     cpd: (CpdRequest, "mpirun -n 4 python -m amped.run cpd nell-2.tns --rank 32 --output nell-2-model"),
     tucker: (TuckerRequest, "amped tucker nell-2.tns --rank 16,16,16 --output nell-2-tucker"),
     mttkrp: (MttkrpRequest, "amped mttkrp nell-2.tns --rank 32 --mode 0 --repeat 10"),
@@ -59,17 +59,17 @@ TOP_EXAMPLE = "amped cpd flights.csv --key carrier --key dest --key 'hour(time_h
 
 
 def parser() -> Parser:
-    """Return the parser of the whole command line; flags are fields of requests and options."""
+    """Return the parser of the command line, whose flags are the fields of the requests and options."""
     top = Parser(
         prog="amped",
-        description="Sparse tensor decomposition on all the GPUs, or CPUs, of a run. Without a verb: an example.",
+        description="Sparse tensor decomposition on all GPUs or CPUs of a run. Without a verb, an example runs.",
         epilog=f"example: {TOP_EXAMPLE}",
     )
     top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
     for function, (request, usage) in VERBS.items():
-        told, name = function.__doc__, function.__name__
-        verb = verbs.add_parser(name, help=told, description=told, epilog=f"example: {usage}")
+        doc, name = function.__doc__, function.__name__
+        verb = verbs.add_parser(name, help=doc, description=doc, epilog=f"example: {usage}")
         verb.set_defaults(function=function, request=request)
         verb.add_argument("tensor", **request.POSITIONAL)
         add_flags(verb, request, leave_out=Request)
@@ -78,39 +78,39 @@ def parser() -> Parser:
             add_flags(shared, Options)
             add_flags(shared, Request)
             add_flags(verb.add_argument_group("how to read"), ReadOptions)
-    # It has a command line of its own.
-    verbs.add_parser(PARTITION, help="Make a store of a tensor: sorted once, to be run on many times.")
+    # The partitioner parses its own flags.
+    verbs.add_parser(PARTITION, help="Convert a tensor to a store: sorted once, for many runs.")
     return top
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line; flags without a verb, or nothing, stand for the example."""
+    """Parse the command line; without a verb, it is that of the example with further flags."""
     if argv and (not argv[0].startswith("-") or argv[0] in ("-h", "--help", "--version")):
         return parser().parse_args(argv)
-    found = parser().parse_args([*example_line(), *argv])
-    found.function = example
-    return found
+    args = parser().parse_args([*example_line(), *argv])
+    args.function = example
+    return args
 
 
 @plain_warnings("amped")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.
 
-    0: done; 1: something failed; 2: the input or a flag is wrong, with one line on standard error; 3: the result is
+    0: success; 1: failure; 2: the input or a flag is invalid, with one line on standard error; 3: the result is
     written, but metrics, a checkpoint or the report failed; 75: stopped by SIGUSR1, SIGTERM or SIGHUP, with one line
-    that says what was saved; 130: the same by SIGINT; 141: whoever read a result on standard output left, as `head`.
+    about what was saved; 130: the same for SIGINT; 141: the reader of standard output closed the pipe, as `head` does.
     """
-    given = sys.argv[1:] if argv is None else argv
-    if given[:1] == [PARTITION]:
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == [PARTITION]:
         from partitioner.__main__ import main as partition
 
-        return partition(given[1:], f"amped {PARTITION}")
+        return partition(words[1:], f"amped {PARTITION}")
     comm: Comm | None = None
     with StopRequest() as stop:
         try:
             with starting():
                 comm = world()
-            return _run(comm, given, stop)
+            return _run(comm, words, stop)
         except (InputError, OSError) as error:
             return refuse(comm or SingleComm(), "amped", error)
         except KeyboardInterrupt as error:
@@ -126,37 +126,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(comm: Comm, argv: Sequence[str], stop: StopRequest) -> int:
     """Run a verb on all ranks; return the exit code."""
     sys.excepthook = abort_all(comm)
-    found = asked(comm, argv)
-    if found is None:
+    if (parsed := parse(comm, argv)) is None:
         return 0
-    function, request = found
+    function, request = parsed
     with starting():
         watchdog = Watchdog(comm, request.deadline)
     limit = request.deadline or (LOADING_SECONDS if comm.size > 1 else math.inf)
     with ending(comm), CURRENT.limited(limit), watchdog:
         code = function(request, VerbSession(comm, stop, watchdog))
-        if "duckdb" not in sys.modules:  # which complains of what is left
-            gc.freeze()  # as the process ends, all that Numba has made would be looked through: 0.25 s
+        if "duckdb" not in sys.modules:  # DuckDB reports objects that are not collected
+            gc.freeze()  # saves 0.25 s at exit: the collector would visit all objects of Numba
         return code
 
 
-def asked(comm: Comm, argv: Sequence[str]) -> tuple[Verb, Request] | None:
-    """Return what the command line asks for, the same on all ranks; None if it was for help. Collective."""
-    found: tuple[Verb, Request] | None = None
+def parse(comm: Comm, argv: Sequence[str]) -> tuple[Verb, Request] | None:
+    """Return the verb and its request, equal on all ranks; None for ``--help`` and ``--version``. Collective."""
+    parsed: tuple[Verb, Request] | None = None
 
-    def take() -> dict[str, str | None]:
-        nonlocal found
+    def parse_here() -> dict[str, str | None]:
+        nonlocal parsed
         try:
             with contextlib.redirect_stdout(io.StringIO() if comm.rank else sys.stdout):  # --help once
                 args = arguments(argv)
         except SystemExit:
             return {"the verb": "--help"}
         request = args.request.of(args)
-        found = args.function, request
+        parsed = args.function, request
         return {"the verb": args.verb, **request.facts}
 
-    agree(comm, "the command line", take)
-    return found
+    agree(comm, "the command line", parse_here)
+    return parsed
 
 
 if __name__ == "__main__":

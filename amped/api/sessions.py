@@ -107,7 +107,7 @@ class CallSession(Session):
         if not run.seeded:
             model.run["seed"] = None
         run.end(model.run)
-        if self.reporter.speaks:
+        if self.reporter.enabled:
             self.reporter.model(model)
         return model
 
@@ -127,6 +127,6 @@ def session(
     with closing(CallSession(comm, options, side)) as call:
         call.claim(rank, starts)
         with watched(comm, deadline) as aborts:
-            call.bring_up(aborts, not verbose, speaks=bool(verbose) or side.metrics is not None)
+            call.bring_up(aborts, not verbose, enabled=bool(verbose) or side.metrics is not None)
             call.read(X)
             yield call

@@ -1,1 +1,1 @@
-"""The verbs of the command line: what each is asked for, and what it does."""
+"""The verbs of the command line: their requests (parsed flags) and functions."""

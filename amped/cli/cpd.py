@@ -27,31 +27,36 @@ from .requests import Modelled
 from .run_requests import RunRequest
 
 REPORT = "report.html"
-BESIDE = Path()  # where a report is that is given no name: beside the model
-COMPARED = 1 << 27  # nonzeros times components of what is soon computed
+BESIDE_MODEL = Path()  # `--report` without a file name
+MAX_COMPARED = 1 << 27  # nonzeros times components: limit for comparing tensor and model in the report
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CpdRequest(Modelled, RunRequest[KruskalTensor]):
-    """What ``cpd`` takes."""
+    """The flags of ``cpd``."""
 
     NAME: ClassVar[str] = "cpd"
     named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "tucker"
-    init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|tucker", group="start")
-    starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
+    init: str | None = flag(
+        None,
+        "start from a file, eigenvectors, or a Tucker core (random)",
+        metavar="FILE.npz|nvecs|tucker",
+        group="start",
+    )
+    starts: int = flag(1, "best of K random starts, seeds --seed, +1, ... (1)", type=whole_number, metavar="K")
     report: Path | None = flag(
-        None, f"write a report for browsers (DIR/{REPORT})", type=path, nargs="?", const=BESIDE, metavar="FILE.html"
+        None, f"write an HTML report (DIR/{REPORT})", type=path, nargs="?", const=BESIDE_MODEL, metavar="FILE.html"
     )
 
     @property
     def outputs(self) -> dict[str, Path | None]:
-        there = self.report if self.output is None or self.report is None else self.report_at(self.output)
-        return {**super().outputs, "--report": None if there == BESIDE else there}
+        path = self.report if self.output is None or self.report is None else self.report_at(self.output)
+        return {**super().outputs, "--report": None if path == BESIDE_MODEL else path}
 
     def report_at(self, place: Path) -> Path:
-        """Return the file of the report of a model in a folder."""
+        """Return the path of the report of a model in folder `place`."""
         assert self.report is not None
-        return place / REPORT if self.report == BESIDE else self.report
+        return place / REPORT if self.report == BESIDE_MODEL else self.report
 
     def claim(self, outputs: Outputs) -> Path:
         place = super().claim(outputs)
@@ -63,15 +68,15 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
     def check(self) -> None:
         if self.report is not None:
             page.check()
-        if self.wanted.fixed_modes and self.init is None and not self.resume:
-            raise InputError("--fixed-modes needs --init: the matrices to be kept")
+        if self.constraint_params.fixed_modes and self.init is None and not self.resume:
+            raise InputError("--fixed-modes needs --init with the matrices to keep")
         if self.init == "tucker" and (self.counts or self.nonnegative or self.nonnegative_modes):
-            raise InputError("--init tucker: its matrices have negative numbers, which this model has not")
+            raise InputError("--init tucker yields negative entries: it needs --loss gaussian without --nonnegative")
         if self.starts < 1:
             raise InputError(f"--starts {self.starts}: at least 1")
         if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
-            other = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
-            raise InputError(f"--starts {self.starts}: {other}")
+            reason = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
+            raise InputError(f"--starts {self.starts}: {reason}")
         super().check()
 
     @property
@@ -83,11 +88,11 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
         return f"rank{self.rank}"
 
     @property
-    def how_often(self) -> int:
+    def start_count(self) -> int:
         return self.starts
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def facts_of_verb(self) -> dict[str, Any]:
         return {"loss": self.loss}
 
     def has_rank(self, rank: Any) -> bool:
@@ -98,15 +103,15 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
         if self.counts:
             apr.prepare(device, dtype)
         else:
-            als.prepare(device, self.rank, dtype, bool(self.wanted.nonnegative))
+            als.prepare(device, self.rank, dtype, bool(self.constraint_params.nonnegative))
 
     def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[KruskalTensor], Init | None]:
         machine, options = job.machine, self.options
         if self.counts:
-            asked = self.poisson()
-            budget = job.budget(self.max_iters * asked.inner_iters)
-            return counts(source, self.rank, machine, options, asked, budget, self.init), None
-        constraints, budget = self.wanted.of(len(source.shape)), job.budget(self.max_iters)
+            poisson = self.poisson()
+            budget = job.budget(self.max_iters * poisson.inner_iters)
+            return counts(source, self.rank, machine, options, poisson, budget, self.init), None
+        constraints, budget = self.constraint_params.of(len(source.shape)), job.budget(self.max_iters)
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None
         return decomposition(source, self.rank, machine, options, budget, constraints, self.init), start
 
@@ -115,21 +120,21 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
     ) -> bool:
         if self.report is None:
             return False
-        # A small tensor is compared with its model once more: values that this explains least, deviances.
-        tensor = source.tensor() if source.nnz * model.rank <= COMPARED else None
+        # For a small tensor the report includes the largest residuals and the deviance.
+        tensor = source.tensor() if source.nnz * model.rank <= MAX_COMPARED else None
         if folder is None:
             return False
         path = self.report_at(folder)
         try:
             page.write(model, path, tensor, record, replace=path in job.outputs.replaced)
-        except Exception as error:  # whatever it is, the model is written
-            told = error if isinstance(error, InputError) else f"{path}: {error or type(error).__name__}"
-            print(f"amped: {one_line(str(told))}; the model is written, its report is not", file=sys.stderr)
+        except Exception as error:  # any error: the model is already written
+            cause = error if isinstance(error, InputError) else f"{path}: {error or type(error).__name__}"
+            print(f"amped: {one_line(str(cause))}; the model is written, its report is not", file=sys.stderr)
             return True
         job.display.note(f"report in {one_line(str(path))}")
         return False
 
 
 def cpd(request: CpdRequest, session: VerbSession) -> int:
-    """Decompose a tensor: CP-ALS, or CP-APR for counts."""
+    """Compute a CP decomposition: CP-ALS, or CP-APR for counts."""
     return decompose(request, session)

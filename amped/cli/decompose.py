@@ -1,4 +1,4 @@
-"""The verbs that decompose a tensor: start or resume, iterate, write the model, and say how it went."""
+"""The steps that ``cpd`` and ``tucker`` share: start or resume, iterate, write the model, and report."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from .job import Job, VerbSession
 from .record import OF_ONE_RUN, recorded
 from .run_requests import RunRequest
 
-Tell = Callable[[Job, M, Path], None]
-"""Prints a model and the folder that it is in, on rank 0."""
+Show = Callable[[Job, M, Path], None]
+"""Prints a model and its folder, on rank 0."""
 
 
 def _show(job: Job, model: AnyModel, place: Path) -> None:
-    """Show a person what the components are."""
+    """Show the components on a terminal."""
     job.reporter.model(model)
 
 
-def decompose(request: RunRequest[M], session: VerbSession, tell: Tell[M] = _show) -> int:
-    """Decompose a tensor, write the model and show it by `tell`; return the exit code. Collective."""
+def decompose(request: RunRequest[M], session: VerbSession, show: Show[M] = _show) -> int:
+    """Decompose a tensor, write the model, and show it with `show`; return the exit code. Collective."""
     comm, stop = session.comm, session.stop
     stop.saved = lambda: _saved(request)
     checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
-        request.prepare(job.machine.device)  # while the tensor is read
+        request.prepare(job.machine.device)  # compiles while the tensor is read
         source = job.open()
         with job.reporter.loading():
             method, start = request.place(job, source)
@@ -51,25 +51,25 @@ def decompose(request: RunRequest[M], session: VerbSession, tell: Tell[M] = _sho
             record = recorded(request, job, run)
             model, place, result = _save(job, request, run, stop, record, failed)
             run.end(record, stop.signal, result)
-            stop.agreed(comm)  # perhaps by now
+            stop.agreed(comm)  # a signal may have arrived since
             stop.saved = lambda: result
             stop.report(comm)
         if model is not None:
             failed |= stop.signal is None and request.write_report(job, model, source, record, place)
             if place is not None:
-                tell(job, model, place)
+                show(job, model, place)
         return job.exit_code(stop.exit_code, failed)
 
 
 def _params(request: RunRequest[M], start: Init | None, limit: float) -> RunParams:
-    """Return how a run proceeds; `start` replaces the start that was named."""
-    saved = None
+    """Return the parameters of a run; a computed `start` replaces the one that the request names."""
+    checkpoints = None
     if (folder := request.checkpoint) is not None:
         check = partial(_check_start, request)
-        saved = CheckpointParams(folder, check, request.every or 1, request.resume, not request.no_verify)
+        checkpoints = CheckpointParams(folder, check, request.every or 1, request.resume, not request.no_verify)
     return RunParams(
         request.iterations, request.tolerance, request.first_seed, request.start if start is None else start,
-        request.how_often, request.deadline, saved, limit, request.init, request.random,
+        request.start_count, request.deadline, checkpoints, limit, request.init, request.random,
     )  # fmt: skip
 
 
@@ -81,37 +81,37 @@ def _save(
     record: dict[str, Any],
     failed: bool,
 ) -> tuple[M | None, Path | None, str]:
-    """Write the model, unless the run is to go on from a checkpoint; return it, its folder, and what was saved."""
-    kept = request.checkpoint is not None and not job.comm.bcast(failed)
-    if stop.signal is not None and kept:  # that command will write the model
-        return None, None, f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
+    """Write the model, unless a stopped run has a checkpoint; return the model, its folder, and a text about both."""
+    has_checkpoint = request.checkpoint is not None and not job.comm.bcast(failed)
+    if stop.signal is not None and has_checkpoint:  # the resumed run will write the model
+        return None, None, f"checkpoint in {request.checkpoint}: the same command with --resume continues"
     with STAGES.of("write"), stop.shielded():
         model = run.model()
-        model.run = {name: each for name, each in record.items() if name not in OF_ONE_RUN}  # the same bytes each time
+        model.run = {name: each for name, each in record.items() if name not in OF_ONE_RUN}  # reproducible bytes
         place = on_root(job.comm, lambda: _write_model(job, model, record))
     return model, place, f"model in {one_line(str(place / MODEL))}" if place else ""
 
 
 def _saved(request: RunRequest[M]) -> str:
-    """Return what is there of a run that ends before it has written anything."""
-    there = [] if request.checkpoint is None else checkpoint.names_in(request.checkpoint)
-    return f"nothing was saved since {request.checkpoint}/{there[0]}" if there else NOTHING
+    """Return what was saved by a run that ends before it has written its model, as text."""
+    names = [] if request.checkpoint is None else checkpoint.names_in(request.checkpoint)
+    return f"nothing was saved since {request.checkpoint}/{names[0]}" if names else NOTHING
 
 
 def _check_start(request: RunRequest[M], origin: checkpoint.Origin, path: Path) -> None:
-    """Raise `InputError` if a flag names another start than the one from which the checkpoint's run began."""
+    """Raise `InputError` if a flag differs from the start of the run that wrote the checkpoint."""
     wrong_seed = request.seed is not None and (bool(origin.init) or request.seed != origin.seed)
     wrong_init = request.init is not None and origin.init not in (request.start, "")
     if wrong_seed or wrong_init:
-        name, given = ("seed", request.seed) if wrong_seed else ("init", request.init)
+        name, value = ("seed", request.seed) if wrong_seed else ("init", request.init)
         random = f"--seed {origin.seed}" if wrong_seed else "a random start"
         start = f"--init {origin.init}" if origin.init else random
-        cause = f"its run began with {start}, not --{name} {given}: leave out --{name}, or --resume"
+        cause = f"its run began with {start}, not --{name} {value}: leave out --{name}, or --resume"
         raise InputError(cause, path=path)
 
 
 def _write_model(job: Job, model: AnyModel, record: dict[str, Any]) -> Path:
-    """Write the model and its record; return where: in another folder if something has taken the names meanwhile."""
+    """Write the model and its record; return their folder, a new one if the names were taken during the run."""
 
     def write(folder: Path) -> Path:
         replaced = job.outputs.replaced
@@ -123,5 +123,5 @@ def _write_model(job: Job, model: AnyModel, record: dict[str, Any]) -> Path:
     try:
         return write(job.place)
     except TakenError as error:
-        job.display.note(f"{error}: the model goes elsewhere")
+        job.display.note(f"{error}: the model is written to another folder")
         return write(job.outputs.fresh(job.place, MODEL))

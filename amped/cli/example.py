@@ -1,4 +1,4 @@
-"""The bundled example, told as a story: what ``amped`` does without arguments."""
+"""The bundled example, which ``amped`` runs without arguments, and its description in words."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ NAME = "uber_pickups.npz"
 ARGUMENTS = ["--rank", "6", "--nonnegative", "--max-iters", "500"]
 PICTURE = "components.png"
 WEEKDAYS = "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"  # the labels of the first mode
-MENTIONED, NEAR = 4, 2  # hours, and places, of a pattern
+MENTIONED, NEAR = 4, 2  # hours and places named per pattern
 NEXT = 'cpd events.csv --key user --key item --key "hour(time)" --rank 6 --nonnegative --report'
 
 
 def example_line() -> list[str]:
-    """Return the command line of the example; with a report, if that can be made."""
+    """Return the command line of the example, with a report if the libraries for it are installed."""
     return ["cpd", str(files("amped").joinpath("data", NAME)), *ARGUMENTS, *([] if page.missing() else ["--report"])]
 
 
 def example(request: CpdRequest, session: VerbSession) -> int:
-    """Decompose the bundled pickups of Uber in New York, and tell of the patterns."""
-    return decompose(request, session, _tell)
+    """Decompose the bundled Uber pickups in New York, and describe the patterns."""
+    return decompose(request, session, _show)
 
 
-def _tell(job: Job, model: KruskalTensor, place: Path) -> None:
+def _show(job: Job, model: KruskalTensor, place: Path) -> None:
     assert isinstance(job.request, CpdRequest)
     program = os.environ.get("AMPED_COMMAND", "amped")
-    lines = ["", *_story(model), "", f"with numbers: {program} show {place}", _picture(model, place)]
+    lines = ["", *_story(model), "", f"the numbers: {program} show {place}", _picture(model, place)]
     if job.request.report is not None:
-        lines.append(f"to read and hand on, in a browser: {job.request.report_at(place)}")
-    lines += ["your own events: a table (CSV, JSON, Parquet) with a row for each; keys are columns, or SQL:"]
+        lines.append(f"the report, for a browser: {job.request.report_at(place)}")
+    lines += ["for your data, use a table (CSV, JSON, Parquet) with one row per event; keys are columns or SQL:"]
     job.display.note("\n".join([*lines, f"    {program} {NEXT}"]))
 
 
 def _picture(model: KruskalTensor, place: Path) -> str:
-    """Draw the patterns, and say where."""
+    """Draw the patterns; return a line with the path of the picture."""
     if page.missing() is not None:
         return f"for a picture and a report: {page.REMEDY}"
     try:
         model.plot(place / PICTURE)
     except InputError as error:
         return str(error)
-    return f"in one picture: {place / PICTURE}"
+    return f"a picture: {place / PICTURE}"
 
 
 def _story(model: KruskalTensor) -> list[str]:
-    """Return the patterns in words."""
+    """Return one sentence per pattern, after a title."""
     head = f"{model.rank} patterns in Uber's pickups in New York, April to September 2014 (places: latitude, longitude)"
     return [head, *(_sentence(component, model) for component in model.top(MENTIONED))]
 
 
 def _sentence(component: Component, model: KruskalTensor) -> str:
-    """Return a pattern in words: on the days that have more than an even share of it, at the hours that have most."""
+    """Return a pattern in words: the days with more than an equal share, the top hours, and the top places."""
     days, column = WEEKDAYS, model.factors[0][:, component.number]
     busy = [day for day, share in zip(days, column, strict=True) if share > 1 / len(days)]
     hours, places = ([str(label) for label, _ in items] for items in component.top[1:])

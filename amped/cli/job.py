@@ -1,4 +1,4 @@
-"""A run of a verb: what it claims, and how it ends."""
+"""The session of a verb that computes: its outputs, devices, reports and exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .requests import Request
 
 
 class VerbSession(NamedTuple):
-    """What a command line runs in: its ranks, who asks it to stop, and what ends it if it hangs."""
+    """The environment of a verb: the ranks, requests to stop, and the watchdog."""
 
     comm: Comm
     stop: StopRequest
@@ -28,16 +28,16 @@ class VerbSession(NamedTuple):
 
 
 class Job(Session):
-    """A run of a verb; a context manager."""
+    """The session of a verb that computes; a context manager."""
 
     def __init__(self, request: Request, session: VerbSession) -> None:
         super().__init__(session.comm, request.options)
         self.request, self._aborts, self._stop = request, session.watchdog.aborts, session.stop
-        self._room, self._began, self.kernel_budget = 0, time.perf_counter(), Budget()
-        STAGES.collect()  # of calls before
+        self._memory_limit, self._began, self.kernel_budget = 0, time.perf_counter(), Budget()
+        STAGES.collect()  # discard the times of earlier calls
 
     def __enter__(self) -> Job:
-        """Check what can be known before the tensor is read, claim what will be written, bring up the device."""
+        """Check the request, claim the outputs, and connect the devices."""
         try:
             with self._stop.shielded():
                 self.place = on_root(self.comm, self._claim)
@@ -45,13 +45,13 @@ class Job(Session):
         except BaseException:
             self.close()
             raise
-        self._room = self.options.device_memory or self.machine.device.memory(self.comm.local_size)
+        self._memory_limit = self.options.device_memory or self.machine.device.memory(self.comm.local_size)
         return self
 
     def _claim(self) -> Path | None:
         self.request.check()
         place = self.request.claim(self.outputs)
-        self.metrics = self.request.open_metrics()  # perhaps in a folder that has just been made for the result
+        self.metrics = self.request.open_metrics()  # may be in the folder that was just created for the result
         return place
 
     def close(self) -> None:
@@ -63,25 +63,22 @@ class Job(Session):
         self.close()
         if isinstance(error, MemoryError):
             on_host = self.machine.device.on_host
-            raise MemoryError(text.out_of_memory(error, self._room, on_host, self.options)) from None
+            raise MemoryError(text.out_of_memory(error, self._memory_limit, on_host, self.options)) from None
 
     def exit_code(self, code: int = 0, failed: bool = False) -> int:
-        """Return the exit code of a run whose result is written: another than `code` if a side output failed.
-
-        Collective; rank 0's side outputs count.
-        """
+        """Return `code`, or `EXIT_INCOMPLETE` if a side output of rank 0 failed; the result is written. Collective."""
         failed = self.comm.bcast(failed or self.metrics.failed or self.display.failed)
         return EXIT_INCOMPLETE if failed else code
 
     def open(self) -> DescribedSource:
-        """Open the tensor and say what it is."""
+        """Open the tensor and print a line about it."""
         return self.read(self.request.tensor, not self.request.no_verify, self.request.form)
 
     def budget(self, repeats: int) -> Budget:
-        """Return what may be spent on choosing kernels, where each mode will be computed so many times at most."""
+        """Return the time budget for choosing kernels if each mode is computed at most `repeats` times."""
         self.kernel_budget = Budget(repeats, self._began)
         return self.kernel_budget
 
     def say_machine(self) -> None:
-        """Say what the tensor was placed on. Collective."""
+        """Print the ranks and devices. Collective."""
         self.reporter.machine(self.machine, self.options.precision)

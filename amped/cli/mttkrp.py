@@ -1,4 +1,4 @@
-"""The verb ``mttkrp``."""
+"""The verb ``mttkrp``: compute and time MTTKRPs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .requests import Repeated
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class MttkrpRequest(Repeated):
-    """What ``mttkrp`` takes."""
+    """The flags of ``mttkrp``."""
 
-    mode: str = flag("all", "a mode, counted from 0, or all")
-    output: Path | None = flag(None, "write mode_0, mode_1, ...", type=path, metavar="FILE.npz")
+    mode: str = flag("all", "mode, counted from 0, or all (all)")
+    output: Path | None = flag(None, "write the results: mode_0, mode_1, ...", type=path, metavar="FILE.npz")
 
 
 def mttkrp(request: MttkrpRequest, session: VerbSession) -> int:
-    """Compute MTTKRPs from the factor matrices that a decomposition would start from."""
+    """Compute and time MTTKRPs with the factor matrices at the start of a decomposition."""
     comm, output = session.comm, request.output
     with Job(request, session) as job:
         source = job.open()
@@ -47,11 +47,11 @@ def mttkrp(request: MttkrpRequest, session: VerbSession) -> int:
         start(operator, source, request.first_seed, request.init)
         job.reporter.began(str(request.tensor), source, operator, operator.ranks[0], job.kernel_budget.spent)
         results = {}
-        for at, mode in enumerate(modes):
-            turns = [mode] * request.repeat + modes[at + 1 :]
-            whole = _timed_mttkrp(job, operator, source, turns, request.repeat)
+        for position, mode in enumerate(modes):
+            turns = [mode] * request.repeat + modes[position + 1 :]
+            result = _timed_mttkrp(job, operator, source, turns, request.repeat)
             if comm.rank == 0 and output is not None:
-                results[f"mode_{mode}"] = whole
+                results[f"mode_{mode}"] = result
         if output is not None:
             results |= named(source.labels)
             on_root(comm, lambda: write_npz(output, results, output in job.outputs.replaced))
@@ -62,7 +62,7 @@ def mttkrp(request: MttkrpRequest, session: VerbSession) -> int:
 def _timed_mttkrp(
     job: Job, operator: Operator, source: DescribedSource, modes: Sequence[int], repeat: int
 ) -> NDArray[Any]:
-    """Compute the first of the `modes` to come `repeat` times, report the median, and return the whole result."""
+    """Compute the first of the coming `modes` `repeat` times, print the median time, and return the gathered result."""
     seconds, mode = [], modes[0]
     for turn in range(repeat):
         if turn:
@@ -73,21 +73,21 @@ def _timed_mttkrp(
         seconds.append(max(job.comm.allgather(time.perf_counter() - begin)))
         split = job.metrics.spans(job.comm.allgather(operator.clock.collect()))
         job.metrics.event("mttkrp", mode=mode, seconds=seconds[-1], split=split)
-    whole = operator.gathered(mode, rows)
+    result = operator.gathered(mode, rows)
     values = source.value_range
-    together(job.comm, lambda: check_result(operator, mode, whole, values))
+    together(job.comm, lambda: check_result(operator, mode, result, values))
     operator.clock.collect()
     median = statistics.median(seconds)
-    norm = np.linalg.norm(whole.astype(np.float64))
+    norm = np.linalg.norm(result.astype(np.float64))
     rate = operator.plan.modes[mode].cut.nonzeros[-1] / median / 1e6
     job.display.note(
         f"mode {mode}: {median * 1e3:.3f} ms, {rate:,.0f} million {operator.plan.counted}/s, norm {norm:.9g}"
     )
-    return whole
+    return result
 
 
-def _modes(wanted: str, order: int) -> list[int]:
+def _modes(text: str, order: int) -> list[int]:
     modes = {str(mode): [mode] for mode in range(order)} | {"all": list(range(order))}
-    if wanted not in modes:
-        raise InputError(f"--mode {shown(wanted)}: expected all or a mode from 0 to {order - 1}")
-    return modes[wanted]
+    if text not in modes:
+        raise InputError(f"--mode {shown(text)}: expected all or a mode from 0 to {order - 1}")
+    return modes[text]

@@ -1,8 +1,4 @@
-"""The verbs of the command line, in terms of the library.
-
-A verb checks all that can be known before the tensor is read, reads it, places it, and only then makes files or
-folders: a run that is refused leaves everything as it was.
-"""
+"""The verb ``plan``: the memory, balance and expected time of a run, without running it."""
 
 from __future__ import annotations
 
@@ -37,28 +33,28 @@ from .ttm import multiplied
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PlanRequest(Modelled):
-    """What ``plan`` takes."""
+    """The flags of ``plan``."""
 
     PRINTS: ClassVar[bool] = True
-    rank: Any = flag(MISSING, "columns; of tucker R1,R2,...", type=one_or_more, metavar="R")
-    method: str | None = flag(None, "see cpd and tucker", choices=(*METHODS, *COMPRESSIONS))
-    init: str | None = flag(None, "also plan the memory of this start", choices=("nvecs",), group="start")
-    ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole_number, metavar="P")
-    mode: int | None = flag(None, "plan a product in this mode (ttm)", type=whole_number, metavar="N")
+    rank: Any = flag(MISSING, "number of components; for tucker one per mode: R1,R2,...", type=one_or_more, metavar="R")
+    method: str | None = flag(None, "method of cpd or tucker", choices=(*METHODS, *COMPRESSIONS))
+    init: str | None = flag(None, "include the memory of this start", choices=("nvecs",), group="start")
+    ranks: int | None = flag(None, "number of processes to plan for (those started)", type=whole_number, metavar="P")
+    mode: int | None = flag(None, "plan the product in this mode (ttm)", type=whole_number, metavar="N")
 
     @property
     def core(self) -> tuple[int, ...] | None:
-        """The ranks of a Tucker decomposition, if that is planned."""
+        """The ranks of a planned Tucker decomposition, or None."""
         return self.rank if isinstance(self.rank, tuple) else None
 
     def check(self) -> None:
         constrained = self.nonnegative or self.nonnegative_modes or self.ridge or self.fixed_modes
         if self.mode is not None and (self.counts or self.method or constrained or self.core or self.init):
-            raise InputError("--mode plans a product (ttm): it goes with no method, loss, start or constraint")
+            raise InputError("--mode plans a product (ttm), which has no method, loss, start or constraint")
         if self.core is None:
             super().check()
         elif self.method not in (None, *COMPRESSIONS):
-            raise InputError(f"--method {self.method} takes one --rank: of several, {', '.join(COMPRESSIONS)}")
+            raise InputError(f"--method {self.method} takes one --rank; several are for {', '.join(COMPRESSIONS)}")
         else:
             Compression(self.method or "hooi", self.core, init=self.init)
             Request.check(self)
@@ -67,10 +63,7 @@ class PlanRequest(Modelled):
 
 
 def plan(request: PlanRequest, session: VerbSession) -> int:
-    """Say what a run would need and take, and how it would be balanced.
-
-    Nothing is allocated for it or computed, but for what tells how long an iteration takes.
-    """
+    """Print the memory, balance and expected time of a run, without running it."""
     if request.mode is not None:
         return _plan_product(request, session)
     comm, ranks = session.comm, session.comm.size if request.ranks is None else request.ranks
@@ -79,44 +72,42 @@ def plan(request: PlanRequest, session: VerbSession) -> int:
         if request.counts and request.core is None:
             source = as_counts(source, job.machine, request.options)
         setting = _setting(job, request, source)
-        if ranks != comm.size:  # other ranks than those started: all on one node
+        if ranks != comm.size:  # assumes that all ranks are on one host
             setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))
         check_lengths(source, setting, comm, elsewhere=True)
         planned = kind_of(source).plan(source, job.machine, setting, ranks)
-        expected = planned.forecast(request.wanted.of(len(source.shape)))
+        expected = planned.forecast(request.constraint_params.of(len(source.shape)))
         if planned.plans is not None:
-            _tell(job, source, planned.plans, expected.seconds)
+            _record(job, source, planned.plans, expected.seconds)
             say("\n".join(filter(None, [planned.text(expected), _advice(source, request)])))
         return job.exit_code()
 
 
 def _advice(source: DescribedSource, request: PlanRequest) -> str | None:
-    """Return a line where a tensor that is sparse would better be dense."""
-    return (
-        None
-        if request.counts or request.core
-        else dense_text.advice(source, request.rank, request.options.dtype.itemsize)
-    )
+    """Return the advice to store a sparse tensor as a dense one, if that is faster."""
+    if request.counts or request.core:
+        return None
+    return dense_text.advice(source, request.rank, request.options.dtype.itemsize)
 
 
 def _setting(job: Job, request: PlanRequest, source: DescribedSource) -> Setting:
-    """Return what the plans of a method have in common."""
+    """Return the setting that the plans of all ranks share."""
     machine, options, order = job.machine, request.options, len(source.shape)
     if request.core is not None:
-        ranks, asked = request.core, Compression(request.method or "hooi", request.core, init=request.init)
+        ranks, compression = request.core, Compression(request.method or "hooi", request.core, init=request.init)
         checked = together(job.comm, lambda: check_ranks(source.shape, ranks))
-        return core_setting(source, checked, machine, options, asked)
+        return core_setting(source, checked, machine, options, compression)
     poisson = request.poisson() if request.counts else None
     if poisson:
         solving = apr.solving_bytes(machine, poisson, order)
     else:
-        solving = als.solving_bytes(machine, options.dtype, order, request.wanted.of(order))
+        solving = als.solving_bytes(machine, options.dtype, order, request.constraint_params.of(order))
     setting = setting_for(source, request.rank, machine, options, solving, poisson)
     return setting._replace(root_bytes=start_bytes(source, request.rank, machine.comm, request.init))
 
 
-def _tell(job: Job, source: DescribedSource, plans: Sequence[Plan], seconds: float | None) -> None:
-    """Record plans, and the seconds that an iteration will take, if they are told."""
+def _record(job: Job, source: DescribedSource, plans: Sequence[Plan], seconds: float | None) -> None:
+    """Write the plans and the expected seconds per iteration to the metrics."""
     request = job.request
     assert isinstance(request, PlanRequest)
     job.metrics.event(
@@ -127,14 +118,14 @@ def _tell(job: Job, source: DescribedSource, plans: Sequence[Plan], seconds: flo
 
 
 def _plan_product(request: PlanRequest, session: VerbSession) -> int:
-    """Say what a product would need, and how it would be balanced."""
+    """Print the memory and balance of a product of the tensor and a matrix."""
     comm, ranks = session.comm, session.comm.size if request.ranks is None else request.ranks
     with Job(request, session) as job:
         source, _ = multiplied(job, request)
         options, machine, mode = request.options, job.machine, request.mode
         assert mode is not None
         setting = together(comm, lambda: product_setting(source, mode, request.rank, machine, options))
-        if ranks != comm.size:  # other ranks than those started: all on one node
+        if ranks != comm.size:  # assumes that all ranks are on one host
             memory = options.device_memory or machine.device.memory(ranks)
             setting = setting._replace(memory=memory)
         loading = source.loading(ranks, options.dtype, machine.device.on_host)
@@ -150,9 +141,9 @@ def _plan_product(request: PlanRequest, session: VerbSession) -> int:
 
 
 def _product_plans(source: ProductSource, setting: TtmSetting, ranks: int, loading: Loading) -> list[TtmPlan]:
-    """Return the plan of each rank; how many fibres there are is known once they are sorted."""
+    """Return the plan of each rank for the maximum number of fibres: the exact one is known only after sorting."""
     if setting.mode in source.dense:
-        raise InputError(f"mode {setting.mode} is dense already: its product takes blocks of any size")
+        raise InputError(f"mode {setting.mode} is dense already: its product fits in any memory")
     others = tuple(source.shape[m] for m in source.sparse if m != setting.mode)
     shares = (source.nnz * (part + 1) // ranks - source.nnz * part // ranks for part in range(ranks))
     return [make_ttm_plan(setting, nnz, most_fibres(nnz, others), loading) for nnz in shares]

@@ -1,4 +1,4 @@
-"""The record of a run: the file beside its model, which reports are made from."""
+"""The record of a run: the file next to its model, from which reports are made."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .job import Job
 from .run_requests import FACTS, RunRequest
 
 OF_ONE_RUN = ["seconds", "seconds_by_kind", "seconds_by_rank", "seconds_an_iteration", "stages", FACTS]
-"""Parts of a record that differ between runs that make the same model: a model file leaves them out."""
+"""Parts of a record that differ between runs with the same model; model files leave them out."""
 
-PASSING = "metrics deadline no_verify force quiet checkpoint every resume report output starts".split()
-"""Flags that make no other model: of several starts, that of the best one is recorded."""
+UNRELATED = "metrics deadline no_verify force quiet checkpoint every resume report output starts".split()
+"""Flags that do not affect the model. The seed of the best start is recorded instead of `starts`."""
 
 
 def recorded(request: RunRequest[M], job: Job, run: Run[M]) -> dict[str, Any]:
     """Return the record of a run. Collective."""
     origin, method = run.origin, run.method
     return {
-        **run.facts(), **request.asked, "seconds": run.seconds,
+        **run.facts(), **request.facts_of_verb, "seconds": run.seconds,
         "tensor": str(request.tensor), **asdict(request.form),
         "command": command(request, job.comm.size, origin, method.state),
         "seconds_by_kind": dict(job.metrics.totals), **_rank_facts(job, method), "versions": versions(),
@@ -38,7 +38,7 @@ def recorded(request: RunRequest[M], job: Job, run: Run[M]) -> dict[str, Any]:
 
 
 def _rank_facts(job: Job, method: Method) -> dict[str, Any]:
-    """Return what tells how evenly ranks were at work, and where the time went. Collective."""
+    """Return the times of stages and ranks, and the nonzeros of each rank. Collective."""
     counts = job.comm.allgather([int(mode.nnz) for mode in method.operator.plan.modes])
     return {
         "stages": job.reporter.stages(), "seconds_by_rank": [dict(each) for each in job.metrics.by_rank],
@@ -47,48 +47,48 @@ def _rank_facts(job: Job, method: Method) -> dict[str, Any]:
 
 
 def command(request: RunRequest[M], ranks: int, origin: Origin, state: MethodState) -> str | None:
-    """Return the command line that makes the same model again, from the folder in which this one was run.
+    """Return the command line that reproduces the model from the same working folder; None if there is none.
 
-    It has the start that the run began from, perhaps before it was resumed, or the best of several. A run that was
-    stopped between two iterations ended with the last one; there is no command for one that was stopped within one.
+    It names the original start of a resumed run, or the best of several starts. For a run that was stopped between
+    iterations it limits the iterations; a run that was stopped within an iteration cannot be reproduced.
     """
-    began: dict[str, Any] = {"init": origin.init}
+    changes: dict[str, Any] = {"init": origin.init}
     if origin.init in (None, request.random):
-        began["seed"] = origin.seed or None  # without a flag it is 0
+        changes["seed"] = origin.seed or None  # 0 is the default
         if origin.seed:
-            began["init"] = None  # one excludes the other
+            changes["init"] = None  # --init and --seed exclude each other
     if not state.converged and state.iterations < request.iterations:
         if state.mode or not state.iterations:
             return None
-        began["max_iters"] = state.iterations
+        changes["max_iters"] = state.iterations
     words = ["amped", request.NAME, _name(request.tensor)]
-    for given in (request, request.options, request.form):
-        for each in fields(given):
-            value = began.get(each.name, getattr(given, each.name))
-            if each.metadata and each.name not in PASSING and not _is_default(each, value):
+    for group in (request, request.options, request.form):
+        for each in fields(group):
+            value = changes.get(each.name, getattr(group, each.name))
+            if each.metadata and each.name not in UNRELATED and not _is_default(each, value):
                 words += _flag(flag_name(each), value, _repeated(each))
     line = shlex.join(words)
     return line if ranks == 1 else f"mpirun -n {ranks} {line}"
 
 
 def _name(path: Path) -> str:
-    """Return a path that is not taken for a flag."""
+    """Return a path in a form that cannot be mistaken for a flag."""
     text = str(path)
     return f".{os.sep}{text}" if text.startswith("-") else text
 
 
 def _repeated(each: Field[Any]) -> bool:
-    """Return whether a flag may be given several times."""
+    """Return whether a flag may be repeated."""
     return each.metadata.get("action") == "append"
 
 
 def _is_default(each: Field[Any], value: Any) -> bool:
-    """Return whether a flag has the value that it has if it is left out; a zero is a value as others are."""
+    """Return whether a flag has its default value."""
     return value is None or value == each.default or (_repeated(each) and not value)
 
 
 def _flag(name: str, value: Any, repeated: bool) -> list[str]:
-    """Return a flag as it is given; a value that begins with a dash would be taken for a flag as a word of its own."""
+    """Return the words of a flag; a value that begins with a dash is attached with "=", so that it is not a flag."""
     if value is True:
         return [name]
     if repeated:

@@ -1,4 +1,4 @@
-"""A model that is there as a page that people read: the verb ``report``."""
+"""The verb ``report``: the HTML report of an existing model."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .show import ModelRequest
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ReportRequest(ModelRequest):
-    """What ``report`` takes."""
+    """The flags of ``report``."""
 
     of_tensor: Path | None = flag(
-        None, "what it is a model of, read as then: adds what it explains least", type=path, name="tensor", metavar="T"
+        None, "tensor of the model, read as recorded: adds the largest residuals", type=path, name="tensor", metavar="T"
     )
-    output: Path | None = flag(None, f"(MODEL/{REPORT})", type=path, metavar="FILE.html")
-    replace: bool = flag(False, "overwrite what exists", name="force")
+    output: Path | None = flag(None, f"file to write (MODEL/{REPORT})", type=path, metavar="FILE.html")
+    replace: bool = flag(False, "overwrite existing files", name="force")
 
     @property
     def place(self) -> Path:
-        """The report's file."""
+        """The file of the report."""
         if self.output is not None:
             return self.output
         if self.tensor.is_dir():
@@ -64,7 +64,7 @@ class ReportRequest(ModelRequest):
 
 
 def report(request: ReportRequest, session: VerbSession) -> int:
-    """Write a report of a model: one HTML file with its fit, its components, their pictures and labels."""
+    """Write an HTML report of a model: the fit, and the components with labels and pictures."""
     shown = PlainDisplay()
     if on_root(session.comm, lambda: _written(request)):
         shown.note(f"report in {one_line(str(request.place))}")
@@ -74,8 +74,8 @@ def report(request: ReportRequest, session: VerbSession) -> int:
 def _written(request: ReportRequest) -> bool:
     request.check()
     with closing(Outputs()) as outputs:
-        other = "a Tucker decomposition: reports are of CP models; `amped show` shows it"
-        model = cp_model(load(request.tensor), request.tensor, other)
+        refusal = "is a Tucker model: reports need CP models; use `amped show`"
+        model = cp_model(load(request.tensor), request.tensor, refusal)
         place, record = request.claim(outputs), model.run | recorded(request.tensor)
         tensor = None if request.of_tensor is None else _compared(request.of_tensor, model, record)
         page.write(model, place, tensor, record, replace=request.replace)
@@ -83,15 +83,14 @@ def _written(request: ReportRequest) -> bool:
 
 
 def _compared(place: Path, model: KruskalTensor, record: dict[str, Any]) -> SparseTensor | DenseTensor:
-    """Read a tensor as the record says that it was read; raise `InputError` if the model is of another one."""
+    """Read a tensor with the read options of the record; raise `InputError` if it does not match the model."""
     known = {field.name: record[field.name] for field in fields(ReadOptions) if record.get(field.name) is not None}
     form = ReadOptions(**known | {"shape": tuple(known["shape"]) if "shape" in known else None})
     sparse = None if is_dense(place) else read_sparse(place, form)
     tensor = open_dense(place, form) if sparse is None else sparse
     if tensor.shape != model.shape:
         sizes = (" x ".join(map(str, shape)) for shape in (tensor.shape, model.shape))
-        raise InputError("is {}, the model is of {}".format(*sizes), path=place)
-    ours, theirs = model.labels, tensor.labels
-    if ours is not None and theirs is not None and ours.checksum() != theirs.checksum():
+        raise InputError("has shape {}, the model {}".format(*sizes), path=place)
+    if model.labels is not None and tensor.labels is not None and model.labels.checksum() != tensor.labels.checksum():
         raise InputError("has other labels than the model", path=place)
     return with_zeros(sparse, place) if form.dense and sparse is not None else tensor

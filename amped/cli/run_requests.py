@@ -1,4 +1,4 @@
-"""The requests of verbs that decompose a tensor: what each kind of decomposition adds is in the module of its verb."""
+"""The base class of the requests of ``cpd`` and ``tucker``."""
 
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ from ..runs import checkpoint
 from .job import Job
 from .requests import Seeded
 
-FACTS = "made_from"  # in `RUN`: the facts of the checkpoints that a run wrote
+TOL_HELP = (
+    "stop when the fit changes by less than TOL (default 1e-5; poisson: KKT violation, 1e-4); 0 disables the test"
+)
+FACTS = "made_from"  # name in run.json of the facts in the checkpoints of the run
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunRequest(Seeded, ABC, Generic[M]):
-    """What verbs take that decompose a tensor, into a model of the type `M`."""
+    """The flags of verbs that decompose a tensor into a model of type `M`."""
 
     NAME: ClassVar[str]  # of the verb
-    random: ClassVar[str | None] = None  # what `--init` may call a random start
-    max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
-    tol: float | None = flag(None, "stop at changes (1e-5), or KKT violations (1e-4) below; 0: never", type=real_number)
-    output: Path | None = flag(None, "folder of model.npz and run.json (as TENSOR)", type=path, metavar="DIR")
-    checkpoint: Path | None = flag(None, "write checkpoints there", type=path, metavar="DIR")
+    random: ClassVar[str | None] = None  # name of the random start in `--init`, if it has one
+    max_iters: int = flag(50, "maximum number of iterations (50)", type=whole_number, metavar="N")
+    tol: float | None = flag(None, TOL_HELP, type=real_number)
+    output: Path | None = flag(None, "folder for model.npz and run.json (named after TENSOR)", type=path, metavar="DIR")
+    checkpoint: Path | None = flag(None, "folder for checkpoints", type=path, metavar="DIR")
     every: int | None = flag(None, "iterations between checkpoints (1)", type=whole_number, metavar="K")
-    resume: bool = flag(False, "go on from the checkpoint, if there is one")
+    resume: bool = flag(False, "continue from the newest checkpoint, if there is one")
 
     @property
     def outputs(self) -> dict[str, Path | None]:
@@ -53,47 +56,47 @@ class RunRequest(Seeded, ABC, Generic[M]):
         if self.every is not None and self.every < 1:
             raise InputError(f"--every {self.every}: at least 1")
         if self.checkpoint is None:
-            for name, given in (("every", self.every), ("resume", self.resume)):
-                if given:
+            for name, value in (("every", self.every), ("resume", self.resume)):
+                if value:
                     raise InputError(f"--{name} needs --checkpoint DIR")
         super().check()
 
     @property
     @abstractmethod
     def size(self) -> str:
-        """What a default folder's name says of the model."""
+        """The description of the model in the name of the default folder."""
 
     @property
     @abstractmethod
     def tolerance(self) -> float:
-        """When it has converged; see `StopRule`."""
+        """The tolerance of the stopping test; see `StopRule`."""
 
     @property
     def iterations(self) -> int:
-        """How many there are at most."""
+        """The maximum number of iterations."""
         return self.max_iters
 
     @property
     def start(self) -> str | None:
-        """What `init` names; None: random matrices."""
+        """The start that `init` names; None for random matrices."""
         return None if self.init == self.random else self.init
 
     @property
-    def how_often(self) -> int:
-        """From how many starts."""
+    def start_count(self) -> int:
+        """The number of starts."""
         return 1
 
     @property
     @abstractmethod
-    def asked(self) -> dict[str, Any]:
-        """What records say of what was asked for."""
+    def facts_of_verb(self) -> dict[str, Any]:
+        """The parameters of this verb in the record of the run."""
 
     @abstractmethod
     def has_rank(self, rank: Any) -> bool:
-        """Tell whether a record's rank is the one that is asked for."""
+        """Return whether the rank in a record equals the requested one."""
 
     def prepare(self, device: Device) -> None:
-        """Begin to compile what the method needs, and return at once."""
+        """Start compiling the code of the method in the background."""
 
     @abstractmethod
     def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[M], Init | None]:
@@ -106,21 +109,21 @@ class RunRequest(Seeded, ABC, Generic[M]):
         return False
 
     def claim(self, outputs: Outputs) -> Path:
-        """See `Request`: the place is a folder."""
+        """See `Request`; returns the folder of the model."""
         if self.checkpoint is not None:
-            advice = "--resume goes on from it, --force replaces it"
+            advice = "--resume continues from it, --force replaces it"
             checkpoint.claim(self.checkpoint, outputs, self.resume, self.force, advice)
         if self.output is None:
             return outputs.fresh(Path(f"{tensor_stem(self.tensor)}-{self.size}"), MODEL)
         replace = self.force or self._is_ours(self.output)
-        other = "is not of the run that goes on; " if self.resume else ""
+        reason = "does not belong to the resumed run; " if self.resume else ""
         outputs.folder(self.output)
         for name in (MODEL, RUN):
-            outputs.file(self.output / name, replace, f"{other}--force replaces it")
+            outputs.file(self.output / name, replace, f"{reason}--force replaces it")
         return self.output
 
     def _is_ours(self, folder: Path) -> bool:
-        """Tell whether this run goes on from a checkpoint of the one that wrote the model in `folder`."""
+        """Return whether this run resumes the run that wrote the model in `folder`."""
         if not self.resume or self.checkpoint is None:
             return False
         with suppress(InputError):
@@ -128,7 +131,7 @@ class RunRequest(Seeded, ABC, Generic[M]):
         return False
 
     def open_metrics(self) -> Metrics:
-        """See `Request`: a run that goes on adds to its own."""
+        """See `Request`; a resumed run appends to its own metrics."""
 
         def extends(first: dict[str, Any]) -> bool:
             assert self.checkpoint is not None
@@ -141,7 +144,7 @@ TENSORS = ".tns .npz .npy .h5 .hdf5 .nc .nc4 .netcdf .zarr .csv .tsv .json .json
 
 
 def tensor_stem(path: str | os.PathLike[str]) -> str:
-    """Return a tensor's file name without the endings that say its format."""
+    """Return the file name of a tensor without the extensions of its format."""
     name = Path(os.path.abspath(path)).name.replace(":", "-")
     for ending in (".gz", ".zst", ".zip", *TENSORS):
         name = name.removesuffix(ending)

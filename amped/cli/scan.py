@@ -1,4 +1,4 @@
-"""How many components: the verb ``scan``."""
+"""The verb ``scan``: compare numbers of components."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from .requests import Request
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ScanRequest(Request):
-    """What the verb takes."""
+    """The flags of ``scan``."""
 
     rank: str = flag("1-8", "numbers of components, such as 1-8 or 2,4,8 (1-8)", metavar="RANKS")
-    starts: int = flag(5, "random starts of each (5)", type=whole_number, metavar="K")
-    seed: int = flag(0, "of the first start (0)", type=whole_number)
-    loss: str = flag("gaussian", "poisson: values are counts (gaussian)", choices=LOSSES)
-    nonnegative: bool = flag(False, "no negative numbers in any factor matrix")
-    max_iters: int = flag(200, "iterations of a start at most (200)", type=whole_number, metavar="N")
-    tol: float = flag(1e-6, "stop when the fit changes less (1e-6)", type=real_number)
-    no_halves: bool = flag(False, "do not decompose halves of the tensor")
-    output: Path | None = flag(None, "write what was found", type=path, metavar="FILE.json")
-    plot: Path | None = flag(None, "draw what was found: .png, .svg or .pdf", type=path, metavar="FILE")
+    starts: int = flag(5, "random starts for each number (5)", type=whole_number, metavar="K")
+    seed: int = flag(0, "seed of the first start (0)", type=whole_number)
+    loss: str = flag("gaussian", "poisson for counts (gaussian)", choices=LOSSES)
+    nonnegative: bool = flag(False, "constrain all factor matrices to be non-negative")
+    max_iters: int = flag(200, "maximum number of iterations per start (200)", type=whole_number, metavar="N")
+    tol: float = flag(1e-6, "stop when the fit changes by less than TOL (1e-6); 0 disables it", type=real_number)
+    no_halves: bool = flag(False, "do not compare halves of the tensor")
+    output: Path | None = flag(None, "write the figures and the suggestion", type=path, metavar="FILE.json")
+    plot: Path | None = flag(None, "draw the figures: .png, .svg or .pdf", type=path, metavar="FILE")
 
     @property
     def outputs(self) -> dict[str, Path | None]:
         return {**super().outputs, "--output": self.output, "--plot": self.plot}
 
     @property
-    def asked(self) -> ScanParams:
-        """What is to be tried."""
+    def params(self) -> ScanParams:
+        """The parameters of the scan."""
         return ScanParams(
             ranks_of("--rank", self.rank), self.starts, self.seed, self.loss, self.nonnegative, self.max_iters,
             self.tol, not self.no_halves,
@@ -55,10 +55,10 @@ class ScanRequest(Request):
             whole(f"--{name.replace('_', '-')}", getattr(self, name), least)
         real("--tol", self.tol, "a number of at least 0")
         if self.loss == "poisson" and self.nonnegative:
-            raise InputError("--nonnegative goes with --loss gaussian: counts have no negative numbers")
+            raise InputError("--nonnegative requires --loss gaussian: models of counts are always non-negative")
         if self.plot is not None:
             check_picture(self.plot)
-        self.asked  # noqa: B018 - what is wrong with it
+        self.params  # noqa: B018 - raises for invalid ranks
         super().check()
 
     def claim(self, outputs: Outputs) -> Path | None:
@@ -69,54 +69,55 @@ class ScanRequest(Request):
 
 
 def scan(request: ScanRequest, session: VerbSession) -> int:
-    """Try several numbers of components: what they explain, and how stable they are."""
+    """Compare numbers of components: how much they explain, and how stable they are."""
     comm, stop = session.comm, session.stop
     with Job(request, session) as job:
         source = job.open()
         job.say_machine()
         table, rows = ScanTable(job.display), list[ScannedRank]()
 
-        def tell(tried: ScannedRank) -> None:
+        def report(tried: ScannedRank) -> None:
             rows.append(tried)
             table(tried)
             job.metrics.event("tried", **tried._asdict())
 
         try:
-            found = scanned(source, job.machine, request.options, request.asked, tell, Stop(stop, comm))
+            result = scanned(source, job.machine, request.options, request.params, report, Stop(stop, comm))
         except Stopped:
-            found = Scan(tuple(rows), (), suggestion(rows), {})
-            stop.saved = lambda: _saved(request, found)
+            result = Scan(tuple(rows), (), suggestion(rows), {})
+            stop.saved = lambda: _saved(request, result)
             if comm.rank == 0:
-                _write(request, job, found)
+                _write(request, job, result)
             raise
         with stop.listening(), stop.shielded():
-            on_root(comm, lambda: _write(request, job, found))
-            stop.saved = lambda: _saved(request, found)
-            if found.tried:
-                table.end(found.suggestion)
-            stop.agreed(comm)  # perhaps by now
+            on_root(comm, lambda: _write(request, job, result))
+            stop.saved = lambda: _saved(request, result)
+            if result.tried:
+                table.end(result.suggestion)
+            stop.agreed(comm)  # a signal may have arrived since
             stop.report(comm)
         return job.exit_code(stop.exit_code)
 
 
-def _write(request: ScanRequest, job: Job, found: Scan) -> None:
-    """Write what was found, if anything."""
-    if not found.tried:
+def _write(request: ScanRequest, job: Job, result: Scan) -> None:
+    """Write the requested files, if any number was tried."""
+    if not result.tried:
         return
     if (output := request.output) is not None:
-        write_text(output, json.dumps(facts(found), indent=1) + "\n", output in job.outputs.replaced)
+        write_text(output, json.dumps(facts(result), indent=1) + "\n", output in job.outputs.replaced)
     if (picture := request.plot) is not None:
-        found.plot(picture)
-    job.metrics.event("end", suggested=found.suggestion.rank, reason=found.suggestion.reason, seconds=found.seconds)
+        result.plot(picture)
+    job.metrics.event("end", suggested=result.suggestion.rank, reason=result.suggestion.reason, seconds=result.seconds)
 
 
-def _saved(request: ScanRequest, found: Scan) -> str:
-    """Return what was saved, in words."""
-    tried = f"{len(found.tried)} of {len(request.asked.ranks)} numbers of components were tried"
-    places = [str(place) for place in (request.output, request.plot) if place is not None and found.tried]
-    return f"{tried}; " + (f"written to {' and '.join(places)}" if places else NOTHING)
+def _saved(request: ScanRequest, result: Scan) -> str:
+    """Return what was tried and saved, as text."""
+    tried = f"{len(result.tried)} of {len(request.params.ranks)} numbers of components were tried"
+    paths = [str(path) for path in (request.output, request.plot) if path is not None and result.tried]
+    return f"{tried}; " + (f"written to {' and '.join(paths)}" if paths else NOTHING)
 
 
-def facts(found: Scan) -> dict[str, Any]:
-    """Return what was found, as JSON has it."""
-    return {"tried": [each._asdict() for each in found.tried], **found.suggestion._asdict(), "seconds": found.seconds}
+def facts(result: Scan) -> dict[str, Any]:
+    """Return the result of a scan as an object for JSON."""
+    tried = [each._asdict() for each in result.tried]
+    return {"tried": tried, **result.suggestion._asdict(), "seconds": result.seconds}

@@ -1,4 +1,4 @@
-"""Tables in: the verb ``table``, and data frames in Python."""
+"""The verb ``table``: convert tables to a store."""
 
 from __future__ import annotations
 
@@ -23,24 +23,21 @@ from .requests import R, Request
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TableRequest(Request):
-    """What ``table`` takes."""
+    """The flags of ``table``."""
 
     POSITIONAL: ClassVar[dict[str, Any]] = {
         "type": path,
         "nargs": "+",
         "metavar": "FILE",
-        "help": ".csv, .tsv, .json (.gz, .zst) or .parquet; several of one kind are one table",
+        "help": ".csv, .tsv, .json (.gz, .zst) or .parquet; several files of one format form one table",
     }
-    output: Path = flag(MISSING, "folder of the store to make", type=path, metavar="STORE")
-    memory: int | None = flag(
-        None, "use no more of this machine, e.g. 2G (70%% of what is free)", type=byte_count, metavar="BYTES"
-    )
+    output: Path = flag(MISSING, "folder for the new store", type=path, metavar="STORE")
+    memory: int | None = flag(None, "memory limit, e.g. 2G (70%% of the free memory)", type=byte_count, metavar="BYTES")
 
     @classmethod
     def of(cls: type[R], args: argparse.Namespace) -> R:
         first, *more = args.tensor
-        whole = vars(args) | {"tensor": first}
-        request = super().of(argparse.Namespace(**whole))
+        request = super().of(argparse.Namespace(**vars(args) | {"tensor": first}))
         form = replace(request.form, more=tuple(map(str, more)))
         return replace(request, form=form)
 
@@ -54,12 +51,12 @@ class TableRequest(Request):
             if file is not None and not file.exists():
                 raise InputError("no such file", path=file)
         if not self.form.key:
-            raise InputError("table needs --key EXPR, once for each mode")
+            raise InputError("table needs --key EXPR once per mode")
         super().check()
 
 
 def table(request: TableRequest, session: VerbSession) -> int:
-    """Make a store of a table: rows of equal keys become one value, and keys labels."""
+    """Convert tables to a store: rows with equal keys become one value, and the keys become labels."""
     comm, began = session.comm, time.perf_counter()
     with display(comm.rank, request.quiet) as shown:
         metrics = on_root(comm, lambda: _opened(request)) or Metrics()

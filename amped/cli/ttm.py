@@ -1,4 +1,4 @@
-"""The verb ``ttm``."""
+"""The verb ``ttm``: multiply a sparse tensor by a matrix."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from .requests import Repeated, Request
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TtmRequest(Repeated):
-    """What ``ttm`` takes."""
+    """The flags of ``ttm``."""
 
-    mode: int = flag(MISSING, "the mode that is multiplied, counted from 0", type=whole_number, metavar="N")
-    output: Path | None = flag(None, "write indices, values, mode, shape", type=path, metavar="FILE.npz")
+    mode: int = flag(MISSING, "mode to multiply, counted from 0", type=whole_number, metavar="N")
+    output: Path | None = flag(None, "write the result: indices, values, mode, shape", type=path, metavar="FILE.npz")
 
     def check(self) -> None:
         if self.mode < 0:
-            raise InputError(f"--mode {self.mode}: counted from 0")
+            raise InputError(f"--mode {self.mode}: modes are counted from 0")
         super().check()
 
 
 def ttm(request: TtmRequest, session: VerbSession) -> int:
-    """Multiply a sparse tensor with a matrix in one mode: that which a decomposition would start from."""
+    """Multiply a sparse tensor by the matrix at the start of a decomposition, in one mode."""
     comm, options = session.comm, request.options
     with Job(request, session) as job:
         source, opened = multiplied(job, request)
@@ -73,7 +73,7 @@ def ttm(request: TtmRequest, session: VerbSession) -> int:
 
 
 def multiplied(job: Job, request: Request) -> tuple[ProductSource, Any]:
-    """Open the tensor and say what it is; return it as what is multiplied, and as it was opened. Collective."""
+    """Open the tensor and print a line about it; return the product's source and the opened source. Collective."""
     with STAGES.of("read"):
         semisparse = open_semisparse(request.tensor, job.comm)
     if semisparse is None:
@@ -86,7 +86,7 @@ def multiplied(job: Job, request: Request) -> tuple[ProductSource, Any]:
 
 
 def _begin(job: Job, source: ProductSource, setting: TtmSetting, product: Product, seconds: float) -> None:
-    """Say what was placed, and how long sorting and packing took."""
+    """Report the fibres, and the seconds for sorting and placing them."""
     planned = job.comm.allgather(product.plan.planned_bytes)
     fibres = int(product.rows[-1])
     job.metrics.event(
@@ -98,26 +98,27 @@ def _begin(job: Job, source: ProductSource, setting: TtmSetting, product: Produc
 
 
 def _timed(job: Job, product: Product, setting: TtmSetting, repeat: int) -> None:
-    """Compute the product `repeat` times; report the median, and the norm of the result."""
-    comm, taken = job.comm, []
+    """Compute the product `repeat` times; report the median time and the norm of the result."""
+    comm, times = job.comm, list[float]()
     for _ in range(repeat):
         begin = time.perf_counter()
         product.compute()
         product.synchronize()
-        taken.append(max(comm.allgather(time.perf_counter() - begin)))
+        times.append(max(comm.allgather(time.perf_counter() - begin)))
         split = job.metrics.spans(comm.allgather(product.clock.collect()))
-        job.metrics.event("ttm", mode=setting.mode, seconds=taken[-1], split=split)
+        job.metrics.event("ttm", mode=setting.mode, seconds=times[-1], split=split)
     parts = product.parts()
 
-    def add() -> float:
-        found = 0.0
+    def sum_of_squares() -> float:
+        total = 0.0
         for part in parts:
             numbers = part.values.reshape(-1)
             for begin in range(0, numbers.size, BLOCK):
-                found += float(np.square(numbers[begin : begin + BLOCK], dtype=np.float64).sum())
-        return found
+                total += float(np.square(numbers[begin : begin + BLOCK], dtype=np.float64).sum())
+        return total
 
-    norm, median = math.sqrt(sum(comm.allgather(together(comm, add)))), statistics.median(taken)
+    norm = math.sqrt(sum(comm.allgather(together(comm, sum_of_squares))))
+    median = statistics.median(times)
     rate = setting.total / median / 1e6
     job.display.note(f"mode {setting.mode}: {median * 1e3:.3f} ms, {rate:,.0f} million nonzeros/s, norm {norm:.9g}")
     job.metrics.event("result", mode=setting.mode, fibres=int(product.rows[-1]), norm=norm, seconds=median)

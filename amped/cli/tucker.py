@@ -24,29 +24,37 @@ from .run_requests import RunRequest
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TuckerRequest(RunRequest[TuckerTensor]):
-    """What ``tucker`` takes."""
+    """The flags of ``tucker``."""
 
     NAME: ClassVar[str] = "tucker"
     random: ClassVar[str | None] = RANDOM
     named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", RANDOM
-    init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|random", group="start")
+    init: str | None = flag(
+        None,
+        "start hooi from a file, hosvd, or random matrices (random)",
+        metavar="FILE.npz|nvecs|random",
+        group="start",
+    )
     rank: tuple[int, ...] | None = flag(
-        None, "columns of each mode's factor matrix", type=whole_numbers, metavar="R1,R2,...", group="size"
+        None, "number of columns of each mode's factor matrix", type=whole_numbers, metavar="R1,R2,...", group="size"
     )
     error: float | None = flag(
-        None, "as few as leave out at most this part of the norm", type=real_number, metavar="E", group="size"
+        None, "smallest ranks with a relative error of at most E", type=real_number, metavar="E", group="size"
     )
-    method: str = flag("hooi", "(hooi; hosvd and sthosvd do not iterate)", choices=COMPRESSIONS)
+    tol: float | None = flag(
+        None, "stop when the fit changes by less than TOL (1e-5); 0 disables the test", type=real_number
+    )
+    method: str = flag("hooi", "hosvd and sthosvd do not iterate (hooi)", choices=COMPRESSIONS)
 
     def check(self) -> None:
         if self.rank is None and self.error is None:
-            raise InputError("--rank R1,R2,... or --error E: one of them is needed")
-        self.compression  # noqa: B018 - what is wrong with it
+            raise InputError("--rank R1,R2,... or --error E is required")
+        self.compression  # noqa: B018 - raises for invalid parameters
         super().check()
 
     @property
     def compression(self) -> Compression:
-        """What is asked for."""
+        """The parameters of the compression."""
         return Compression(self.method, self.rank, self.error, self.start)
 
     @property
@@ -62,19 +70,19 @@ class TuckerRequest(RunRequest[TuckerTensor]):
         return "tucker"
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def facts_of_verb(self) -> dict[str, Any]:
         return {"error": self.error}
 
     def has_rank(self, rank: Any) -> bool:
         return self.rank is None or rank == list(self.rank)
 
     def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[TuckerTensor], Init | None]:
-        """See `RunRequest`. Nothing is compiled before: the code depends on the tensor's order."""
-        found = compressed(source, job.machine, self.options, self.compression, self.first_seed)
-        job.display.note(f"ranks {shown(found.operator.ranks)}")
-        return found, None
+        """See `RunRequest`. Code is compiled only now, because it depends on the tensor's order."""
+        method = compressed(source, job.machine, self.options, self.compression, self.first_seed)
+        job.display.note(f"ranks {shown(method.operator.ranks)}")
+        return method, None
 
 
 def tucker(request: TuckerRequest, session: VerbSession) -> int:
-    """Compress a tensor: Tucker decompositions by HOOI, HOSVD or ST-HOSVD."""
+    """Compute a Tucker decomposition by HOOI, HOSVD or ST-HOSVD."""
     return decompose(request, session)

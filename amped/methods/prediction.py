@@ -87,7 +87,7 @@ class _Try(NamedTuple):
 def hopeless(plan: Plan, machine: Machine, constraints: Constraints = NONE) -> str | None:
     """Return why no iteration of a plan can be foretold, if that is known without a trial."""
     if not machine.device.steady:
-        return "on a CPU equal work takes unequal times"
+        return "CPU timings vary too much to predict"
     if any(mode.any_row for mode in plan.modes):
         return "one copy of the nonzeros serves all modes"
     return settling(plan, constraints)

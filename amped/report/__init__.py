@@ -1,1 +1,1 @@
-"""What a run tells: text, a live display, and metrics as JSON lines."""
+"""Reports of runs and models: text, live displays, metrics, pictures and HTML."""

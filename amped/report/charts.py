@@ -16,7 +16,7 @@ from .pictures import POSITIVE, ZERO, curve
 
 SIZE = 2.9, 1.15  # inches
 FIT_SIZE = 4.2, 1.7
-POINTS = 240  # of a curve; longer columns are thinned, keeping their peaks
+POINTS = 240  # maximum per curve; longer columns are thinned, keeping their peaks
 Margins = tuple[float, float, float, float]
 MARGINS = 0.14, 0.19, 0.84, 0.74  # of the axes within the figure: left, bottom, width, height
 DATE_MARGINS = 0.14, 0.29, 0.84, 0.64  # leaves room for a line with the year
@@ -34,7 +34,10 @@ DIGITS = re.compile(r"(\.\d)\d+(?=[ \"])")  # of coordinates
 
 
 def column_chart(labels: NDArray[Any] | None, column: NDArray[Any], description: str, percent: bool = False) -> str:
-    """Return a chart of a column over ordered labels, or over its indices; `description` is its alternative text."""
+    """Return an SVG chart of a column over its ordered labels, or over its indices without labels.
+
+    `description` is the alternative text; `percent` labels the axis in per cent.
+    """
     place = np.arange(column.size) if labels is None else labels
     rows = _thinned(column)
 
@@ -47,7 +50,7 @@ def column_chart(labels: NDArray[Any] | None, column: NDArray[Any], description:
 
 
 def series_chart(numbers: Sequence[float], description: str, logarithmic: bool = False) -> str:
-    """Return a chart of a number after each iteration; on a logarithmic axis only positive numbers are drawn."""
+    """Return an SVG chart of a metric after each iteration; a logarithmic axis omits numbers that are not positive."""
     values = np.asarray(numbers, np.float64)
     iterations = np.arange(1, values.size + 1)
     drawn = np.isfinite(values) & ((values > 0) | (not logarithmic))

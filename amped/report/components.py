@@ -1,4 +1,4 @@
-"""Components as a person reads them: a few lines each."""
+"""The components of a model as text: a few lines each."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
 
-LONGEST = 28  # characters of a label
-WIDTH, LINES = 100, 2  # of a component's labels, where output goes to no terminal
+LONGEST = 28  # maximum characters of a label
+WIDTH, LINES = 100, 2  # characters per line without a terminal; maximum lines of labels per component
 INDENT = "    "
-SHOWN = 10  # components that a terminal shows once a model is there
+SHOWN = 10  # components that a terminal shows after a decomposition
 
 
 @singledispatch
 def size_and_text(model: AnyModel, count: int) -> tuple[str, str]:
-    """Return the size of a model in words, and its components or columns as text, with at most `count` labels each."""
+    """Return the size of a model in words, and its components or columns as text with at most `count` labels each."""
     return f"{type(model).__name__} of {' x '.join(map(str, model.shape))}", ""
 
 
@@ -39,7 +39,7 @@ def _(model: TuckerTensor, count: int) -> tuple[str, str]:
 
 @singledispatch
 def brief(model: AnyModel) -> str:
-    """Return what a terminal shows of a model once it is computed: the first components of a CP model."""
+    """Return the summary of a new model for a terminal: the first components of a CP model, empty for others."""
     return ""
 
 
@@ -49,17 +49,17 @@ def _(model: KruskalTensor) -> str:
 
 
 def text(model: KruskalTensor, count: int = 10, most: int | None = None, width: int | None = None) -> str:
-    """Return the components of a model as text: a line of numbers each, and the labels that have most of it.
+    """Return the components of a model as text: for each a line with share and weight, and its top labels.
 
     Parameters
     ----------
     model : KruskalTensor
     count : int
-        Labels of a mode, at most; fewer where lines are too short for them.
+        Maximum number of labels per mode; fewer are shown if the lines are too short.
     most : int, optional
-        Components that are shown.
+        Maximum number of components.
     width : int, optional
-        Of lines; by default the terminal's.
+        Characters per line; by default those of the terminal.
     """
     width = width or shutil.get_terminal_size((WIDTH, 0)).columns
     shown = model.top(count)[:most]
@@ -76,7 +76,7 @@ def text(model: KruskalTensor, count: int = 10, most: int | None = None, width: 
 
 
 def columns_text(factors: Sequence[Any], labels: Labels | None, count: int, width: int | None = None) -> str:
-    """Return the columns of each mode's matrix as text: the labels that have most of each, a line a column."""
+    """Return the columns of each mode's factor matrix as text: one line per column, with its top labels."""
     width, lines = width or shutil.get_terminal_size((WIDTH, 0)).columns, list[str]()
     for mode, (name, factor) in enumerate(zip(_names(labels, len(factors)), factors, strict=True)):
         lines.append(name)
@@ -87,7 +87,7 @@ def columns_text(factors: Sequence[Any], labels: Labels | None, count: int, widt
 
 
 def mode_names(model: KruskalTensor) -> list[str]:
-    """Return what each mode is: its key of a table, or its number."""
+    """Return the name of each mode: its key column in a table, or its number."""
     return _names(model.labels, len(model.factors))
 
 
@@ -96,7 +96,7 @@ def _names(labels: Labels | None, order: int) -> list[str]:
 
 
 def _labels(component: Component, names: Sequence[str], positive: bool, width: int) -> list[str]:
-    """Return the labels of all modes in at most `LINES` lines, as many as there is room for."""
+    """Return the top labels of all modes in at most `LINES` lines, with as many labels as fit."""
     most = max(map(len, component.top))
     for count in range(most, 0, -1):
         parts = [_mode(name, top[:count], positive) for name, top in zip(names, component.top, strict=True)]
@@ -112,14 +112,14 @@ def _mode(name: str, top: Sequence[Item], positive: bool) -> str:
 
 
 def number_text(number: float, positive: bool) -> str:
-    """Return a number of a column: per cent of it where nothing is negative."""
+    """Return an entry of a column as text: as a percentage if no entry is negative."""
     if positive and number < 1.005:
         return f"{number:.1%}" if number < 0.1 else f"{number:.0%}"
     return f"{number:+.2g}"
 
 
 def _wrapped(parts: Sequence[str], width: int) -> list[str]:
-    """Return parts in lines; a part that is longer than a line has one of its own."""
+    """Return lines that join the parts with semicolons; a part that is too long gets a separate line."""
     lines = [""]
     for part in parts:
         longer = f"{lines[-1]}; {part}" if lines[-1] else part
@@ -131,10 +131,10 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
 
 
 def shown(label: Any) -> str:
-    """Return a label as text: short, in one line; between quotes if it might be taken for several."""
-    found = as_text(label)
-    told = isinstance(label, str) and (not found.strip() or set(found) & set(",;:"))
-    return f'"{found}"' if told else found
+    """Return a label as short text in one line, quoted if it is blank or contains separators."""
+    text = as_text(label)
+    quoted = isinstance(label, str) and (not text.strip() or set(text) & set(",;:"))
+    return f'"{text}"' if quoted else text
 
 
 def as_text(label: Any, longest: int = LONGEST) -> str:
@@ -147,6 +147,6 @@ def as_text(label: Any, longest: int = LONGEST) -> str:
 
 
 def one_line(text: str, longest: int = LONGEST) -> str:
-    """Return text without line breaks and control characters, cut short where it is long."""
+    """Return text without line breaks and control characters, cut to `longest` characters."""
     plain = "".join(c if c.isprintable() else " " for c in text)
     return plain if len(plain) <= longest else f"{plain[: longest - 1]}…"

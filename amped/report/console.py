@@ -1,4 +1,4 @@
-"""What a person is told of a run: alike by the command line and by Python functions that are `verbose`."""
+"""The report of a run on the console, for the command line and for Python functions with `verbose`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
 from .plans import MemoryPlan
 from .progress import Display
 
-WORDS = {"choose": "choosing kernels", "compile": "compiling", "sort": "sorting", "spectra": "looking at spectra"}
-"""What a terminal calls the stages; others are loading."""
+WORDS = {"choose": "choosing kernels", "compile": "compiling", "sort": "sorting", "spectra": "computing spectra"}
+"""Names of stages on a terminal; other stages are shown as loading."""
 
 
 class PlanSummary(Protocol):
-    """What is placed on devices by a plan."""
+    """An operator or product that was placed on devices by a plan."""
 
     @property
     def plan(self) -> MemoryPlan:
@@ -35,44 +35,44 @@ class PlanSummary(Protocol):
 
 
 class RunReporter:
-    """Tells rank 0's display, and metrics, of a run.
+    """Reports a run to rank 0's display and metrics.
 
     Parameters
     ----------
     comm : Comm
-    shown : Display, optional
+    display : Display, optional
         By default one that shows nothing.
     metrics : Metrics, optional
-    speaks : bool
-        Whether anything is told, on all ranks alike: what is collective is left out otherwise.
+    enabled : bool
+        Whether to report at all; the same on all ranks, because reporting is collective.
     """
 
     def __init__(
-        self, comm: Comm, shown: Display | None = None, metrics: Metrics | None = None, speaks: bool = True
+        self, comm: Comm, display: Display | None = None, metrics: Metrics | None = None, enabled: bool = True
     ) -> None:
-        self.comm, self.speaks = comm, speaks
-        self.display, self.metrics = shown or Display(), metrics or Metrics()
-        self._resting = resident_bytes()
+        self.comm, self.enabled = comm, enabled
+        self.display, self.metrics = display or Display(), metrics or Metrics()
+        self._initial_bytes = resident_bytes()
         self._stages: dict[str, float] = {}
 
     def source(self, name: str, source: DescribedSource) -> None:
-        """Say what the tensor is. Collective."""
-        if self.speaks:
+        """Print a line about the tensor. Collective."""
+        if self.enabled:
             self.display.note(source_line(name, source))
 
     def machine(self, machine: Machine, precision: str) -> None:
-        """Say what the tensor was placed on. Collective."""
-        if not self.speaks:
+        """Print the ranks, devices, exchange and precision. Collective."""
+        if not self.enabled:
             return
         devices = self.comm.allgather(machine.device.description)
         ranks = f"{self.comm.size} rank{'s' * (self.comm.size > 1)}: {', '.join(dict.fromkeys(devices))}"
-        over = f"; exchange over {machine.exchange.name}" if self.comm.size > 1 else ""
-        self.display.note(f"{ranks}{over}; {precision}")
+        exchange = f"; exchange over {machine.exchange.name}" if self.comm.size > 1 else ""
+        self.display.note(f"{ranks}{exchange}; {precision}")
 
     def began(
         self, tensor: str, source: DescribedSource, operator: Placed, rank: int | list[int], choosing: float
     ) -> None:
-        """Write to the metrics what will run; `choosing` kernels took this rank so many seconds. Collective."""
+        """Write the start event to the metrics; `choosing`: this rank's seconds for choosing kernels. Collective."""
         mine = operator.plan.planned_bytes, operator.machine.device.description, operator.kernels, choosing
         planned, devices, kernels, spent = zip(*self.comm.allgather(mine), strict=True)
         self.metrics.event(
@@ -82,25 +82,25 @@ class RunReporter:
         )  # fmt: skip
 
     def stages(self) -> dict[str, float]:
-        """Return the seconds of each stage that is done once, so far, on its slowest rank. Collective."""
+        """Return the seconds of each stage so far, on its slowest rank. Collective."""
         for stage, seconds in STAGES.collect().items():
             self._stages[stage] = self._stages.get(stage, 0.0) + seconds
         by_rank = self.comm.allgather(self._stages)
         return {stage: max(each.get(stage, 0.0) for each in by_rank) for mine in by_rank for stage in mine}
 
     def start(self, number: int, of: int, seed: int) -> None:
-        """Say which start begins, if there are several."""
+        """Print the seed of the next start, if there are several."""
         if of > 1:
             self.display.note(f"start {number + 1} of {of}: seed {seed}")
             self.metrics.event("seed", seed=seed)
 
     def best(self, of: int, seed: int) -> None:
-        """Say which start is kept, if there were several."""
+        """Print the seed of the best start, if there were several."""
         if of > 1:
             self.display.note(f"best of {of} starts: seed {seed}")
 
     def iteration(self, method: Method, spans: Spans, seconds: float, of: int) -> None:
-        """Tell of an iteration; see `Observer`. Collective."""
+        """Report an iteration; see `Observer`. Collective."""
         metrics, state = self.metrics, method.state
         by_rank = self.comm.allgather(spans)
         self.display.iteration(state.iterations, of, text.iteration_facts(state, method.change()))
@@ -110,9 +110,9 @@ class RunReporter:
         metrics.event("iteration", iteration=state.iterations, **latest, seconds=seconds, split=split)
 
     def memory(self, machine: Machine, placed: PlanSummary) -> str:
-        """Return the memory used and planned, each of the rank that used most. Collective."""
+        """Return a line with the memory used and planned, each of the rank that used most. Collective."""
         used, plan = machine.device.peak_bytes(), placed.plan
-        mine = {"host": (peak_resident_bytes() - self._resting, plan.host_bytes)}
+        mine = {"host": (peak_resident_bytes() - self._initial_bytes, plan.host_bytes)}
         if used is not None:
             mine["device"] = used, sum(plan.device_bytes.values())
         by_rank = self.comm.allgather(mine)
@@ -128,24 +128,24 @@ class RunReporter:
         signal: Signals | None = None,
         result: str = "",
     ) -> None:
-        """Say how a decomposition went; the live display is taken away."""
+        """Close the live display and print times, memory, and how the decomposition ended."""
         self.display.close()
         self.display.note(f"{text.time_line(self.metrics.totals, seconds)}; {memory}")
         if self.metrics.usual:
             self.display.note(f"iterations took {self.metrics.usual * 1e3:.3g} ms")
         fits = method.state.series.get("fit", [])
-        # Python functions warn of it by themselves.
+        # Python functions issue this warning themselves.
         if result and (warning := text.low_fit(method.state.converged, fits, rule.tol)) is not None:
             self.display.note(f"warning: {warning}")
         self.display.note("; ".join(filter(None, [text.end_line(method.state, signal, rule), result])))
 
     def model(self, model: AnyModel) -> None:
-        """Show a person what a model says."""
+        """Show the components of a model on a terminal."""
         self.display.components(lambda: components.brief(model))
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Show on a terminal what is done within, before there are iterations: loading, choosing kernels, ..."""
+        """Within the block, show the current stage on a terminal: loading, choosing kernels, ..."""
         with STAGES.observed(lambda stage: self.display.stage(WORDS.get(stage or "", "loading"))):
             self.display.stage("loading")
             try:

@@ -1,4 +1,4 @@
-"""Dense tensors as text: what they are, and whether a sparse one should be dense."""
+"""Text about dense tensors, and the advice to store a sparse tensor as a dense one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..operators.sources.dense import DenseSource
 from ..operators.sources.protocols import DescribedSource
 from .text import human
 
-USUAL_RANK = 16  # where none is asked for
+USUAL_RANK = 16  # assumed without a rank
 INDEX_BYTES = 4
 
 
@@ -21,7 +21,7 @@ def source_line(name: str, source: DescribedSource) -> str:
 
 
 def description(name: str, source: DenseSource) -> str:
-    """Return what ``info`` says of a dense tensor."""
+    """Return the text of ``info`` about a dense tensor."""
     low, high, _ = source.value_range
     nonzeros = source.facts.nonzeros
     density = nonzeros / source.nnz
@@ -32,15 +32,16 @@ def description(name: str, source: DenseSource) -> str:
         + ", ".join(map(str, source.modes)),
     ]
     if density < (least := dense_density(source.shape, USUAL_RANK, 4)):
-        lines.append(f"a sparse tensor is the better form below a density of {least:.0%}")
+        lines.append(f"below a density of {least:.0%} a sparse tensor is faster")
     return "\n".join(lines)
 
 
 def dense_density(shape: Sequence[int], rank: int, itemsize: int) -> float:
-    """Return the density from which a sweep over all elements takes fewer bytes and fewer operations than a sparse one.
+    """Return the density above which a dense sweep over all modes takes fewer bytes and operations than a sparse one.
 
-    A dense sweep reads the elements twice, and each time multiplies and adds once a column. A sparse one reads in each
-    mode indices, a value and a row of each other mode's factor matrix for every nonzero, and multiplies these.
+    A dense sweep reads each element twice, with one multiplication and addition per column each time. A sparse sweep
+    reads, in each mode and for each nonzero, the indices, the value and a row of each other mode's factor matrix, and
+    multiplies them.
     """
     order = len(shape)
     nonzero_bytes = order * (INDEX_BYTES * order + itemsize + (order - 1) * rank * itemsize)
@@ -48,12 +49,12 @@ def dense_density(shape: Sequence[int], rank: int, itemsize: int) -> float:
 
 
 def advice(source: DescribedSource, rank: int | None, itemsize: int = 4) -> str | None:
-    """Return a line where a sparse tensor is so full that dense is the better form, if memory has room for it."""
+    """Return a line that recommends ``--dense`` for a sparse tensor of high density; None for other tensors."""
     density, least = source.density, dense_density(source.shape, rank or USUAL_RANK, itemsize)
     if density is None or density <= least:
         return None
     size = human(math.prod(source.shape) * itemsize)
     return (
-        f"density {density:.0%}: as a dense tensor ({size}) a sweep takes fewer bytes and operations, "
-        f"as above {least:.0%} for this order: --dense"
+        f"density {density:.0%}: above {least:.0%} a dense tensor ({size}) takes fewer bytes and operations per sweep "
+        "at this order; use --dense"
     )

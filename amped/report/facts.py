@@ -1,4 +1,4 @@
-"""What a report says of a model beside its components: what was asked, how well it fits, and how the run went."""
+"""The parts of a report other than the components: the input and method, the fit, and the run."""
 
 from __future__ import annotations
 
@@ -19,29 +19,26 @@ from ..models.record import KINDS, is_sound
 from .components import as_text, one_line
 
 Run = Mapping[str, Any]
-"""What is known of the run that made a model: what its record has."""
+"""The record of the run that made a model."""
 
-LONGEST = 300  # characters of an expression or a path
-FIT = (
-    "1 − ‖X − M‖ / ‖X‖ for the tensor X and the model M: 1 where they are equal, 0 where the model is no better "
-    "than nothing at all."
-)
-EXPLAINED = "R²: the part of the tensor's squared values that the model accounts for, 1 − ‖X − M‖² / ‖X‖²."
+LONGEST = 300  # maximum characters of an expression or a path
+FIT = "1 − ‖X − M‖ / ‖X‖ for the tensor X and the model M: 1 if they are equal, 0 if the model is no better than zero."
+EXPLAINED = "R²: the share of the tensor's squared norm that the model explains, 1 − ‖X − M‖² / ‖X‖²."
 ABSENT = (
-    "What a sparse tensor lacks counts as 0, and the model is to be near 0 there, too. So the fit to counts that are "
-    "mostly 0 or 1 is low even where the patterns are right: compare it with other numbers of components, not with 1."
+    "Absent elements of a sparse tensor count as 0. The fit to counts that are mostly 0 or 1 is therefore low even if "
+    "the patterns are right: compare it with other numbers of components, not with 1."
 )
-DENSE = "All elements of a dense tensor count alike, zeros, too."
+DENSE = "All elements of a dense tensor have equal weight, including zeros."
 LIKELIHOOD = (
-    "Values are taken for counts, each with a Poisson distribution around what the model expects. The log-likelihood "
-    "is of all of them, but for a part that no model changes; it grows as the model gets better. What a sparse tensor "
-    "lacks is a count of 0."
+    "Log-likelihood: each value is modelled as a Poisson count whose mean is the model's value there. Terms that do "
+    "not depend on the model are left out. It increases as the model improves. Absent elements of a sparse tensor are "
+    "counts of 0."
 )
-VIOLATION = "KKT violation: how far the model is from where nothing more is to be gained; it ends near 0."
-OBJECTIVE = "Objective: the relative squared distance, and what the ridge adds for large components; it never rises."
+VIOLATION = "KKT violation: the distance from the conditions that hold at an optimum; it ends near 0."
+OBJECTIVE = "Objective: the relative squared distance plus the ridge penalty; it never increases."
 DEVIANCE = (
-    "Explained deviance: how far the model has come from expecting the same everywhere (0) to expecting each value "
-    "exactly (1), measured by likelihood."
+    "Explained deviance: the position of the model's log-likelihood between that of a constant rate (0) and that of an "
+    "exact model (1)."
 )
 METHODS = {
     "als": "CP by alternating least squares",
@@ -52,82 +49,83 @@ METHODS = {
 
 
 class Fact(NamedTuple):
-    """A line of a table: a name, and what it is."""
+    """A row of a table: a name and its value."""
 
     name: str
-    told: str
+    value: str
 
 
 class Number(NamedTuple):
-    """A number that says how well a model fits."""
+    """A figure about the fit of a model."""
 
     name: str
-    told: str
+    value: str
 
 
 def known(model: KruskalTensor, run: Run) -> dict[str, Any]:
-    """Return what is known of a run, from its record and from the model itself."""
-    found: dict[str, Any] = dict(model.series)
+    """Return the valid facts about a run, from its record and from the history of the model."""
+    history: dict[str, Any] = dict(model.series)
     if model.fits:
-        found["fits"] = list(model.fits)
-    if found:
-        found["converged"] = model.converged
-    return found | {name: each for name, each in run.items() if name in KINDS and is_sound(name, each)}
+        history["fits"] = list(model.fits)
+    if history:
+        history["converged"] = model.converged
+    return history | {name: each for name, each in run.items() if name in KINDS and is_sound(name, each)}
 
 
 def names_of(model: KruskalTensor) -> list[str]:
-    """Return what each mode is, in one line each."""
+    """Return the name of each mode, in one line each."""
     return [one_line(name, 60) for name in mode_names(model.labels, len(model.factors))]
 
 
 def title(run: Run) -> str:
-    """Return what the report is of."""
+    """Return the title of the report: the name of the tensor's file."""
     return one_line(Path(str(run["tensor"])).name, 80) if run.get("tensor") else "a CP model"
 
 
 def question(model: KruskalTensor, run: Run) -> list[Fact]:
-    """Return what was asked for: the tensor, how it was made of a table, the method."""
+    """Return facts about the input and the method: the tensor, the query of its table, and the parameters."""
     modes = " × ".join(f"{name} ({length:,})" for name, length in zip(names_of(model), model.shape, strict=True))
-    found = [Fact("tensor", _text(run["tensor"]))] if run.get("tensor") else []
-    found += [Fact("more files", _text(", ".join(run["more"])))] if run.get("more") else []
-    found.append(Fact("modes", modes))
+    facts = [Fact("tensor", _text(run["tensor"]))] if run.get("tensor") else []
+    facts += [Fact("more files", _text(", ".join(run["more"])))] if run.get("more") else []
+    facts.append(Fact("modes", modes))
     if run.get("nonzeros") is not None:
-        found.append(Fact("nonzeros", _nonzeros(run)))
+        facts.append(Fact("nonzeros", _nonzeros(run)))
     if run.get("key"):
-        found.append(Fact("keys", _text("; ".join(run["key"]))))
-        found.append(Fact("value", _text(run.get("value") or "number of rows")))
-        found.append(Fact("rows", _text(f"where {run['where']}" if run.get("where") else "all")))
-        kept = "have a label of their own" if run.get("missing") == "keep" else "are left out"
-        found.append(Fact("missing keys", f"rows that lack one {kept}"))
-    found.append(Fact("components", str(model.rank)))
-    return found + _method(model, run)
+        facts.append(Fact("keys", _text("; ".join(run["key"]))))
+        facts.append(Fact("value", _text(run.get("value") or "number of rows")))
+        facts.append(Fact("rows", _text(f"where {run['where']}" if run.get("where") else "all")))
+        handling = "get a separate label" if run.get("missing") == "keep" else "are dropped"
+        facts.append(Fact("missing keys", f"rows without a key {handling}"))
+    facts.append(Fact("components", str(model.rank)))
+    return facts + _method(model, run)
 
 
 def _nonzeros(run: Run) -> str:
-    """Return how many there are, and what was repaired in them."""
-    found = f"{run['nonzeros']:,}"
-    for name, told in (("duplicates", "duplicates summed"), ("zeros", "zeros dropped")):
+    """Return the number of nonzeros, and the repairs on reading."""
+    text = f"{run['nonzeros']:,}"
+    for name, repair in (("duplicates", "duplicates summed"), ("zeros", "zeros dropped")):
         if run.get(name):
-            found += f"; {run[name]:,} {told}"
-    return found
+            text += f"; {run[name]:,} {repair}"
+    return text
 
 
 def _method(model: KruskalTensor, run: Run) -> list[Fact]:
-    found = [Fact("method", METHODS[run["method"]])] if run.get("method") in METHODS else []
+    facts = [Fact("method", METHODS[run["method"]])] if run.get("method") in METHODS else []
     if run.get("nonnegative"):
         every = len(run["nonnegative"]) == len(model.factors)
-        found.append(Fact("no negative numbers", "in any mode" if every else f"in {_modes(model, run['nonnegative'])}"))
+        modes = "all modes" if every else _modes(model, run["nonnegative"])
+        facts.append(Fact("constraint", f"non-negative in {modes}"))
     if run.get("ridge"):
-        found.append(Fact("ridge", ", ".join(f"{number:g}" for number in run["ridge"])))
+        facts.append(Fact("ridge", ", ".join(f"{number:g}" for number in run["ridge"])))
     if run.get("fixed_modes"):
-        found.append(Fact("kept as given", _modes(model, run["fixed_modes"])))
+        facts.append(Fact("fixed modes", _modes(model, run["fixed_modes"])))
     if run.get("init") is not None:
-        found.append(Fact("start", _text(run["init"] or "given matrices")))
+        facts.append(Fact("start", _text(run["init"] or "matrices in memory")))
     elif run.get("seed") is not None:
-        found.append(Fact("start", f"random, seed {run['seed']}"))
+        facts.append(Fact("start", f"random, seed {run['seed']}"))
     if run.get("precision"):
-        found.append(Fact("precision", {"fp32": "single", "fp64": "double"}.get(run["precision"], "")))
-    return found
+        facts.append(Fact("precision", {"fp32": "single", "fp64": "double"}.get(run["precision"], "")))
+    return facts
 
 
 def _modes(model: KruskalTensor, modes: Sequence[int]) -> str:
@@ -135,99 +133,100 @@ def _modes(model: KruskalTensor, modes: Sequence[int]) -> str:
 
 
 def numbers(run: Run) -> list[Number]:
-    """Return how well a model fits, and how its iterations ended."""
-    found = list[Number]()
+    """Return the final figures of the fit, and the number of iterations."""
+    figures = list[Number]()
     if run.get("fits"):
         fit = run["fits"][-1]
-        found += [Number("fit", f"{fit:.4f}"), Number("R²", f"{1 - (1 - fit) ** 2:.1%}")]
+        figures += [Number("fit", f"{fit:.4f}"), Number("R²", f"{1 - (1 - fit) ** 2:.1%}")]
     if run.get("loglikelihood"):
-        found.append(Number("log-likelihood", f"{run['loglikelihood'][-1]:,.6g}"))
+        figures.append(Number("log-likelihood", f"{run['loglikelihood'][-1]:,.6g}"))
     if run.get("kkt"):
-        found.append(Number("KKT violation", f"{run['kkt'][-1]:.2g}"))
+        figures.append(Number("KKT violation", f"{run['kkt'][-1]:.2g}"))
     if run.get("deviance") is not None:
-        found.append(Number("explained deviance", f"{run['deviance']:.1%}"))
+        figures.append(Number("explained deviance", f"{run['deviance']:.1%}"))
     if run.get("sums") is not None:
-        ours, theirs = run["sums"]
-        found.append(Number("model's sum", f"{ours / theirs:.1%} of the tensor's" if theirs else f"{ours:,.6g}"))
+        of_model, of_tensor = run["sums"]
+        share = f"{of_model / of_tensor:.1%} of the tensor's" if of_tensor else f"{of_model:,.6g}"
+        figures.append(Number("model's sum", share))
     if (count := iterations(run)) is not None:
-        found.append(Number("iterations", f"{count}, {'converged' if run.get('converged') else 'not converged'}"))
-    return found
+        figures.append(Number("iterations", f"{count}, {'converged' if run.get('converged') else 'not converged'}"))
+    return figures
 
 
 def iterations(run: Run) -> int | None:
-    """Return how many iterations there were, if that is known."""
+    """Return the number of iterations; None if unknown."""
     series = [run[name] for name in ("fits", "loglikelihood") if run.get(name)]
-    found = run.get("iterations", len(series[0]) if series else None)
-    return None if found is None else int(found)
+    count = run.get("iterations", len(series[0]) if series else None)
+    return None if count is None else int(count)
 
 
 def meaning(run: Run) -> list[str]:
-    """Return what those numbers mean, in sentences."""
-    found = list[str]()
+    """Return sentences that explain the figures."""
+    sentences = list[str]()
     if run.get("fits"):
-        found += [f"Fit: {FIT}", EXPLAINED, DENSE if run.get("tensor_kind") == "dense" else ABSENT]
+        sentences += [f"Fit: {FIT}", EXPLAINED, DENSE if run.get("tensor_kind") == "dense" else ABSENT]
     if run.get("objectives"):
-        found.append(OBJECTIVE)
+        sentences.append(OBJECTIVE)
     if run.get("loglikelihood"):
-        found += [LIKELIHOOD, VIOLATION]
+        sentences += [LIKELIHOOD, VIOLATION]
     if run.get("deviance") is not None:
-        found.append(DEVIANCE)
-    return found
+        sentences.append(DEVIANCE)
+    return sentences
 
 
 def compared(model: KruskalTensor, tensor: SparseTensor | DenseTensor, run: Run) -> dict[str, Any]:
-    """Return how well a model fits a tensor, computed from both: what takes the place of what a record says."""
+    """Return facts computed from the model and the tensor, which replace those of the record."""
     fit, fits = model.score(tensor), list(run.get("fits") or ())
-    found: dict[str, Any] = {"fits": [*fits[:-1], fit]}
+    facts: dict[str, Any] = {"fits": [*fits[:-1], fit]}
     if run.get("loglikelihood"):
-        found = {"deviance": explained_deviance(model.weights, model.factors, tensor)}
+        facts = {"deviance": explained_deviance(model.weights, model.factors, tensor)}
     if all(factor.min(initial=0) >= 0 for factor in model.factors):
-        ours = float(model.weights @ np.prod([f.sum(axis=0, dtype=np.float64) for f in model.factors], axis=0))
-        found["sums"] = ours, tensor_sum(tensor)
+        total = float(model.weights @ np.prod([f.sum(axis=0, dtype=np.float64) for f in model.factors], axis=0))
+        facts["sums"] = total, tensor_sum(tensor)
     if isinstance(tensor, SparseTensor):
-        found = {"nonzeros": tensor.nnz, **found}
-    return {"tensor_kind": tensor.kind, **found}
+        facts = {"nonzeros": tensor.nnz, **facts}
+    return {"tensor_kind": tensor.kind, **facts}
 
 
 def machine(run: Run) -> str | None:
-    """Return what the run was on."""
+    """Return a line about the ranks, the device and the time per iteration; None if unknown."""
     if not run.get("device_description"):
         return None
     ranks = run.get("ranks", 1)
-    each = run.get("seconds_an_iteration")
-    pace = f"; an iteration took {duration(each)} (median)" if each else ""
-    return f"{ranks} rank{'s' * (ranks > 1)}: {run['device_description']}{pace}"
+    median = run.get("seconds_an_iteration")
+    time = f"; median time per iteration: {duration(median)}" if median else ""
+    return f"{ranks} rank{'s' * (ranks > 1)}: {run['device_description']}{time}"
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in a unit that keeps them short."""
+    """Return seconds as text in minutes, seconds or milliseconds."""
     if seconds >= 90:
         return f"{seconds / 60:.3g} min"
     return f"{seconds:.3g} s" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"
 
 
 def command(run: Run) -> str | None:
-    """Return the command that makes the model again, if that is known."""
+    """Return the command that reproduces the model; None if unknown."""
     return escaped(run["command"]) if run.get("command") else None
 
 
 def versions(run: Run) -> dict[str, str]:
-    """Return what the run was made with."""
-    return {escaped(name): escaped(told) for name, told in run.get("versions", {}).items()}
+    """Return the versions of Python and of packages in the run."""
+    return {escaped(name): escaped(number) for name, number in run.get("versions", {}).items()}
 
 
-def _text(given: Any) -> str:
-    return as_text(str(given), LONGEST)
+def _text(value: object) -> str:
+    return as_text(str(value), LONGEST)
 
 
 Series = tuple[str, Sequence[float], bool]
-"""A name, a number after each iteration, and whether they are drawn on a logarithmic axis."""
+"""A name, a metric after each iteration, and whether its axis is logarithmic."""
 
 
 def series(run: Run) -> list[Series]:
-    """Return what was noted after each iteration, the most telling first."""
-    wanted = (
+    """Return the metrics that have more than one iteration, the main one first."""
+    metrics = (
         ("fits", "fit", False), ("objectives", "objective", False),
         ("loglikelihood", "log-likelihood", False), ("kkt", "KKT violation", True),
     )  # fmt: skip
-    return [(told, run[name], logarithmic) for name, told, logarithmic in wanted if len(run.get(name) or ()) > 1]
+    return [(title, run[name], logarithmic) for name, title, logarithmic in metrics if len(run.get(name) or ()) > 1]

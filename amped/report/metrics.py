@@ -1,4 +1,4 @@
-"""What a run measures: JSON lines for programs, and sums for the report."""
+"""Metrics of a run: events as JSON lines, and totals for the report."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from partitioner.store.locks import lock
 from ..errors import InputError
 from ..methods.driver import Spans
 
-KINDS = ("copy", "compute", "exchange", "solve")
-LONGEST = 1 << 20  # bytes of a line that is looked at
+WORK_KINDS = ("copy", "compute", "exchange", "solve")
+MAX_LINE = 1 << 20  # bytes read of a line
 Extends = Callable[[dict[str, Any]], bool]
 PACKAGES = ("numpy", "numba", "mpi4py", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 
 class Metrics:
-    """Collects the ranks' times; writes an event a line if given a file. Only rank 0 holds one that writes.
+    """Collects the times of all ranks, and writes events to a file, one JSON object per line. Only rank 0 has a file.
 
-    The file is opened, and held against other runs, when the run starts; what is in it stays until the first
-    event. If it takes no more, that is told once, the rest is left out, and `failed` is true.
+    The file is opened and locked when the run starts; its content stays until the first event. If a write fails, one
+    message says so, later events are dropped, and `failed` is true.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class Metrics:
     ) -> None:
         """Open the file at `path`, if any.
 
-        One that exists is refused, unless the run may `replace` it, or is one that `extends` it: called with the first
-        event in it, it tells whether they are the same run's. The error gives the `remedy`.
+        An existing file is an error, which ends with the `remedy`, unless the run may `replace` it or `extends`,
+        called with the first event of the file, returns True: the file is of the run that is resumed.
         """
         self.totals: dict[str, float] = defaultdict(float)
-        self.by_rank: list[dict[str, float]] = []  # the same of each rank
+        self.by_rank: list[dict[str, float]] = []  # the totals of each rank
         self.iterations: list[float] = []  # seconds of each
         self.failed = False
-        self._path, self._made, self._keep = path, path is not None and not path.exists(), True
+        self._path, self._is_new, self._keep = path, path is not None and not path.exists(), True
         self._file = None if path is None else _opened(path)
         if path is not None and self._file is not None:
             try:
@@ -63,7 +63,7 @@ class Metrics:
 
     @property
     def usual(self) -> float | None:
-        """Seconds of an iteration: the median of means of two, as what one computes last may serve the next."""
+        """Typical seconds per iteration: the median of the means of consecutive pairs, which may share work."""
         times = self.iterations
         return statistics.median(map(statistics.fmean, zip(times, times[1:] or times, strict=False))) if times else None
 
@@ -79,11 +79,11 @@ class Metrics:
             self._file.flush()
         except OSError as error:
             self.failed = True
-            told = InputError(f"cannot write: {error.strerror}; the run goes on without metrics", path=self._path)
-            print(f"amped: {told}", file=sys.stderr)
+            warning = InputError(f"cannot write: {error.strerror}; the run continues without metrics", path=self._path)
+            print(f"amped: {warning}", file=sys.stderr)
 
     def spans(self, by_rank: list[Spans]) -> list[dict[str, Any]]:
-        """Add up the ranks' spans (their mean goes to `totals`); return them as records, in seconds."""
+        """Add the spans of all ranks to `by_rank` and their mean to `totals`; return them as records, in seconds."""
         self.by_rank = self.by_rank or [defaultdict[str, float](float) for _ in by_rank]
         for rank, spans in zip(self.by_rank, by_rank, strict=True):
             for (kind, _), seconds in spans.items():
@@ -91,25 +91,25 @@ class Metrics:
                 rank[kind] += seconds
         modes = sorted({mode for spans in by_rank for _, mode in spans})
         return [
-            {"rank": rank, "mode": mode, **{kind: round(spans.get((kind, mode), 0.0), 9) for kind in KINDS}}
+            {"rank": rank, "mode": mode, **{kind: round(spans.get((kind, mode), 0.0), 9) for kind in WORK_KINDS}}
             for rank, spans in enumerate(by_rank)
             for mode in modes
         ]
 
     def close(self) -> None:
-        """Close the file; remove it if it is new and nothing was written to it."""
+        """Close the file; remove it if it is new and empty."""
         if self._file is None or self._path is None:
             return
         with contextlib.suppress(OSError):
-            if self._made and not os.fstat(self._file.fileno()).st_size:
+            if self._is_new and not os.fstat(self._file.fileno()).st_size:
                 self._path.unlink()
-        with contextlib.suppress(OSError):  # each event was flushed, or its failure told
+        with contextlib.suppress(OSError):  # each event was flushed, or its failure reported
             self._file.close()
         self._file = None
 
 
 def _opened(path: Path) -> IO[str]:
-    """Open a file to append to; one that is not there is made. A pipe that nobody reads is refused."""
+    """Open a file, or create it, to append text; a pipe without a reader is an error."""
     if path.is_symlink() and not path.exists():
         raise InputError("is a broken symbolic link", path=path)
     flags = os.O_RDWR if path.is_file() or not path.exists() else os.O_WRONLY
@@ -122,36 +122,36 @@ def _opened(path: Path) -> IO[str]:
 
 
 def _checked(path: Path, file: IO[str], replace: bool, extends: Extends | None, remedy: str) -> bool:
-    """Lock a file; return whether what is in it stays; raise `InputError` if the run may not write to it."""
-    now = os.fstat(file.fileno())
-    if not S_ISREG(now.st_mode):
+    """Lock a file; return whether to keep its content; raise `InputError` if the run may not write to it."""
+    status = os.fstat(file.fileno())
+    if not S_ISREG(status.st_mode):
         if not replace:
             raise InputError(f"exists already; {remedy.replace('replaces', 'writes to')}", path=path)
         return True
     lock(file.fileno(), path, path)
-    if not now.st_size:
+    if not status.st_size:
         return True
     if extends is not None and extends(_first_event(path)):
-        if os.pread(file.fileno(), 1, now.st_size - 1) != b"\n":  # a line that a full disk has cut
+        if os.pread(file.fileno(), 1, status.st_size - 1) != b"\n":  # a line truncated by a full disk
             file.write("\n")
         return True
     if not replace:
-        other = "" if extends is None else ", and is not of the run that goes on"
+        other = "" if extends is None else " and does not belong to the resumed run"
         raise InputError(f"exists already{other}; {remedy}", path=path)
     return False
 
 
 def _first_event(path: Path) -> dict[str, Any]:
-    """Return the first event in a file of metrics, or nothing if it is no such file."""
+    """Return the first event in a metrics file; empty if the file has none."""
     with contextlib.suppress(OSError, ValueError, RecursionError), open(path, "rb") as file:
-        event = json.loads(file.readline(LONGEST))
+        event = json.loads(file.readline(MAX_LINE))
         if isinstance(event, dict):
             return event
     return {}
 
 
 def peak_resident_bytes() -> int:
-    """Return the most memory that this process has had resident."""
+    """Return the peak resident memory of this process."""
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith("VmHWM:"):
@@ -160,19 +160,19 @@ def peak_resident_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process has resident now."""
+    """Return the current resident memory of this process."""
     resident: int = psutil.Process().memory_info().rss
     return resident
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a result depends on."""
+    """Return the versions of Python and of the packages that results depend on."""
     from partitioner import __version__
 
-    found = {"python": platform.python_version(), "amped": __version__}
+    numbers = {"python": platform.python_version(), "amped": __version__}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            numbers[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return numbers

@@ -1,4 +1,4 @@
-"""The report: a model as one HTML file that a browser shows without a network."""
+"""The report of a model: one self-contained HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from .metrics import versions
 from .pictures import is_ordered
 from .timing import balance, stages
 
-NEEDED = {"jinja2": "Jinja2", "matplotlib": "Matplotlib"}
+REQUIRED = {"jinja2": "Jinja2", "matplotlib": "Matplotlib"}
 REMEDY = "pip install 'amped[report]'"
-TOP, MORE = 6, 24  # labels of a column that are seen, and those that can be searched and unfolded
-SHORT = 7  # labels of a mode that is shown whole, and in its order
-LABEL, WHOLE = 60, 240  # characters of a label, and of what a pointer held over it shows
-PICTURED = 64  # components that have curves
-ALIKE, MOST_ALIKE = 0.85, 3  # congruence from which components are called alike, and how many of them are named
-ENTRIES = 10  # values that the model expects least
+TOP, MORE = 6, 24  # visible labels per column, and further ones that can be unfolded and searched
+SHORT = 7  # maximum length of a mode whose labels are all shown, in their order
+LABEL, WHOLE = 60, 240  # maximum characters of a label, and of its tooltip
+PICTURED = 64  # components with curves
+ALIKE, MOST_ALIKE = 0.85, 3  # minimum congruence of similar components, and how many of them are listed
+ENTRIES = 10  # entries with the largest residuals
 
 
 class Bar(NamedTuple):
-    """A label's line: its number in the column, and how long its bar is."""
+    """The bar of a label."""
 
     label: str
-    whole: str  # all of a label that was cut short
-    number: str
-    length: float  # per cent
+    whole: str  # the tooltip; empty unless the label was cut
+    number: str  # the entry of the column
+    length: float  # in per cent of the longest bar
     negative: bool
 
 
 class Panel(NamedTuple):
-    """A mode of a component."""
+    """The panel of one mode of a component."""
 
     mode: str
     chart: str | None  # SVG
@@ -57,14 +57,14 @@ class Panel(NamedTuple):
 
 
 class SimilarComponent(NamedTuple):
-    """Another component that is like one."""
+    """A component that is similar to the one of a card."""
 
     number: int
     congruence: float
 
 
 class Card(NamedTuple):
-    """A component."""
+    """The card of a component."""
 
     number: int  # counted from 1
     weight: str
@@ -74,12 +74,12 @@ class Card(NamedTuple):
 
 
 def missing() -> str | None:
-    """Return what is not installed that a report needs."""
-    return next((name for module, name in NEEDED.items() if find_spec(module) is None), None)
+    """Return the name of a required library that is not installed, or None."""
+    return next((name for module, name in REQUIRED.items() if find_spec(module) is None), None)
 
 
 def check() -> None:
-    """Raise `InputError` unless reports can be made."""
+    """Raise `InputError` if a required library is not installed."""
     if (name := missing()) is not None:
         raise InputError(f"a report needs {name}: {REMEDY}")
 
@@ -91,7 +91,7 @@ def write(
     run: Run | None = None,
     replace: bool = True,
 ) -> None:
-    """Write the report of a model to a file; see `page`, and `write_whole` for what it raises."""
+    """Write the report of a model to a file; see `page`, and `write_whole` for errors."""
     write_text(path, page(model, tensor, run), replace)
 
 
@@ -102,42 +102,42 @@ def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None,
     ----------
     model : KruskalTensor
     tensor : SparseTensor or DenseTensor, optional
-        What it is of: the report then has its fit, computed anew, and what it explains least.
+        The tensor that the model was fitted to; the report then includes the computed fit and the largest residuals.
     run : mapping, optional
-        The record of the run that made it; by default that of `model.run`.
+        The record of the run; by default `model.run`.
 
     Raises
     ------
     InputError
-        If a library is not installed.
+        If a required library is not installed.
     """
     check()
     from jinja2 import Environment
     from markupsafe import Markup
 
-    told = facts.known(model, model.run if run is None else run)
+    record = facts.known(model, model.run if run is None else run)
     residuals = None
     if tensor is not None:
-        told |= facts.compared(model, tensor, told)
+        record |= facts.compared(model, tensor, record)
         residuals = model.residuals(tensor, ENTRIES)
     style, script = (files(__package__).joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         files(__package__).joinpath("page.html").read_text("utf-8")
     )
-    found: str = template.render(
+    html: str = template.render(
         style=Markup(style), script=Markup(script), script_hash=_hash(script), safe=Markup,
-        title=facts.title(told), question=facts.question(model, told), numbers=facts.numbers(told),
-        meaning=facts.meaning(told), series=_series(told), command=facts.command(told),
+        title=facts.title(record), question=facts.question(model, record), numbers=facts.numbers(record),
+        meaning=facts.meaning(record), series=_series(record), command=facts.command(record),
         names=facts.names_of(model), shape=model.shape, cards=_cards(model), positive=_positive(model),
         alike=ALIKE, pictured=PICTURED, most=_listed(model), residuals=residuals and _residual_rows(residuals),
-        stages=stages(told), balance=balance(told, len(model.factors)), machine=facts.machine(told),
-        versions=facts.versions(told),
+        stages=stages(record), balance=balance(record, len(model.factors)), machine=facts.machine(record),
+        versions=facts.versions(record),
     )  # fmt: skip
-    return found
+    return html
 
 
 def _hash(script: str) -> str:
-    """Return what the page's policy calls its only script: no other one is run."""
+    """Return the hash by which the page's security policy allows its only script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -146,31 +146,31 @@ def _positive(model: KruskalTensor) -> bool:
 
 
 def _series(run: Run) -> list[tuple[str, str]]:
-    return [(told, charts.series_chart(numbers, told, log)) for told, numbers, log in facts.series(run)]
+    return [(name, charts.series_chart(numbers, name, log)) for name, numbers, log in facts.series(run)]
 
 
 def _cards(model: KruskalTensor) -> list[Card]:
     alike, positive, names = congruences(model.factors), _positive(model), facts.names_of(model)
-    found = list[Card]()
+    cards = list[Card]()
     for component in model.top(_listed(model)):
         panels = [_panel(model, component, mode, name, positive) for mode, name in enumerate(names)]
-        near = _near(alike[component.number], component.number)
-        found.append(Card(component.number + 1, _readable(component.weight), component.share, near, panels))
-    return found
+        similar = _similar(alike[component.number], component.number)
+        cards.append(Card(component.number + 1, _readable(component.weight), component.share, similar, panels))
+    return cards
 
 
 def _readable(number: float) -> str:
-    """Return a number without an exponent where that is shorter."""
+    """Return a number as text, without an exponent if that is shorter."""
     return f"{number:,.0f}" if 1e4 <= abs(number) < 1e9 else f"{number:.4g}"
 
 
 def _listed(model: KruskalTensor) -> int:
-    """Return how many labels of a mode are in a card: of many components few, so that the page stays small."""
+    """Return the maximum number of labels per mode in a card; few if there are many components, to limit the page."""
     return TOP + MORE if model.rank <= PICTURED else TOP + 1
 
 
-def _near(row: np.ndarray[Any, np.dtype[np.float64]], own: int) -> list[SimilarComponent]:
-    """Return the components that one is most like, if there are any."""
+def _similar(row: np.ndarray[Any, np.dtype[np.float64]], own: int) -> list[SimilarComponent]:
+    """Return the components that are most similar to component `own`, from its row of congruences."""
     order = [int(other) for other in np.argsort(-np.abs(row)) if other != own and abs(row[other]) >= ALIKE]
     return [SimilarComponent(other + 1, float(row[other])) for other in order[:MOST_ALIKE]]
 
@@ -201,13 +201,13 @@ def _bars(items: Sequence[Item], positive: bool) -> list[Bar]:
     ]  # fmt: skip
 
 
-def _residual_rows(found: Residuals) -> list[tuple[list[str], str, str]]:
+def _residual_rows(residuals: Residuals) -> list[tuple[list[str], str, str]]:
     return [
         ([as_text(label, LABEL) for label in entry.labels], f"{entry.value:,.6g}", f"{entry.expected:,.3g}")
-        for entry in found.entries
+        for entry in residuals.entries
     ]
 
 
 def write_report(model: KruskalTensor, path: str | os.PathLike[str], tensor: Any) -> None:
-    """See `KruskalTensor.report`. Versions are looked up now: a model that was made in Python may never be told of."""
+    """See `KruskalTensor.report`. The record of a Python function has no versions: the current ones are added."""
     write(model, path, tensor, {"versions": versions()} | model.run if model.run else {})

@@ -1,4 +1,4 @@
-"""Picture of a model: a grid of components by modes."""
+"""The picture of a model: a grid of components by modes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..models.explained import Component
 from ..models.kruskal import KruskalTensor
 from .components import mode_names, shown
 
-MOST = 32  # most components in a picture
+MOST = 32  # maximum components in a picture
 ORDERED = "iufMmb"  # kinds of labels that are numbers or times
 FIRST, LAST = np.datetime64("0001"), np.datetime64("9999")  # range of Python's calendar
 WIDE, HIGH, EACH = 2.9, 1.0, 0.16  # inches: width of a panel, its least height, and height per label of its bars
@@ -25,8 +25,8 @@ DOTS = 110  # dots per inch
 def draw(model: KruskalTensor, path: str | os.PathLike[str], top: int = 6) -> None:
     """Draw a model as a grid of components by modes.
 
-    Modes labelled by numbers, times or indices become curves over all labels; other modes become bars of the `top`
-    labels.
+    Modes whose labels are numbers, times or indices become curves over all labels; other modes become bars of the
+    `top` labels.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def draw(model: KruskalTensor, path: str | os.PathLike[str], top: int = 6) -> No
     path : path
         ``.png``, ``.svg`` or ``.pdf``.
     top : int
-        Number of bars.
+        Maximum number of bars.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def is_ordered(labels: NDArray[Any] | None) -> bool:
 
 
 def curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
-    """Draw a column over its labels; a missing label is left out."""
+    """Draw a column over its labels, without missing labels."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 
     positions = _positions(labels)
@@ -105,7 +105,7 @@ def curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
 
 
 def _positions(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return the positions of labels on an axis; dates outside Python's calendar become years."""
+    """Return the positions of labels on an axis; dates outside Python's calendar become numbers of years."""
     if labels.dtype.kind == "M":
         years = labels.astype("M8[Y]")
         if np.any((years < FIRST) | (years > LAST)):

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live display on a terminal, plain lines elsewhere."""
+"""Displays of a run's progress: live bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from partitioner.host.streams import discard
 from ..errors import OutputError, UnreadError
 from ..parallel.mpi import launched
 
-BETWEEN = 0.05  # seconds from one picture of the reading to the next
-RECENT = 8  # iterations by which the time that is left is told
+MIN_INTERVAL = 0.05  # seconds between updates while reading
+RECENT = 8  # iterations from which the remaining time is estimated
 
 
 class Display:
-    """Shows how far a run is; a context manager that takes its live display away.
+    """A display of a run's progress; as a context manager it closes itself.
 
-    This one shows nothing: it is for quiet runs and for every rank but the first. Where standard output takes no more,
-    one line says so, and `failed` is true: the run goes on. Where the report is the `result`, `note` raises instead.
+    This base class shows nothing: it serves quiet runs, and all ranks except rank 0. If standard output fails, the
+    subclasses print one line on standard error, set `failed`, and the run continues; if the report is the result of the
+    command, `note` raises instead.
     """
 
     failed = False
@@ -35,25 +36,25 @@ class Display:
         self.close()
 
     def note(self, text: str) -> None:
-        """Show a line of the report."""
+        """Show text of the report."""
 
     def reading(self, done: int, total: int | None) -> None:
-        """Show how many bytes of the input are read."""
+        """Show the number of input bytes read so far."""
 
     def rows(self, done: int, total: int | None) -> None:
-        """Show how many rows of a table are read."""
+        """Show the number of table rows read so far."""
 
     def stage(self, name: str | None) -> None:
-        """Show what is done between reading and iterating; None: nothing any more."""
+        """Show the current stage between reading and iterating; None removes it."""
 
     def iteration(self, number: int, of: int, facts: str) -> None:
-        """Show what an iteration has reached."""
+        """Show the figures of an iteration, number `number` of at most `of`."""
 
-    def components(self, made: Callable[[], str]) -> None:
-        """Show a person what a model says; in logs and pipes that is left to whoever asks for it."""
+    def components(self, describe: Callable[[], str]) -> None:
+        """Show the components of a model, on terminals only."""
 
     def close(self) -> None:
-        """Take the live display away."""
+        """Remove the live display."""
 
 
 class PlainDisplay(Display):
@@ -62,7 +63,7 @@ class PlainDisplay(Display):
     def __init__(self, result: bool = False) -> None:
         self._is_result = result
         self._last, self._number = time.perf_counter(), 0
-        self._seconds = deque[float](maxlen=RECENT)  # of the last iterations
+        self._seconds = deque[float](maxlen=RECENT)  # of recent iterations
 
     def note(self, text: str) -> None:
         if not self.failed:
@@ -72,13 +73,13 @@ class PlainDisplay(Display):
                 if self._is_result:
                     raise
                 self.failed = True
-                print(f"amped: {error}; the run goes on without it", file=sys.stderr, flush=True)
+                print(f"amped: {error}; the run continues without it", file=sys.stderr, flush=True)
 
     def iteration(self, number: int, of: int, facts: str) -> None:
         self.note(f"iteration {number:3d}  {facts}  {self._eta(number, of)}".rstrip())
 
     def _eta(self, number: int, of: int) -> str:
-        """Tell how long is left by the median of recent iterations: some compile what others use."""
+        """Estimate the remaining time from the median of recent iterations: single ones may include compilation."""
         now = time.perf_counter()
         if not self._number or number <= self._number:  # the first iteration, or that of another start
             self._seconds.clear()
@@ -94,7 +95,7 @@ class LiveDisplay(PlainDisplay):
 
     def __init__(self, result: bool = False) -> None:
         super().__init__(result)
-        self._opened, self._drawn, self._done = time.perf_counter(), 0.0, 0  # reading comes first
+        self._opened, self._drawn, self._done = time.perf_counter(), 0.0, 0  # times of reading, and its progress
         from rich import progress
 
         columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn())
@@ -103,26 +104,26 @@ class LiveDisplay(PlainDisplay):
         self._bars = progress.Progress(*columns, *times, transient=True)
         self._bars.start()
         self._tasks: dict[str, progress.TaskID] = {}
-        self._stages: set[str] = set()  # those of the tasks that `stage` shows
+        self._stages: set[str] = set()  # tasks that `stage` shows
 
     def note(self, text: str) -> None:
         self._bars.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def reading(self, done: int, total: int | None) -> None:
-        self._tell(done, total, "MB", 0)
+        self._show_reading(done, total, "MB", 0)
 
     def rows(self, done: int, total: int | None) -> None:
-        self._tell(done, total, "million rows", 1)
+        self._show_reading(done, total, "million rows", 1)
 
-    def _tell(self, done: int, total: int | None, unit: str, digits: int) -> None:
-        """Show how much of the input is read, and how fast, in millions of a unit."""
+    def _show_reading(self, done: int, total: int | None, unit: str, digits: int) -> None:
+        """Show the progress and speed of reading, in millions of a unit."""
         now = time.perf_counter()
-        if now - self._drawn < BETWEEN and done != total:
-            return  # a fast reader tells of its blocks more often than anyone can look
-        if done < self._done:  # a table is looked at twice
+        if now - self._drawn < MIN_INTERVAL and done != total:
+            return
+        if done < self._done:  # a table is read in two passes
             self._opened = now
         self._drawn, self._done = now, done
-        speed = done / max(BETWEEN, now - self._opened) / 1e6
+        speed = done / max(MIN_INTERVAL, now - self._opened) / 1e6
         self._show("reading", done, total, f"{done / 1e6:.{digits}f} {unit}, {speed:.{digits}f} {unit}/s")
 
     def stage(self, name: str | None) -> None:
@@ -136,8 +137,8 @@ class LiveDisplay(PlainDisplay):
         self._show("iterating", number, of, facts)
         self.note(f"iteration {number:3d}  {facts}")
 
-    def components(self, made: Callable[[], str]) -> None:
-        if text := made():
+    def components(self, describe: Callable[[], str]) -> None:
+        if text := describe():
             self.note(text)
 
     def _show(self, name: str, done: int, total: int | None, facts: str) -> None:
@@ -150,18 +151,18 @@ class LiveDisplay(PlainDisplay):
 
 
 def say(text: str) -> None:
-    """Print on standard output; raise `OutputError` if it takes no more, `UnreadError` if its reader has left."""
+    """Print on standard output; raise `OutputError` if that fails, `UnreadError` if the reader closed the pipe."""
     try:
         print(printable(text), flush=True)
-    except (OSError, ValueError) as error:  # a ValueError: it was closed
-        with suppress(AttributeError, OSError, ValueError):  # what stands in for it may be no file
-            discard(sys.stdout.fileno())  # or Python tries again as it ends
+    except (OSError, ValueError) as error:  # ValueError: the stream is closed
+        with suppress(AttributeError, OSError, ValueError):  # a replacement stream may lack a descriptor
+            discard(sys.stdout.fileno())  # otherwise Python flushes it again at exit
         kind = UnreadError if isinstance(error, BrokenPipeError) else OutputError
         raise kind(f"standard output: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _is_terminal() -> bool:
-    """Return whether standard output is a terminal; there may be none, or an object that only takes text."""
+    """Return whether standard output is a terminal; it may be missing, or a replacement object."""
     try:
         return sys.stdout.isatty()
     except (AttributeError, ValueError):
@@ -169,8 +170,8 @@ def _is_terminal() -> bool:
 
 
 def display(rank: int, quiet: bool, result: bool = False) -> Display:
-    """Return the display that suits this rank and where its output goes; its lines may be the `result`."""
+    """Return the display for this rank and its standard output; `result`: the report is the command's result."""
     if rank or quiet:
         return Display()
-    # Launchers give ranks a terminal of their own even where their output goes to a file.
+    # Launchers give ranks a pseudo-terminal even if the output goes to a file.
     return LiveDisplay(result) if _is_terminal() and not launched() else PlainDisplay(result)

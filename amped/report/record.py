@@ -1,4 +1,4 @@
-"""What is kept of a run beside its model, from the command line and from Python alike."""
+"""The record of a run that is stored with its model, by the command line and by Python functions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 from typing import Any
 
 from ..methods.driver import Method
+from ..methods.initial import Init
 from ..operators.sources.protocols import DescribedSource
 
-SERIES = {"fit": "fits", "objective": "objectives"}  # names in records, where they are others
+SERIES = {"fit": "fits", "objective": "objectives"}  # names in records, if they differ
 
 
 def run_facts(method: Method, source: DescribedSource, seed: int | None, init: str | None) -> dict[str, Any]:
-    """Return what was asked for, on what, and how it went; see `init_name`."""
+    """Return the parameters, machine, tensor and figures of a run; see `init_name`."""
     state, machine = method.state, method.operator.machine
     return {
         **{SERIES.get(name, name): list(numbers) for name, numbers in state.series.items()},
@@ -29,6 +30,6 @@ def _source_facts(source: DescribedSource) -> dict[str, Any]:
     return {**facts, "tensor_norm": source.norm, **source.repaired}
 
 
-def init_name(init: Any) -> str | None:
-    """Return the name of a start; "" for matrices in memory, None for a random one."""
+def init_name(init: Init | None) -> str | None:
+    """Return the name of a start; "" for matrices in memory, None for a random start."""
     return None if init is None else os.fspath(init) if isinstance(init, (str, os.PathLike)) else ""

@@ -13,14 +13,14 @@ from ..models.scanned import CONSISTENT, STABLE, ScannedRank, Suggestion
 SIZE = 6.4, 6.6  # inches
 DOTS = 110  # dots per inch
 BEST, OTHER, CHOSEN = "#4477aa", "#ee6677", "#bbbbbb"  # colour-blind safe (Paul Tol's)
-KINDS = ".png", ".svg", ".pdf"
+EXTENSIONS = ".png", ".svg", ".pdf"
 LOWEST = -100.0  # lowest core consistency shown, in percent
 
 
 def check_picture(path: str | os.PathLike[str]) -> None:
     """Raise `InputError` unless the name ends in ``.png``, ``.svg`` or ``.pdf`` and Matplotlib is installed."""
-    if os.path.splitext(os.fspath(path))[1] not in KINDS:
-        raise InputError(f"not a picture: expected {', '.join(KINDS)}", path=path)
+    if os.path.splitext(os.fspath(path))[1] not in EXTENSIONS:
+        raise InputError(f"unknown picture format: expected {', '.join(EXTENSIONS)}", path=path)
     figure_class()
 
 
@@ -40,14 +40,14 @@ def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.Pa
     ----------
     tried : sequence of ScannedRank
     suggestion : Suggestion
-        The suggested number, which is marked.
+        The suggested number of components, which is marked.
     path : path
         See `check_picture`.
 
     Raises
     ------
     InputError
-        If Matplotlib is not installed, or the file name is not that of a picture.
+        If Matplotlib is not installed, or the extension is not supported.
     OSError
         If the file cannot be written.
     """

@@ -1,4 +1,4 @@
-"""What is told of a scan: a line for each number of components, and what is suggested."""
+"""The report of a scan: a table row for each number of components, and the suggested number."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ HEAD = "components  explained  reached  match  halves  consistency  iterations  
 
 
 class ScanTable:
-    """A table that grows as numbers of components are tried."""
+    """The table of a scan, printed row by row."""
 
     def __init__(self, display: Display) -> None:
         self._display, self._begun = display, False
 
     def __call__(self, tried: ScannedRank) -> None:
-        """Show the next line."""
+        """Print the next row, after the head if it is the first."""
         self._display.note(line(tried) if self._begun else f"{HEAD}\n{line(tried)}")
         self._begun = True
 
     def end(self, suggestion: Suggestion) -> None:
-        """Show what is suggested; the live display is taken away."""
+        """Close the live display and print the suggestion."""
         self._display.close()
         chosen = "none" if suggestion.rank is None else suggestion.rank
         self._display.note(f"suggested: {chosen}; {suggestion.reason}")
 
 
 def line(tried: ScannedRank) -> str:
-    """Return a line of the table whose head is `HEAD`."""
+    """Return a row of the table, aligned with `HEAD`."""
     cells = [
         str(tried.rank),
         f"{tried.squared:.4f}",

@@ -1,4 +1,4 @@
-"""The text that a run prints about its tensor, its plan and its result."""
+"""Text that a run prints about its tensor, plan, progress and result."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..methods.driver import MethodState, StopRule
 from ..methods.prediction import Forecast
 from ..options import Options
 
-LOW = 10  # times the tolerance: a fit below that is hardly one
-FITTING = 80  # percent of the memory counted on, where that was too much
-REACHED = {"loglikelihood": "no KKT violation is above"}  # by the most telling number, where another one decides
+LOW = 10  # a fit below this multiple of the tolerance is too low to judge convergence
+REDUCED = 80  # per cent: suggested reduction of the memory limit after a failure
+REACHED = {"loglikelihood": "no KKT violation is above"}  # the stopping test by main metric, if it is another one
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def human(count: float) -> str:
-    """Return a number of bytes in a unit that keeps it short."""
+    """Return a number of bytes as text in B, KiB, MiB, GiB or TiB."""
     unit = 0
     while count >= 1024 and unit < len(UNITS) - 1:
         count, unit = count / 1024, unit + 1
@@ -31,7 +31,7 @@ def human(count: float) -> str:
 
 
 def rate(count: float) -> str:
-    """Return a number of things with three significant digits, in millions where there are so many."""
+    """Return a count with three significant digits, in millions from one million."""
     if count >= 1e6:
         return f"{rate(count / 1e6)} million"
     return f"{float(f'{count:.3g}'):,.10g}"
@@ -45,13 +45,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def progress(state: MethodState) -> str:
-    """Return how far a decomposition is."""
+    """Return the number of completed iterations, and of modes of the current one, as text."""
     text = f"iteration {state.iterations}"
     return f"{text} and {state.mode} mode{'s' * (state.mode > 1)} of the next" if state.mode else text
 
 
 def figure(number: float) -> str:
-    """Return a number with six significant digits; just below 1, as good fits are, with two of what is missing."""
+    """Return a number with six significant digits; just below 1, with two significant digits of the difference."""
     if not math.isfinite(number) or not 1e-4 <= abs(number) < 1e15:
         return f"{number:.6g}"
     missing = 1 - abs(number)
@@ -67,67 +67,69 @@ def _headline(state: MethodState) -> str:
 
 
 def iteration_facts(state: MethodState, change: float | None) -> str:
-    """Return what a decomposition has reached after an iteration."""
+    """Return the main metric after an iteration, and its change."""
     return _headline(state) + (f"  change {change:+.1e}" if change is not None else "")
 
 
-def end_line(state: MethodState, told: Signals | None, rule: StopRule) -> str:
-    """Return how a decomposition ended, and why: told to by a signal, or by its rule."""
-    if told is not None:
-        last = f" after iteration {state.iterations}" * bool(state.iterations and state.mode)  # the model is further on
-        return f"{_headline(state)}{last}: stopped by {told.name} after {progress(state)}"
-    reached = REACHED.get(next(iter(state.series)), "the {} changed by less than").format(next(iter(state.series)))
-    why = (
+def end_line(state: MethodState, signal: Signals | None, rule: StopRule) -> str:
+    """Return the main metric at the end of a decomposition, and the reason for the end: a signal or the rule."""
+    if signal is not None:
+        # The metric is that of the last complete iteration; the model may include modes of the next one.
+        last = f" after iteration {state.iterations}" * bool(state.iterations and state.mode)
+        return f"{_headline(state)}{last}: stopped by {signal.name} after {progress(state)}"
+    main = next(iter(state.series))
+    reached = REACHED.get(main, f"the {main} changed by less than")
+    reason = (
         f"converged: {reached} --tol {rule.tol:g}"
         if state.converged
         else f"not converged: --max-iters {rule.max_iters} reached"
     )
-    return f"{_headline(state)} after {state.iterations} iteration{'s' * (state.iterations > 1)} ({why})"
+    return f"{_headline(state)} after {state.iterations} iteration{'s' * (state.iterations > 1)} ({reason})"
 
 
 def low_fit(converged: bool, fits: Sequence[float], tol: float) -> str | None:
-    """Return what to do where a decomposition has converged at a fit so low that its small change says little."""
+    """Return a warning if a decomposition converged at a fit too low for the stopping test; otherwise None."""
     if not converged or not fits or fits[-1] >= LOW * tol:
         return None
     return (
-        f"the fit, {fits[-1]:.1e}, is below {LOW} times tol, {tol:g}: that it changed by less than tol says little; "
-        "a smaller tol, or 0, goes on; another seed or start, or more components, may fit better"
+        f"the fit, {fits[-1]:.1e}, is below {LOW} times tol, {tol:g}, so a change below tol does not show convergence: "
+        "use a smaller tol, or 0, to continue; another seed, another start or more components may fit better"
     )
 
 
 def memory_line(by_rank: Sequence[dict[str, tuple[int, int]]]) -> str:
-    """Return the bytes used and planned at each place, each of the rank that used most."""
+    """Return the bytes used and planned on host and device, each of the rank that used most."""
     most = {place: max(ranks[place] for ranks in by_rank) for place in by_rank[0]}
     texts = (f"{place} {human(used)} ({human(plan)} planned)" for place, (used, plan) in most.items())
-    return "memory of a rank: " + ", ".join(texts)
+    return "memory per rank: " + ", ".join(texts)
 
 
-def out_of_memory(error: MemoryError, room: int, on_host: bool, options: Options) -> str:
-    """Return what to do where a run did not fit though its plan, for `room` bytes of device memory, said so."""
+def out_of_memory(error: MemoryError, limit: int, on_host: bool, options: Options) -> str:
+    """Return a message with remedies for a run that exceeded memory although its plan fitted `limit` bytes."""
     if on_host:
-        return _out_of_host_memory(error, room, options)
-    less = room * FITTING // 100
+        return _out_of_host_memory(error, limit, options)
+    less = limit * REDUCED // 100
     return (
-        f"{error or 'out of memory'}; {human(room)} of device memory were counted on: something else needs some. "
-        f"With --device-memory {less >> 20}M, more is streamed and the rest fits; so do more ranks, or a lower --rank"
+        f"{error or 'out of memory'}; {human(limit)} of device memory were planned, but other programs use some of it. "
+        f"Use --device-memory {less >> 20}M to stream more nonzeros, more ranks, or a lower --rank"
     )
 
 
-def _out_of_host_memory(error: MemoryError, room: int, options: Options) -> str:
-    """Return the same where the device is the host: what would be streamed is in that memory, too."""
+def _out_of_host_memory(error: MemoryError, limit: int, options: Options) -> str:
+    """Return the same for the CPU device, whose streamed nonzeros are in host memory, too."""
     ways = []
     if options.placement != "stream":
-        ways.append("a store (python -m partitioner) with --placement stream leaves nonzeros on disk")
+        ways.append("a store (python -m partitioner) with --placement stream keeps nonzeros on disk")
     if options.placement != "stream" and options.kernel == "auto":
-        ways.append("--kernel permuted keeps one copy of them, not one for each mode")
+        ways.append("--kernel permuted stores one copy of the nonzeros instead of one per mode")
     if options.precision == "fp64":
         ways.append("--precision fp32 halves factor matrices")
-    ways.append("a lower --rank takes less, and so do fewer ranks on this host, as each has all factor matrices")
-    return f"{error or 'out of memory'}; {human(room)} of this host's memory were counted on: " + "; ".join(ways)
+    ways.append("use a lower --rank, or fewer ranks on this host, because each has all factor matrices")
+    return f"{error or 'out of memory'}; {human(limit)} of this host's memory were planned: " + "; ".join(ways)
 
 
 def skew(tensor: SparseTensor) -> list[dict[str, Any]]:
-    """Return for each mode how unevenly its rows are filled."""
+    """Return statistics of the number of nonzeros per row, for each mode."""
     result = []
     for mode, length in enumerate(tensor.shape):
         ends = np.flatnonzero(np.diff(np.sort(tensor.columns[mode])))
@@ -141,7 +143,7 @@ def skew(tensor: SparseTensor) -> list[dict[str, Any]]:
 
 def skew_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return `skew` as text."""
-    head = ("mode", "length", "empty rows", "nonzeros a row", "in the heaviest", "of all", "in the heaviest 1%")
+    head = ("mode", "length", "empty rows", "nonzeros per row", "in the heaviest", "share", "in the heaviest 1%")
     cells = [
         (
             r["mode"], f"{r['length']:,}", f"{r['empty']:,}", f"{r['mean']:.1f}", f"{r['largest']:,}",
@@ -153,13 +155,13 @@ def skew_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def time_line(totals: dict[str, float], seconds: float) -> str:
-    """Return how the seconds of a run were spent, as means over the ranks."""
+    """Return the seconds of a run by kind of work, as means over the ranks."""
     parts = [f"{kind} {s:.3g} s" for kind, s in totals.items() if s > 0 and kind != "tune"]
     return f"time {seconds:.3g} s: " + ", ".join(parts)
 
 
 def forecast_line(forecast: Forecast | None, doubt: str | None) -> str:
-    """Return what an iteration will take, or why that is not told."""
+    """Return the estimated time per iteration, or the reason why there is no estimate."""
     if forecast is None or doubt:
-        return f"how long an iteration takes is not told: {doubt}"
+        return f"No time estimate: {doubt}"
     return f"an iteration will take about {forecast}"

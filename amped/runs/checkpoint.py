@@ -219,14 +219,14 @@ class Saver:
     def save(self) -> None:
         """Start to write a checkpoint if it is time; where the last one is still on its way, none is needed yet."""
         if self._writer and self._method.state.iterations % self._every == 0:
-            with self._telling("; the run goes on"):
+            with self._telling("; the run continues"):
                 if not self._writer.busy:
                     self._write(self._writer)
 
     def finish(self) -> None:
         """See `Saving`."""
         if self._writer:
-            with self._telling("; the run goes on"):
+            with self._telling("; the run continues"):
                 self._writer.finish()
             if name_of(self._method.state) != self._saved:
                 with self._telling():

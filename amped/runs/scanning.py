@@ -168,7 +168,7 @@ class _Scanner:
     ) -> None:
         self._stop, self._was_stopped = stop, False
         self._machine, self._options, self._asked = machine, options, asked
-        self._silent = RunReporter(machine.comm, speaks=False)
+        self._silent = RunReporter(machine.comm, enabled=False)
         if asked.loss == "poisson":
             source = as_counts(source, machine, options)
         needed = asked.halves or asked.loss == "poisson"

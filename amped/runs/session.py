@@ -51,20 +51,20 @@ class Session:
         self.metrics, self.outputs, self.display = Metrics(), Outputs(), Display()
 
     def bring_up(
-        self, aborts: list[Callable[[], object]], quiet: bool, result: bool = False, speaks: bool = True
+        self, aborts: list[Callable[[], object]], quiet: bool, result: bool = False, enabled: bool = True
     ) -> None:
         """Bring up devices and exchange, and then the display; see `display` and `RunReporter`."""
         self.machine = bring_up(self.options, self.comm)
         aborts.append(self.machine.exchange.abort)
         self.display = display(self.comm.rank, quiet, result)
-        self.reporter = RunReporter(self.comm, self.display, self.metrics, speaks)
+        self.reporter = RunReporter(self.comm, self.display, self.metrics, enabled)
 
     def read(self, tensor: Tensor, verify: bool = True, form: ReadOptions = PLAIN) -> DescribedSource:
         """Open the tensor and say what it is; see `open_tensor`."""
         path = os.fspath(tensor) if isinstance(tensor, (str, os.PathLike)) else None
         self.tensor = path or self.tensor
         reading = None
-        if self.reporter.speaks:
+        if self.reporter.enabled:
             reading = self.display.rows if path and is_table(path, form) else self.display.reading
         with STAGES.of("read"):
             self.source = open_tensor(tensor, self.machine, self.options, reading, verify, form)
@@ -80,7 +80,7 @@ class Session:
         stop: Callable[[], bool] = never,
     ) -> Run[M]:
         """Return a run of a method, begun and followed by the reporter; `budget` is what choosing kernels took."""
-        own = [Reporting(self.reporter, self.tensor, budget)] if self.reporter.speaks else []
+        own = [Reporting(self.reporter, self.tensor, budget)] if self.reporter.enabled else []
         run = Run(method, self.source, params, self.reporter, [*own, *observers], stop)
         run.begin()
         return run
@@ -98,5 +98,5 @@ def opened(
 ) -> Iterator[tuple[Machine, DescribedSource]]:
     """Bring up what a call that writes and shows nothing computes with, and open its tensor. Collective."""
     with closing(Session(comm, options)) as session, watched(comm, deadline) as aborts:
-        session.bring_up(aborts, quiet=True, speaks=False)
+        session.bring_up(aborts, quiet=True, enabled=False)
         yield session.machine, session.read(tensor)

@@ -74,7 +74,7 @@ class BalancedRequest(Ranked, RunRequest[Balanced]):
         return f"balanced{self.rank}"
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def facts_of_verb(self) -> dict[str, Any]:
         return {}
 
     def has_rank(self, rank: Any) -> bool:

@@ -245,7 +245,7 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(folder: Path) -> None:
     result = in_process(*line, cwd=folder, preexec_fn=limited(10_000))
     assert result.code == 1, result.err
     saving, model = result.err.splitlines()
-    assert saving == "amped: c/iteration-3: cannot write: File too large; the run goes on"
+    assert saving == "amped: c/iteration-3: cannot write: File too large; the run continues"
     assert model == "amped: error: b/model.npz: cannot write: File too large"
     assert sorted(os.listdir("c")) == ["iteration-2"]
     assert entries(folder / "c" / "iteration-2") == before
@@ -293,7 +293,7 @@ def test_a_side_output_that_fails_loses_no_model(folder: Path) -> None:
     flags = ["--rank", RANK, "--max-iters", 3, *CPU]
     result = in_process("cpd", path, *flags, "--output", "a", "--metrics", "/dev/full", "--force", cwd=folder)
     assert result.code == EXIT_INCOMPLETE, result.err
-    assert result.err == "amped: /dev/full: cannot write: No space left on device; the run goes on without metrics\n"
+    assert result.err == "amped: /dev/full: cannot write: No space left on device; the run continues without metrics\n"
     assert "model in a/model.npz" in result.out
     assert names(folder / "a") == {"model.npz", "run.json"}
     result = in_process("mttkrp", path, *flags[:2], *CPU, "--output", "m.npz", "--metrics", "/dev/full", "--force")
@@ -303,7 +303,7 @@ def test_a_side_output_that_fails_loses_no_model(folder: Path) -> None:
         line = python_line("cpd", path, *flags, "--output", "b")
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), check=False)
     assert done.returncode == EXIT_INCOMPLETE, done.stderr
-    assert done.stderr == "amped: standard output: No space left on device; the run goes on without it\n"
+    assert done.stderr == "amped: standard output: No space left on device; the run continues without it\n"
     assert entries(folder / "a").keys() == entries(folder / "b").keys()
 
 
@@ -329,7 +329,7 @@ def test_a_checkpoint_that_fails_loses_no_model(
     flags = ["--rank", RANK, "--max-iters", 3, "--tol", 0, "--checkpoint", "c", "--output", "out", *CPU]
     result = run_amped("cpd", small_tns(folder), *flags)
     assert result.code == (0 if kept == 3 else EXIT_INCOMPLETE)
-    assert result.err == f"amped: iteration-{full[0]}: cannot write: No space left on device; the run goes on\n"
+    assert result.err == f"amped: iteration-{full[0]}: cannot write: No space left on device; the run continues\n"
     assert names(folder / "out") == {"model.npz", "run.json"}
     assert checkpoint.names_in("c")[:1] == ([f"iteration-{kept}"] if kept else [])
 

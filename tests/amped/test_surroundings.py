@@ -71,7 +71,7 @@ def test_a_run_goes_on_where_standard_output_was_closed(
     closed.close()
     monkeypatch.setattr(sys, "stdout", closed)
     assert len(fit().fits) == 2
-    assert capsys.readouterr().err.count("standard output: I/O operation on closed file; the run goes on") == 1
+    assert capsys.readouterr().err.count("standard output: I/O operation on closed file; the run continues") == 1
 
 
 def test_a_command_needs_no_standard_output(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_labels_are_kept(folder: Path) -> None:
         (["--rank", "5,2,2"], "at most 4 columns that count"),
         (["--rank", "0,1,1"], "expected numbers from 1 to 1024"),
         (["--rank", "2,2,2", "--error", "0.1"], "not allowed with"),
-        ([], "one of them is needed"),
+        ([], "is required"),
         (["--error", "1"], "between 0 and 1"),
         (["--rank", "2,2,2", "--method", "hosvd", "--init", "nvecs"], "goes with method 'hooi'"),
         (["--rank", "2,2,2", "--max-iters", "0"], "--max-iters 0"),
@@ -130,8 +130,8 @@ def test_cpd_from_a_compressed_start(tns: Path) -> None:
     succeeded(run_amped(*flags, "--output", "out", "--checkpoint", "kept", "--max-iters", 2))
     assert record_in("out")["init"] == "tucker"
     succeeded(run_amped(*flags, "--output", "out", "--checkpoint", "kept", "--max-iters", 3, "--resume"))
-    refused(run_amped(*flags, "--nonnegative"), "negative numbers")
-    refused(run_amped(*flags, "--loss", "poisson"), "negative numbers")
+    refused(run_amped(*flags, "--nonnegative"), "negative entries")
+    refused(run_amped(*flags, "--loss", "poisson"), "negative entries")
 
 
 @pytest.mark.parametrize("flags", [["--rank", "2,2,2"], ["--error", "0.5"]])

@@ -184,9 +184,9 @@ def test_a_run_that_goes_on_replaces_its_own_alone(folder: Path) -> None:
     succeeded(run_amped("cpd", other, *FLAGS, "--checkpoint", "d", "--output", "b", "--metrics", "o.jsonl"))
     resume = ["cpd", path, *FLAGS[:2], "--max-iters", 4, "--tol", 0, "--checkpoint", "c", "--resume", "--device", "cpu"]
     before = entries(folder)
-    refused(run_amped(*resume, "--output", "b"), "b/model.npz", "is not of the run that goes on", "--force")
+    refused(run_amped(*resume, "--output", "b"), "b/model.npz", "does not belong to the resumed run", "--force")
     for name in ("other.tns", "b/run.json", "o.jsonl"):
-        refused(run_amped(*resume, "--output", "a", "--metrics", name), name, "is not of the run that goes on")
+        refused(run_amped(*resume, "--output", "a", "--metrics", name), name, "does not belong to the resumed run")
     refused(run_amped(*resume, "--output", "a", "--metrics", path), path, "is both TENSOR and --metrics")
     assert entries(folder) == before
     succeeded(run_amped(*resume, "--output", "a", "--metrics", "m.jsonl"))

@@ -37,7 +37,7 @@ def test_the_lines_are_those_of_the_command_line(folder: Path, call: str, capsys
     function(path, rank, verbose=True, **CPU)
     found = capsys.readouterr()
     assert without_times(found.out) == without_times(expected)
-    assert "memory of a rank: host" in found.out
+    assert "memory per rank: host" in found.out
     assert not found.err
 
 

@@ -85,7 +85,7 @@ def test_every_and_verbose(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         ({"checkpoint": "c", "resume": True, "seed": 1}, "its run began with seed 0, not seed 1: pass the same start"),
         ({"checkpoint": "c", "resume": True, "init": "nvecs"}, "its run began with seed 0, not init 'nvecs'"),
         ({"metrics": "m.jsonl"}, "m.jsonl: exists already; remove it, or name another file"),
-        ({"checkpoint": "new", "resume": True, "metrics": "m.jsonl"}, "is not of the run that goes on; remove it"),
+        ({"checkpoint": "new", "resume": True, "metrics": "m.jsonl"}, "does not belong to the resumed run; remove it"),
         ({"checkpoint": "both", "metrics": "both"}, "both: is both checkpoint and metrics"),
         ({"checkpoint": 3}, "checkpoint is of type int: expected a path"),
         ({"metrics": 3}, "metrics is of type int: expected a path"),

@@ -185,11 +185,11 @@ def written(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("flags", "cause"),
     [
-        (["--method", "pdnr"], "--method pdnr does not go with --loss gaussian: als does"),
-        (["--loss", "poisson", "--method", "als"], "als does not go with --loss poisson: mu, pdnr or pqnr does"),
-        (["--loss", "poisson", "--method", "pdnr", "--kappa", "0.1"], "--kappa goes with --method mu"),
-        (["--loss", "poisson", "--method", "pqnr", "--kappa-tol", "0.1"], "--kappa-tol goes with --method mu"),
-        (["--loss", "poisson", "--mu-iters", "3"], "--mu-iters goes with --method pdnr or pqnr"),
+        (["--method", "pdnr"], "--method pdnr does not apply to --loss gaussian: use als"),
+        (["--loss", "poisson", "--method", "als"], "als does not apply to --loss poisson: use mu, pdnr or pqnr"),
+        (["--loss", "poisson", "--method", "pdnr", "--kappa", "0.1"], "--kappa requires --method mu"),
+        (["--loss", "poisson", "--method", "pqnr", "--kappa-tol", "0.1"], "--kappa-tol requires --method mu"),
+        (["--loss", "poisson", "--mu-iters", "3"], "--mu-iters requires --method pdnr or pqnr"),
         (["--loss", "poisson", "--method", "pdnr", "--mu-iters", "-1"], "mu iters -1: expected"),
         (["--loss", "poisson", "--method", "pdnr", "--kernel", "blocked"], "kernel 'blocked' has no 'pdnr': segmented"),
     ],

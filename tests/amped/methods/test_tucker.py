@@ -187,5 +187,5 @@ def test_cp_from_a_compressed_start(device: str, dense: bool) -> None:
     how: dict[str, Any] = {"max_iters": 1, "tol": 0, "precision": "fp64", "device": device}
     started = amped.cp_als(tensor, 3, init="tucker", **how).fits[0]
     assert started > max(0.95, amped.cp_als(tensor, 3, **how).fits[0])
-    with pytest.raises(InputError, match="negative numbers"):
+    with pytest.raises(InputError, match="negative entries"):
         amped.cp_als(tensor, 3, init="tucker", nonnegative=True, **how)

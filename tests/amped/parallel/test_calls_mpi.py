@@ -15,7 +15,7 @@ from command import random_tensor, small_tns
 import amped
 from amped.api.projection import project
 from amped.parallel.mpi import Comm
-from amped.run import VERBS, asked, parser
+from amped.run import VERBS, parse, parser
 from partitioner.build import partition
 from partitioner.readers.form import ReadOptions
 
@@ -182,10 +182,10 @@ def test_a_flag_that_one_rank_has_otherwise(comm: Comm, last: bool, verb: str, g
     with pytest.raises(
         amped.InputError, match=f"^the command line: {given[0]} is .* on rank 0 and .* on rank {comm.size - 1};"
     ):
-        asked(comm, line)
+        parse(comm, line)
 
 
 @pytest.mark.parametrize("line", [["info", "n.tns"], ["cpd", "k.tns", "--rank", "3"], ["cpd", "--help"], ["cpd"], []])
 def test_another_command_line(comm: Comm, last: bool, line: list[str]) -> None:
     with pytest.raises(amped.InputError):
-        asked(comm, line if last else ["cpd", "n.tns", "--rank", "3"])
+        parse(comm, line if last else ["cpd", "n.tns", "--rank", "3"])

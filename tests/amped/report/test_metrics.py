@@ -12,7 +12,7 @@ import pytest
 from command import on_ranks, run_amped, small_tns, succeeded
 
 import amped
-from amped.report.metrics import KINDS, Metrics
+from amped.report.metrics import WORK_KINDS, Metrics
 
 RANK = 4
 CPU = ["--device", "cpu"]
@@ -37,11 +37,11 @@ def check_times(path: Path | str, ranks: int, modes: int) -> None:
     """Check that every iteration accounts for every rank and mode, and that rank 0's times fit into its own clock's."""
     for event in events(path, "iteration"):
         assert [(s["rank"], s["mode"]) for s in event["split"]] == [(r, m) for r in range(ranks) for m in range(modes)]
-        spent = sum(s[k] for s in event["split"] if s["rank"] == 0 for k in KINDS if k != "copy")
+        spent = sum(s[k] for s in event["split"] if s["rank"] == 0 for k in WORK_KINDS if k != "copy")
         assert 0 < spent <= event["seconds"] + 1e-6
     for _, record in splits(path):
-        assert set(record) == {"rank", "mode", *KINDS}
-        assert all(record[kind] >= 0 for kind in KINDS)
+        assert set(record) == {"rank", "mode", *WORK_KINDS}
+        assert all(record[kind] >= 0 for kind in WORK_KINDS)
 
 
 def test_events_of_cpd(folder: Path) -> None:
@@ -74,7 +74,7 @@ def test_events_of_cpd(folder: Path) -> None:
     assert sum(stages["seconds"].values()) <= time.time() - began
     assert {key: end[key] for key in record} == record
     check_times("m.jsonl", 1, 3)
-    totals = {kind: sum(s[kind] for _, s in splits("m.jsonl")) for kind in KINDS}
+    totals = {kind: sum(s[kind] for _, s in splits("m.jsonl")) for kind in WORK_KINDS}
     for kind, seconds in record["seconds_by_kind"].items():
         assert totals[kind] == pytest.approx(seconds, abs=1e-6)
     assert totals["compute"] > 0

@@ -104,8 +104,8 @@ def test_it_tells_what_was_asked_and_what_came_out(folder: Path) -> None:
     read = text_of((folder / "r.html").read_text())
     record = json.loads((folder / "out" / "run.json").read_text())
     for part in ("small.tns", "mode 0 (9) × mode 1 (7) × mode 2 (5)", "nonzeros 80", "random, seed 0",
-                 f"fit {record['fits'][-1]:.4f}", f"amped cpd {path} --rank 2 --nonnegative", "counts as 0",
-                 "What it explains least", f"numpy {np.__version__}", "fit after each iteration"):  # fmt: skip
+                 f"fit {record['fits'][-1]:.4f}", f"amped cpd {path} --rank 2 --nonnegative", "count as 0",
+                 "Largest residuals", f"numpy {np.__version__}", "fit after each iteration"):  # fmt: skip
         assert part in read, part
     assert "report" not in record["command"]
 
@@ -129,7 +129,7 @@ def test_a_table_is_told_by_its_keys_and_read_again_by_them(folder: Path) -> Non
     succeeded(run_amped("cpd", "t.csv", *flags))
     succeeded(run_amped("report", "out", "--tensor", "t.csv"))
     read = text_of((folder / "out" / "report.html").read_text())
-    for part in ("keys who; what", "value size", "rows where size > 0", "What it explains least"):
+    for part in ("keys who; what", "value size", "rows where size > 0", "Largest residuals"):
         assert part in read, part
     (folder / "other.csv").write_text((folder / "t.csv").read_text().replace("c", "d"))
     refused(run_amped("report", "out", "--tensor", "other.csv", "--force"), "other.csv", "other labels")
@@ -158,7 +158,7 @@ def test_counts_are_told_by_likelihood_and_deviance(folder: Path) -> None:
 
 def test_similar_components_are_told(model: amped.KruskalTensor) -> None:
     read = text_of(page.page(model))
-    assert re.search(r"Component 2 .*? like component 3 \(congruence (0\.9\d|1\.00)\)", read)
+    assert re.search(r"Component 2 .*? similar to component 3 \(congruence (0\.9\d|1\.00)\)", read)
     cancelling = amped.KruskalTensor(np.ones(2), [np.ones((4, 2)), np.array([[1.0, -1.0]] * 5), np.ones((3, 2))])
     assert "cancels component 2 (congruence -1.00)" in text_of(page.page(cancelling))
 
@@ -379,7 +379,7 @@ def test_models_know_how_they_were_made(folder: Path) -> None:
         "small.tns",
         f"random, seed {made.run['seed']}",
         "3, not converged",
-        "What it explains least",
+        "Largest residuals",
         "numpy",
     ):
         assert part in read, part
@@ -387,7 +387,7 @@ def test_models_know_how_they_were_made(folder: Path) -> None:
     assert (again.run["seed"], again.run["init"]) == (None, "")
     amped.KruskalTensor(made.weights, made.factors).report("two.html")
     read = text_of((folder / "two.html").read_text())
-    assert "the model came without the record of its run" in read
+    assert "the model has no record of its run" in read
     assert "numpy" not in read
 
 

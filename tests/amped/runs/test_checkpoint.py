@@ -480,7 +480,7 @@ def test_sigusr1_writes_a_checkpoint_and_the_same_command_goes_on(folder: Path, 
     assert code == EXIT_STOPPED, out[-2000:] + err
     assert "Traceback" not in err
     assert "stopped by SIGUSR1 after iteration" in out
-    assert "the same command with --resume goes on" in out
+    assert "the same command with --resume continues" in out
     done = newest().state.iterations
     assert done >= 3
     assert len(re.findall(r"^iteration ", out, re.M)) == done
@@ -528,9 +528,9 @@ def test_other_signals_that_stop_a_run(folder: Path, told: signal.Signals, code:
     found, out, err = stopped_after(python_line(*line, "--max-iters", 10**6), 3, folder, told)
     assert found == code, out[-2000:] + err
     words = "interrupted" if told == signal.SIGINT else "stopped by SIGTERM"
-    assert err == f"amped: {words}; checkpoint in c: the same command with --resume goes on\n"
+    assert err == f"amped: {words}; checkpoint in c: the same command with --resume continues\n"
     assert f"stopped by {told.name} after iteration" in out
-    assert "the same command with --resume goes on" in out
+    assert "the same command with --resume continues" in out
     assert newest().state.iterations >= 3
 
 

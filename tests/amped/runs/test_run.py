@@ -43,7 +43,7 @@ def run_of(params: RunParams, *observers: RunObserver, stop: Callable[[], bool] 
     machine = bring_up(OPTIONS, comm)
     source = open_tensor(DenseTensor(ARRAY), machine, OPTIONS)
     method = decomposition(source, 2, machine, OPTIONS)
-    return Run(method, source, params, RunReporter(comm, speaks=False), observers, stop)
+    return Run(method, source, params, RunReporter(comm, enabled=False), observers, stop)
 
 
 def test_observers_hear_of_it_in_order() -> None:
