@@ -1,4 +1,4 @@
-"""The one place where a run is put together: options become ranks, device, exchange, tensor and operator."""
+"""Assembly of runs: from options to the ranks, device, exchange, tensor and operator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..methods import als, apr
 from ..methods.constraints import NONE, Constraints
 from ..methods.driver import Method
 from ..methods.initial import Init, initial_factors, start_bytes
-from ..methods.multi_run import apr as multi_run_apr
+from ..methods.multi_run import apr as apr_runs
 from ..methods.multi_run.als import AlsRuns
 from ..methods.multi_run.apr import AprRuns
 from ..methods.multi_run.equations import BatchedAlsRuns, places_of
@@ -50,26 +50,26 @@ from ..options import Options
 from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
-from .kinds import KINDS, SPARSE, kind_of
+from .kinds import SPARSE, TENSOR_KINDS, kind_of
 
 Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | None
 
 
 def bring_up(options: Options, comm: Comm) -> Machine:
-    """Bring up the device and what carries rows between ranks; refuse options that the device has not. Collective."""
+    """Connect the device and the exchange between ranks; check the options against the device. Collective."""
     wake(options.device, comm.local_rank)
-    load_compiler()  # meanwhile
+    load_compiler()  # while the device wakes
     device = together(comm, lambda: choose(options.device, comm, options.threads))
     together(comm, lambda: _check_options(options, device))
     return connect(device, comm)
 
 
 def _check_options(options: Options, device: Device) -> None:
-    """Raise `InputError` unless the device can do what is asked for with a tensor of some kind."""
+    """Raise `InputError` if the device supports the options for no kind of tensor."""
     dense, products = [k.name for k in DENSE.providers(device)], [k.name for k in TTM.providers(device)]
     if options.kernel == "auto" or options.kernel not in (*dense, *products):
-        told = f"; of dense tensors {', '.join(dense)}; of products {', '.join(products)}"
-        check_options(options, device, told)
+        others = f"; of dense tensors {', '.join(dense)}; of products {', '.join(products)}"
+        check_options(options, device, others)
 
 
 def open_tensor(
@@ -80,16 +80,16 @@ def open_tensor(
     verify: bool = True,
     form: ReadOptions = PLAIN,
 ) -> DescribedSource:
-    """Return where elements come from: a tensor in rank 0's memory, or the file or store that it names. Collective."""
-    comm, room = machine.comm, room_of(machine, options)
+    """Return the source of a tensor's elements: rank 0's memory, or a file or store. Collective."""
+    comm, room = machine.comm, device_memory(machine, options)
     path, kind = comm.bcast(on_root(comm, lambda: _path_or_kind(tensor))) or (None, "sparse")
     if path is not None:
         return open_path(path, comm, progress, verify, form, room)
-    return KINDS[kind].of_memory(tensor if comm.rank == 0 else None, comm, room)
+    return TENSOR_KINDS[kind].of_memory(tensor if comm.rank == 0 else None, comm, room)
 
 
 def _path_or_kind(tensor: Tensor) -> tuple[str | None, str]:
-    """Return the path that a caller gave, or else the kind of the tensor in memory."""
+    """Return a path and "", or None and the kind of a tensor in memory."""
     kind = "sparse" if tensor is None else getattr(tensor, "kind", None)
     return (os.fspath(tensor), "") if kind is None else (None, kind)  # type: ignore[arg-type]
 
@@ -102,21 +102,21 @@ def open_path(
     form: ReadOptions = PLAIN,
     room: DeviceMemory | None = None,
 ) -> DescribedSource:
-    """Open the tensor in a file or store, whatever kind it is of. Collective."""
+    """Open the tensor of any kind in a file or store. Collective."""
     if is_dense(path):
         return open_dense_source(path, comm, form)
     if not form.dense:
         return open_source(path, comm, progress, verify, form, room)
 
-    def whole() -> DenseTensor:
+    def read_dense() -> DenseTensor:
         return with_zeros(read_sparse(path, form, progress=progress), path)
 
-    return of_array(on_root(comm, whole), comm, path)
+    return of_array(on_root(comm, read_dense), comm, path)
 
 
-def room_of(machine: Machine, options: Options) -> DeviceMemory:
-    """Return where a tensor may be held while it is loaded."""
-    if options.placement == "stream":  # its shards are made on the host
+def device_memory(machine: Machine, options: Options) -> DeviceMemory:
+    """Return the device memory that a tensor may use while it is loaded."""
+    if options.placement == "stream":  # shards are built on the host
         return DeviceMemory(machine, 0)
     return DeviceMemory(machine, options.device_memory or machine.device.memory(machine.comm.local_size))
 
@@ -127,12 +127,15 @@ def setting_for(
     machine: Machine,
     options: Options,
     solving: Solving = nothing,
-    asked: Poisson | None = None,
+    poisson: Poisson | None = None,
 ) -> Setting:
-    """Return what plans have in common for factor matrices of `rank` columns, with the memory that there is now."""
+    """Return the setting that the plans of all ranks share, for factor matrices of `rank` columns.
+
+    The memory limit is that of the options, or else the free device memory. With `poisson` the product is Phi.
+    """
     memory = options.device_memory or machine.device.memory(machine.comm.local_size)
     ranks = (rank,) * len(source.shape) if isinstance(rank, int) else tuple(rank)
-    ahead = solving is not nothing and machine.device.queues and asked is None
+    pipelined = solving is not nothing and machine.device.queues and poisson is None
     overlaps = machine.exchange.overlaps
     return Setting(
         ranks,
@@ -142,14 +145,14 @@ def setting_for(
         memory,
         overlaps,
         solving,
-        ahead,
-        Phi() if asked else Mttkrp(),
-        (asked.rows,) if asked and asked.rows else (),
+        pipelined,
+        Phi() if poisson else Mttkrp(),
+        (poisson.rows,) if poisson and poisson.rows else (),
     )
 
 
 def solving_bytes(machine: Machine, options: Options, order: int) -> Solving:
-    """Return what a decomposition of a tensor of so many modes takes on the device beside an MTTKRP."""
+    """Return the device memory that CP-ALS of a tensor of this order needs in addition to the MTTKRP."""
     return als.solving_bytes(machine, options.dtype, order)
 
 
@@ -162,7 +165,7 @@ def place(
     budget: Budget | None = None,
     late: bool = False,
 ) -> Operator:
-    """Place a tensor for factor matrices of `rank` columns; choose kernels within a budget. Collective.
+    """Place a tensor for factor matrices of `rank` columns, with kernels chosen within a budget. Collective.
 
     `late`: see `Setting`.
     """
@@ -189,7 +192,7 @@ def decomposition(
     constraints: Constraints = NONE,
     init: Init | None = None,
 ) -> als.CpAls:
-    """Place a tensor and return the method that decomposes it, without its start, `init`, yet. Collective."""
+    """Place a tensor and return its CP-ALS; `begin` sets the start. `init` only reserves memory. Collective."""
     solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
     setting = setting_for(source, rank, machine, options, solving)
     setting = setting._replace(late=not constraints, root_bytes=start_bytes(source, rank, machine.comm, init))
@@ -199,7 +202,7 @@ def decomposition(
 Key = TypeVar("Key")
 
 
-def decompositions(
+def multi_run_als(
     source: DescribedSource,
     ranks: Mapping[Key, int],
     columns: int,
@@ -209,17 +212,20 @@ def decompositions(
     constraints: Constraints,
     seed: Callable[[Key], int],
 ) -> AlsRuns[Key]:
-    """Place a tensor for runs of these ranks side by side, so many columns together. Collective."""
+    """Place a tensor for several runs of CP-ALS at once, which share products of up to `columns` columns. Collective.
+
+    `ranks` has the number of components of each run, by key; `seed` returns the seed of a run.
+    """
     most, order, provider = max(ranks.values()), len(source.shape), batch_equations(machine.device)
     if provider and most > provider.batch_columns:
         provider = None
-    each = als.solving_bytes(machine, options.dtype, order, constraints)
+    single = als.solving_bytes(machine, options.dtype, order, constraints)
 
-    def solving(rows: int, together: int) -> SolverBytes:
-        kept, passing = (-(-together // most) * size for size in each(rows, most))
+    def solving(rows: int, width: int) -> SolverBytes:
+        permanent, temporary = (-(-width // most) * size for size in single(rows, most))
         if provider:
-            kept += provider.bytes(order, most, machine.comm.size, places_of(len(ranks), together), rows)
-        return SolverBytes(kept, passing)
+            permanent += provider.bytes(order, most, machine.comm.size, places_of(len(ranks), width), rows)
+        return SolverBytes(permanent, temporary)
 
     setting = setting_for(source, columns, machine, options, solving)
 
@@ -234,57 +240,54 @@ def decompositions(
     return AlsRuns(operator, start)
 
 
-def widest(device: Device) -> int:
-    """Return how many components a run has, at most, that gains by sharing passes with others."""
+def max_shared_rank(device: Device) -> int:
+    """Return the largest number of components for which runs gain from shared products."""
     provider = batch_equations(device)
     return min(device.together, provider.batch_columns) if provider else device.together
 
 
-def counts_together(
+def multi_run_apr(
     source: DescribedSource,
     ranks: Mapping[Key, int],
     machine: Machine,
     options: Options,
-    asked: Poisson,
+    poisson: Poisson,
     seed: Callable[[Key], int],
 ) -> AprRuns[Key]:
-    """Place a tensor of counts for runs of these ranks side by side; see `counts`. Collective."""
+    """Place a tensor of counts for several runs of CP-APR at once; see `multi_run_als` and `counts`. Collective."""
     source = as_counts(source, machine, options)
-    how = interleaved(machine.device)
-    assert how is not None
-    groups = Counter(how.models(rank, options.dtype) for rank in ranks.values())
-    width = how.width(options.dtype)
-    # An odd number of groups: else rows of one group would fall into the same few sets of a cache.
+    kernel = interleaved(machine.device)
+    assert kernel is not None
+    groups = Counter(kernel.models(rank, options.dtype) for rank in ranks.values())
+    width = kernel.width(options.dtype)
+    # The number of groups is odd; otherwise the rows of a group would map to only a few sets of a cache.
     columns = min(sum(-(-runs // models) for models, runs in groups.items()) | 1, MAX_RANK // width - 1) * width
-    solving = multi_run_apr.solving_bytes(machine, asked, len(source.shape))
-    setting = setting_for(source, columns, machine, options, solving, asked)
+    solving = apr_runs.solving_bytes(machine, poisson, len(source.shape))
+    setting = setting_for(source, columns, machine, options, solving, poisson)
 
     def start(place: Columns, key: Key) -> apr.CpApr:
-        operator: Any = place  # whose Phi is computed with that of others
-        method = apr.CpApr(operator, asked)
+        operator: Any = place  # its Phi is computed together with those of other runs
+        method = apr.CpApr(operator, poisson)
         begin(method, source, seed(key))
         return method
 
     operator = SPARSE.place(source, machine, setting._replace(product=SeveralPhi()), Budget())
-    return AprRuns(operator, start, asked, how)
+    return AprRuns(operator, start, poisson, kernel)
 
 
 def as_counts(source: DescribedSource, machine: Machine, options: Options) -> SparseSource:
-    """Return a tensor of counts as a sparse one: an absent count is 0, so a dense tensor's zeros are left out.
-
-    Raise `InputError` if a value is negative. Collective.
-    """
+    """Return a tensor of counts as a sparse tensor; raise `InputError` if a value is negative. Collective."""
     _refuse_negative(source, machine.comm)
-    return source.sparse(room_of(machine, options))
+    return source.sparse(device_memory(machine, options))
 
 
 def _refuse_negative(source: DescribedSource, comm: Comm) -> None:
-    """Raise `InputError` if a tensor has negative values: a Poisson model has none. Collective."""
+    """Raise `InputError` if a tensor has negative values. Collective."""
     if source.value_range.low >= 0:
         return
 
     def refuse() -> None:
-        cause = f"a value is {source.value_range.low:g}: counts are not negative (loss 'poisson')"
+        cause = f"a value is {source.value_range.low:g}: counts (loss 'poisson') must not be negative"
         raise InputError(cause, path=source.path, line=source.negative_line())
 
     on_root(comm, refuse)
@@ -295,39 +298,39 @@ def counts(
     rank: int,
     machine: Machine,
     options: Options,
-    asked: Poisson,
+    poisson: Poisson,
     budget: Budget | None = None,
     init: Init | None = None,
 ) -> apr.CpApr:
-    """Place a tensor of counts and return the method that decomposes it, without factor matrices yet. Collective.
+    """Place a tensor of counts and return its CP-APR; `begin` sets the start. `init` only reserves memory. Collective.
 
     Raises
     ------
     InputError
-        If a value is negative, or the device does not have the method.
+        If a value is negative, or the device does not support the method.
     """
     source = as_counts(source, machine, options)
-    solving = apr.solving_bytes(machine, asked, len(source.shape))
-    setting = setting_for(source, rank, machine, options, solving, asked)
+    solving = apr.solving_bytes(machine, poisson, len(source.shape))
+    setting = setting_for(source, rank, machine, options, solving, poisson)
     setting = setting._replace(root_bytes=start_bytes(source, rank, machine.comm, init))
-    return apr.CpApr(SPARSE.place(source, machine, setting, budget), asked)
+    return apr.CpApr(SPARSE.place(source, machine, setting, budget), poisson)
 
 
 def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | None = None) -> None:
-    """Put the factor matrices to start from in place, as the method wants them. Collective."""
+    """Set the starting factor matrices of a method, normalised as the method requires. Collective."""
     operator = method.operator
     comm, dtype = operator.machine.comm, operator.options.dtype
     if method.own_start is not None:
-        factors, how = list(method.own_start), None
+        factors, init_name = list(method.own_start), None
     else:
         factors = initial_factors(source, operator.ranks, comm, dtype, seed, init)
-        how = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
-    for mode, factor in enumerate(together(comm, lambda: method.started(factors, how))):
+        init_name = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
+    for mode, factor in enumerate(together(comm, lambda: method.started(factors, init_name))):
         operator.set_factor(mode, factor)
 
 
 def start(operator: Operator, source: DescribedSource, seed: int = 0, init: Init | None = None) -> None:
-    """Put factor matrices in place as they are: random ones, or those given. Collective."""
+    """Set the factor matrices of an operator, without normalisation: random ones or those of `init`. Collective."""
     rank, comm, dtype = operator.ranks[0], operator.machine.comm, operator.options.dtype
     for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init, as_is=True)):
         operator.set_factor(mode, factor)
@@ -335,9 +338,9 @@ def start(operator: Operator, source: DescribedSource, seed: int = 0, init: Init
 
 @contextmanager
 def watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
-    """End the job if a call of the Python interface does not go on; give the list of what to call then. Collective.
+    """Within the block, end the job if a step exceeds its time limit; yield the list of functions to call then.
 
-    Afterwards the caller's linear algebra has as many threads as before.
+    The number of BLAS threads of the caller is restored afterwards. Collective.
     """
     with callers_blas(), _watched(comm, deadline) as aborts:
         yield aborts
@@ -345,7 +348,7 @@ def watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], ob
 
 @contextmanager
 def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
-    if comm.size == 1 and deadline is None:  # nobody to wait for, and perhaps a notebook that is not to be ended
+    if comm.size == 1 and deadline is None:  # a single process, perhaps a notebook, is not ended by default
         yield []
     else:
         with CURRENT.limited(deadline or LOADING_SECONDS), Watchdog(comm, deadline) as watchdog:

@@ -1,8 +1,8 @@
-"""Checkpoints of a decomposition by any method: it goes on from them on any number of ranks and any device.
+"""Checkpoints of decompositions, from which a run can resume on any number of ranks and any device.
 
 A checkpoint is a folder, ``iteration-N`` or ``iteration-N-mode-M``, with checksums (`checksums`). The last two
-are kept. Rank 0 copies the factor matrices and goes on; a thread writes the copy. One run at a time writes into a
-folder: it claims the name `CLAIMED` there.
+are kept. Rank 0 copies the factor matrices, and a thread writes the copy while the run continues. Only one run at a
+time writes to a folder, in which it claims the name `CLAIM_NAME`.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from ..parallel.mpi import Comm
 
 KIND = "checkpoint"
 FORMAT, VERSION, FIRST_VERSION = "amped-checkpoint", 2, 1
-CLAIMED = "checkpoints"
-KEPT = 2
+CLAIM_NAME = "checkpoints"
+KEEP = 2  # newest checkpoints
 NAME = re.compile(r"iteration-(\d+)(?:-mode-(\d+))?")
 DRAFT = re.compile(rf"\.{NAME.pattern}\.[0-9a-f]+\.(part|old)")
 
 
 class Origin(NamedTuple):
-    """What a run, and so each of its checkpoints, belongs to."""
+    """The input, start and options of the run that writes a checkpoint."""
 
-    facts: dict[str, Any]  # what a run that goes on must share: the method, the tensor's shape and digest, the rank
+    facts: dict[str, Any]  # must be equal in a run that resumes: the method, the tensor's shape and digest, the rank
     seed: int
-    init: str | None  # the start, if it was not random; empty if it is not known, as in old checkpoints
-    options: dict[str, Any]  # how the run computes; another may go on otherwise
+    init: str | None  # the start, None if random; empty if unknown, as in old checkpoints
+    options: dict[str, Any]  # may differ in a run that resumes
 
 
 class Checkpoint(NamedTuple):
-    """A decomposition as it stood when some modes were solved."""
+    """The state of a decomposition between two modes."""
 
     state: MethodState
-    factors: list[NDArray[Any]]  # (I_n, R), as the operator holds them
+    factors: list[NDArray[Any]]  # (I_n, R), as stored by the operator
     origin: Origin
-    labels: Labels | None = None  # of the tensor's indices; old checkpoints have none
+    labels: Labels | None = None  # of the tensor; None in old checkpoints
 
     @property
     def name(self) -> str:
-        """The name of its folder: how far it is."""
+        """The name of its folder, from the iteration and mode."""
         return name_of(self.state)
 
 
@@ -70,22 +70,22 @@ def name_of(state: MethodState) -> str:
 
 
 def facts_of(source: DescribedSource, rank: int | list[int], method: str) -> dict[str, Any]:
-    """Return what a checkpoint must share with the run that resumes it. Collective."""
+    """Return the facts that must be equal in a checkpoint and the run that resumes it. Collective."""
     tensor = {"shape": list(source.shape), "nonzeros": source.nnz, "hash": f"{source.digest():016x}"}
     labels = {"labels": source.labels.checksum()} if source.labels else {}
     return {"method": method, **tensor, **labels, "rank": rank}
 
 
-def take(method: Method, origin: Origin, labels: Labels | None = None) -> Checkpoint:
-    """Return a checkpoint that does not change when the run goes on."""
+def checkpoint_of(method: Method, origin: Origin, labels: Labels | None = None) -> Checkpoint:
+    """Return a checkpoint with a copy of a method's state and factor matrices. Collective."""
     factors = [method.factor(mode) for mode in range(method.operator.order)]
     return Checkpoint(method.state.copy(), factors, origin, labels)
 
 
 def check_hosts(folder: Path | None, comm: Comm) -> None:
-    """Refuse to go on from `folder` if it has checkpoints on another host and none on rank 0's. Collective.
+    """Raise `InputError` if `folder` has checkpoints on another host but none on rank 0's. Collective.
 
-    Rank 0 alone reads them: the run would begin anew, and nobody would notice.
+    Only rank 0 reads checkpoints, so the run would silently start from the beginning.
     """
     seen = comm.allgather((names_in(folder)[:1] if folder else [], os.uname().nodename))
     for rank, (names, host) in enumerate(seen):
@@ -95,63 +95,64 @@ def check_hosts(folder: Path | None, comm: Comm) -> None:
 
 
 def check_removable(folder: Path) -> None:
-    """Raise `InputError` if a folder by a checkpoint's name holds what no checkpoint does: it is somebody else's."""
+    """Raise `InputError` if a folder with the name of a checkpoint contains other files: it may not be a checkpoint."""
     for path in (folder / name for name in names_in(folder)):
         for name in sorted(os.listdir(path)) if path.is_dir() and not path.is_symlink() else [path.name]:
             if name != checksums.MANIFEST and not name.endswith(".npy"):
-                raise InputError(f"holds {name}, which no checkpoint does: not replaced", path=path)
+                raise InputError(f"contains {name}, which is not part of a checkpoint: not replaced", path=path)
 
 
 def claim(folder: Path, outputs: Outputs, resume: bool, replace: bool, advice: str) -> None:
-    """Claim a folder for the checkpoints of a run; refuse one that has some, unless the run may use them.
+    """Claim a folder for the checkpoints of a run. Called on rank 0.
 
-    The error gives the `advice`. On rank 0.
+    Raise `InputError`, with the `advice`, if the folder has checkpoints and the run may neither resume nor replace
+    them.
     """
-    there = names_in(folder)
-    if there and not (resume or replace):
-        raise InputError(f"exists already; {advice}", path=folder / there[0])
+    names = names_in(folder)
+    if names and not (resume or replace):
+        raise InputError(f"exists already; {advice}", path=folder / names[0])
     check_removable(folder)
     outputs.folder(folder)
-    outputs.claim(folder / CLAIMED)
+    outputs.claim(folder / CLAIM_NAME)
 
 
 def is_metrics_of(folder: Path, first: dict[str, Any], has_rank: Callable[[Any], bool], tensor: str | None) -> bool:
-    """Return whether metrics whose `first` event is known are of the run that wrote the checkpoints in a folder.
+    """Return whether metrics with this `first` event belong to the run that wrote the checkpoints in a folder.
 
-    The tensor has the same name, or the same shape and number of nonzeros.
+    They do if the ranks are equal, and the tensors have the same name, or the same shape and number of nonzeros.
     """
     facts = {"shape": None, "nonzeros": None, **newest_facts(folder)}
-    alike = all(first.get(name) == facts[name] for name in ("shape", "nonzeros"))
-    named = tensor is not None and first.get("tensor") == tensor
-    return first.get("event") == "start" and has_rank(first.get("rank")) and (alike or named)
+    same_size = all(first.get(name) == facts[name] for name in ("shape", "nonzeros"))
+    same_name = tensor is not None and first.get("tensor") == tensor
+    return first.get("event") == "start" and has_rank(first.get("rank")) and (same_size or same_name)
 
 
 class CheckpointWriter:
-    """Writes checkpoints into a folder in a thread of its own, one at a time, until it is closed.
+    """Writes checkpoints to a folder in a separate thread, one at a time.
 
-    The checkpoint that the run goes on from is `known` by its name; any other is replaced.
+    The checkpoint named `resumed`, from which the run resumes, is kept; any others are removed.
     """
 
-    def __init__(self, folder: Path, known: str | None = None) -> None:
+    def __init__(self, folder: Path, resumed: str | None = None) -> None:
         self._folder = folder
-        self._names = [known] if known else []
+        self._names = [resumed] if resumed else []
         self._thread = ThreadPoolExecutor(1, "amped-checkpoint")
         self._writing: Future[None] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether the last checkpoint is still on its way; raise `OutputError`, once, if it could not be written."""
+        """Whether a checkpoint is being written; raise `OutputError`, once, if the last one failed."""
         if self._writing is not None and self._writing.done():
             self.finish()
         return self._writing is not None
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Start to write a checkpoint once the last one is written."""
+        """Start writing a checkpoint, after the previous one is written."""
         self.finish()
         self._writing = self._thread.submit(self._write, checkpoint)
 
     def finish(self) -> None:
-        """Wait until the last checkpoint is on the disk; raise `OutputError`, once, if it could not be written."""
+        """Wait until the last checkpoint is written; raise `OutputError`, once, if it failed."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -169,7 +170,7 @@ class CheckpointWriter:
             _write_files(checkpoint, draft)
             os.rename(draft, target)
             checksums.sync_folder(self._folder)
-            self._names = [*self._names, checkpoint.name][-KEPT:]
+            self._names = [*self._names, checkpoint.name][-KEEP:]
             self._remove_all_but(self._names)
         except OSError as error:
             raise OutputError(f"cannot write: {error.strerror or error}", path=target) from None
@@ -177,20 +178,20 @@ class CheckpointWriter:
             shutil.rmtree(draft, ignore_errors=True)
 
     def _remove_all_but(self, names: list[str]) -> None:
-        """Remove checkpoints, and what runs that were killed have left; half removed they have another name."""
+        """Remove other checkpoints, and the drafts of killed runs; a checkpoint is renamed before it is removed."""
         check_removable(self._folder)
         for name in set(names_in(self._folder)) - set(names):
             os.rename(self._folder / name, draft_of(self._folder / name, OLD))
-        for left in os.listdir(self._folder):
-            if DRAFT.fullmatch(left):
-                shutil.rmtree(self._folder / left, ignore_errors=True)
+        for name in os.listdir(self._folder):
+            if DRAFT.fullmatch(name):
+                shutil.rmtree(self._folder / name, ignore_errors=True)
 
 
 class Saver:
-    """Saves the state of a run in checkpoints, `every` so many iterations; a context manager. See `Saving`.
+    """Saves the state of a run in checkpoints, one `every` few iterations; a context manager. See `Saving`.
 
-    A `folder` of None saves nothing. A state that was `resumed` is that of a checkpoint there, which is kept; any other
-    is replaced. A checkpoint that cannot be written is told at once, and the run goes on to the next one.
+    Without a `folder` nothing is saved. If the run `resumed`, the checkpoint of the current state is kept; any others
+    are removed. A checkpoint that cannot be written is reported once, and the run continues.
     """
 
     def __init__(
@@ -206,8 +207,8 @@ class Saver:
         self._saved = name_of(method.state) if resumed else None
         root = method.operator.machine.comm.rank == 0
         self._writer = CheckpointWriter(folder, self._saved) if root and folder is not None else None
-        self._told = False
-        self.failed = False  # once it is finished, on rank 0: whether the last state could not be saved
+        self._reported = False
+        self.failed = False  # after `finish`, on rank 0: whether the last state could not be saved
 
     def __enter__(self) -> Saver:
         return self
@@ -217,36 +218,36 @@ class Saver:
             self._writer.close()
 
     def save(self) -> None:
-        """Start to write a checkpoint if it is time; where the last one is still on its way, none is needed yet."""
+        """Start writing a checkpoint if one is due and none is being written."""
         if self._writer and self._method.state.iterations % self._every == 0:
-            with self._telling("; the run continues"):
+            with self._reporting("; the run continues"):
                 if not self._writer.busy:
                     self._write(self._writer)
 
     def finish(self) -> None:
         """See `Saving`."""
         if self._writer:
-            with self._telling("; the run continues"):
+            with self._reporting("; the run continues"):
                 self._writer.finish()
             if name_of(self._method.state) != self._saved:
-                with self._telling():
+                with self._reporting():
                     self._write(self._writer)
                     self._writer.finish()
             self.failed = self._saved is None
 
     def _write(self, writer: CheckpointWriter) -> None:
-        writer.write(take(self._method, self._origin, self._labels))
+        writer.write(checkpoint_of(self._method, self._origin, self._labels))
         self._saved = name_of(self._method.state)
 
     @contextmanager
-    def _telling(self, then: str = "") -> Iterator[None]:
-        """Tell of a checkpoint that could not be written."""
+    def _reporting(self, suffix: str = "") -> Iterator[None]:
+        """Within the block, print an `OutputError` as one line, once per run."""
         try:
             yield
         except OutputError as error:
-            if not self._told:
-                print(f"amped: {error}{then}", file=sys.stderr, flush=True)
-            self._told, self._saved = True, None
+            if not self._reported:
+                print(f"amped: {error}{suffix}", file=sys.stderr, flush=True)
+            self._reported, self._saved = True, None
 
 
 def _write_files(checkpoint: Checkpoint, folder: Path) -> None:
@@ -266,14 +267,14 @@ def _write_files(checkpoint: Checkpoint, folder: Path) -> None:
 def names_in(folder: str | os.PathLike[str]) -> list[str]:
     """Return the names of the checkpoints in `folder`, the newest first."""
     try:
-        found = [match for name in os.listdir(folder) if (match := NAME.fullmatch(name))]
+        matches = [match for name in os.listdir(folder) if (match := NAME.fullmatch(name))]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [m[0] for m in sorted(found, key=lambda m: (int(m[1]), int(m[2] or 0)), reverse=True)]
+    return [m[0] for m in sorted(matches, key=lambda m: (int(m[1]), int(m[2] or 0)), reverse=True)]
 
 
 def newest_facts(folder: Path) -> dict[str, Any]:
-    """Return the facts of the newest checkpoint in `folder` whose manifest is whole; nothing if there is none."""
+    """Return the facts of the newest checkpoint in `folder` with a valid manifest; empty if there is none."""
     for name in names_in(folder):
         with suppress(InputError, KeyError, TypeError, ValueError):
             return dict(checksums.read_manifest(folder / name, KIND, FORMAT, VERSION, FIRST_VERSION)["facts"])
@@ -281,9 +282,9 @@ def newest_facts(folder: Path) -> dict[str, Any]:
 
 
 def load_newest(folder: Path, verify: bool = True) -> tuple[Checkpoint | None, list[InputError]]:
-    """Return the newest checkpoint in `folder` that is whole, None if there is none, and what is wrong with newer ones.
+    """Return the newest valid checkpoint in `folder`, None if there is none, and the errors of newer checkpoints.
 
-    Raise `InputError` if there are checkpoints and none is whole.
+    Raise `InputError` if there are checkpoints but none is valid.
     """
     damages: list[InputError] = []
     for name in names_in(folder):
@@ -297,7 +298,7 @@ def load_newest(folder: Path, verify: bool = True) -> tuple[Checkpoint | None, l
 
 
 def load(path: Path, verify: bool = True) -> Checkpoint:
-    """Return the checkpoint at `path`, checked against its checksums if `verify`; raise `InputError` if damaged."""
+    """Read the checkpoint at `path`; if `verify`, check its checksums. Raise `InputError` if it is damaged."""
     manifest = checksums.read_manifest(path, KIND, FORMAT, VERSION, FIRST_VERSION)
     try:
         if manifest["block_bytes"] != checksums.BLOCK:
@@ -314,8 +315,8 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
             manifest, arrays = _of_first_version(manifest, arrays)
         factors = factors_in(arrays, path)
         init = manifest.get("init", "")
-        began = int(manifest["seed"]), None if init is None else str(init)
-        origin = Origin(dict(manifest["facts"]), *began, dict(manifest["options"]))
+        start = int(manifest["seed"]), None if init is None else str(init)
+        origin = Origin(dict(manifest["facts"]), *start, dict(manifest["options"]))
         labels = find(arrays, len(factors))
         return Checkpoint(_state(manifest, arrays, len(factors)), factors, origin, labels)
     except InputError:
@@ -327,7 +328,7 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
 def _of_first_version(
     manifest: dict[str, Any], arrays: dict[str, NDArray[Any]]
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return a checkpoint of the first version, which knew CP-ALS alone, as one of the present version."""
+    """Convert a checkpoint of the first version, which supported only CP-ALS, to the current version."""
     known = {"arrays": ["weights", "norms", "scales"], "series": ["fit"], "iterations": arrays["fits"].size}
     return {**manifest, **known, "facts": {"method": "als", **manifest["facts"]}}, {**arrays, "fit": arrays["fits"]}
 
@@ -347,30 +348,31 @@ def _state(manifest: dict[str, Any], arrays: dict[str, NDArray[Any]], order: int
     return MethodState({name: arrays[name] for name in manifest["arrays"]}, series, iterations, mode)
 
 
-def _which(before: Labels, now: Labels) -> str:
-    """Return which modes' labels have changed, as words."""
-    names = mode_names(now, len(now))
-    pairs = enumerate(zip(before, now, strict=False))
+def _changed_modes(saved: Labels, labels: Labels) -> str:
+    """Return the names of the modes whose labels differ, as the end of a message."""
+    names = mode_names(labels, len(labels))
+    pairs = enumerate(zip(saved, labels, strict=False))
     return ", ".join(f" of {names[mode]}" for mode, both in pairs if not same_labels(*both))
 
 
 def check(
     checkpoint: Checkpoint, facts: dict[str, Any], like: MethodState, folder: Path, labels: Labels | None = None
 ) -> None:
-    """Refuse a checkpoint of another tensor, rank or method, or whose state is not `like` a new one of it."""
+    """Raise `InputError` for a checkpoint of another tensor, rank or method, or with arrays unlike those of `like`."""
     path = folder / checkpoint.name
-    for name in {**facts, **checkpoint.origin.facts}:  # constraints are among the facts of those alone that have some
-        found, wanted = (each.get(name, "none") for each in (checkpoint.origin.facts, facts))
-        if found != wanted and name == "labels" and labels is not None and checkpoint.labels is not None:
-            raise InputError(f"was made with other labels{_which(checkpoint.labels, labels)}", path=path)
-        if found != wanted:
-            raise InputError(f"was made with {name} {found}, this run has {wanted}", path=path)
+    for name in {**facts, **checkpoint.origin.facts}:  # only constrained runs have facts about constraints
+        saved, expected = (each.get(name, "none") for each in (checkpoint.origin.facts, facts))
+        if saved != expected and name == "labels" and labels is not None and checkpoint.labels is not None:
+            raise InputError(f"was made with other labels{_changed_modes(checkpoint.labels, labels)}", path=path)
+        if saved != expected:
+            raise InputError(f"was made with {name} {saved}, this run has {expected}", path=path)
     shapes = [f.shape for f in checkpoint.factors]
     shape, rank = facts["shape"], facts["rank"]
     ranks = rank if isinstance(rank, list) else [rank] * len(shape)
     if shapes != list(zip(shape, ranks, strict=True)):
-        raise InputError(f"holds factor matrices of shapes {shapes}", path=path)
+        raise InputError(f"contains factor matrices of shapes {shapes}", path=path)
     state = checkpoint.state
-    held, wanted = ({name: array.shape for name, array in each.arrays.items()} for each in (state, like))
-    if held != wanted or state.series.keys() != like.series.keys():
-        raise InputError(f"holds {held} and {[*state.series]}, expected {wanted} and {[*like.series]}", path=path)
+    saved, expected = ({name: array.shape for name, array in each.arrays.items()} for each in (state, like))
+    if saved != expected or state.series.keys() != like.series.keys():
+        cause = f"contains {saved} and {[*state.series]}, expected {expected} and {[*like.series]}"
+        raise InputError(cause, path=path)

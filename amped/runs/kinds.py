@@ -1,4 +1,4 @@
-"""How runs use each kind of tensor: one class per kind, which `KINDS` lists by the kind that a source names."""
+"""The kinds of tensors in runs: one class per kind, listed in `TENSOR_KINDS`."""
 
 from __future__ import annotations
 
@@ -36,46 +36,48 @@ from ..options import Options
 from ..parallel.mpi import Comm
 from ..report import dense as dense_text
 from ..report import text
-from .planning import DenseCorePlanned, DensePlanned, Planned, SparsePlanned
+from .planning import PlannedDenseCore, PlannedDenseRun, PlannedRun, PlannedSparseRun
 
 Matrix = NDArray[np.float64]
 S = TypeVar("S", contravariant=True)
 
 
 class CoreSource(Protocol):
-    """A tensor to be multiplied with all factor matrices but one, before it is placed. Its methods are collective."""
+    """A tensor for a Tucker decomposition, before it is placed. Its methods are collective."""
 
-    def factors(self, asked: Compression, seed: int) -> list[Matrix]:
+    def factors(self, compression: Compression, seed: int) -> list[Matrix]:
         """Return factor matrices from spectra, the same on every rank."""
 
     def place(self, setting: Setting) -> CoreOperator:
-        """Place the tensor, once memory has room for what is as long as a mode."""
+        """Place the tensor, after a check of the memory for arrays of the modes' lengths."""
 
 
 class TensorKind(Protocol[S]):
-    """How runs use tensors of one kind, which come from sources of type `S`. Its methods are collective."""
+    """Operations on tensors of one kind, whose sources have type `S`. Its methods are collective."""
 
     def of_memory(self, tensor: Any, comm: Comm, room: DeviceMemory) -> DescribedSource:
-        """Return the source of a tensor in the memory of rank 0; others give None."""
+        """Return the source of a tensor in the memory of rank 0; other ranks pass None."""
 
     def place(self, source: S, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
-        """Place a tensor as plans say, once memory has room for what is as long as a mode."""
+        """Plan and place a tensor, after a check of the memory for arrays of the modes' lengths."""
 
     def for_core(self, source: S, machine: Machine, options: Options, memory: int) -> CoreSource:
-        """Begin to place a tensor for a Tucker decomposition on devices with so many bytes of memory."""
+        """Prepare a tensor for a Tucker decomposition on devices with `memory` bytes."""
 
-    def with_spectra(self, source: S, machine: Machine, setting: Setting, asked: Compression, scipy: int) -> Setting:
-        """Return a setting with what spectra take; `scipy`: the bytes of that library where rank 0 loads it."""
+    def with_spectra(
+        self, source: S, machine: Machine, setting: Setting, compression: Compression, scipy: int
+    ) -> Setting:
+        """Return a setting with the memory for spectra; `scipy`: bytes of SciPy, if rank 0 loads it."""
 
-    def plan(self, source: S, machine: Machine, setting: Setting, ranks: int) -> Planned:
+    def plan(self, source: S, machine: Machine, setting: Setting, ranks: int) -> PlannedRun:
         """Plan a run on `ranks` ranks."""
 
     def info(self, name: str, source: S) -> tuple[dict[str, Any], str]:
-        """Return what ``info`` says of a tensor: facts by name, and text."""
+        """Return the description of a tensor for ``info``: facts by name, and text."""
 
 
 class SparseKind:
-    """Sparse tensors. See `TensorKind`."""
+    """The kind of sparse tensors; see `TensorKind`."""
 
     def of_memory(self, tensor: SparseTensor | None, comm: Comm, room: DeviceMemory) -> TensorSource:
         return TensorSource(tensor, comm, room=room)
@@ -88,14 +90,14 @@ class SparseKind:
         return SparseCoreSource(source, machine)
 
     def with_spectra(
-        self, source: SparseSource, machine: Machine, setting: Setting, asked: Compression, scipy: int
+        self, source: SparseSource, machine: Machine, setting: Setting, compression: Compression, scipy: int
     ) -> Setting:
         comm = machine.comm
-        found = spectra_bytes(source.shape, setting.ranks, source.nnz, asked, comm.size, fair_threads(comm))
-        return setting._replace(spectra=found, root_bytes=found.root + (0 if found.library else scipy))
+        spectra = spectra_bytes(source.shape, setting.ranks, source.nnz, compression, comm.size, fair_threads(comm))
+        return setting._replace(spectra=spectra, root_bytes=spectra.root + (0 if spectra.library else scipy))
 
-    def plan(self, source: SparseSource, machine: Machine, setting: Setting, ranks: int) -> Planned:
-        return SparsePlanned(source, machine, setting, ranks)
+    def plan(self, source: SparseSource, machine: Machine, setting: Setting, ranks: int) -> PlannedRun:
+        return PlannedSparseRun(source, machine, setting, ranks)
 
     def info(self, name: str, source: SparseSource) -> tuple[dict[str, Any], str]:
         tensor = source.tensor()
@@ -112,20 +114,20 @@ class SparseKind:
 
 
 class SparseCoreSource:
-    """See `CoreSource`."""
+    """A sparse tensor for a Tucker decomposition; see `CoreSource`."""
 
     def __init__(self, source: SparseSource, machine: Machine) -> None:
         self._source, self._machine = source, machine
 
-    def factors(self, asked: Compression, seed: int) -> list[Matrix]:
-        return sparse_factors(self._source, self._machine, asked, seed)
+    def factors(self, compression: Compression, seed: int) -> list[Matrix]:
+        return sparse_factors(self._source, self._machine, compression, seed)
 
     def place(self, setting: Setting) -> SparseOperator:
         return SPARSE.place(self._source, self._machine, setting, None)
 
 
 class DenseKind:
-    """Dense tensors. See `TensorKind`."""
+    """The kind of dense tensors; see `TensorKind`."""
 
     def of_memory(self, tensor: DenseTensor | None, comm: Comm, room: DeviceMemory) -> DenseSource:
         return of_array(tensor, comm)
@@ -138,14 +140,14 @@ class DenseKind:
         return DenseCoreSource(source, machine, options, memory)
 
     def with_spectra(
-        self, source: DenseSource, machine: Machine, setting: Setting, asked: Compression, scipy: int
+        self, source: DenseSource, machine: Machine, setting: Setting, compression: Compression, scipy: int
     ) -> Setting:
-        takes = dense_spectra_bytes(source, setting.ranks, asked, machine.device, setting.options.dtype)
-        return setting._replace(unfolding=takes, root_bytes=scipy)
+        nbytes = dense_spectra_bytes(source, setting.ranks, compression, machine.device, setting.options.dtype)
+        return setting._replace(unfolding=nbytes, root_bytes=scipy)
 
-    def plan(self, source: DenseSource, machine: Machine, setting: Setting, ranks: int) -> Planned:
-        kind = DenseCorePlanned if isinstance(setting.product, Ttmc) else DensePlanned
-        return kind(source, machine, setting, ranks)
+    def plan(self, source: DenseSource, machine: Machine, setting: Setting, ranks: int) -> PlannedRun:
+        planned = PlannedDenseCore if isinstance(setting.product, Ttmc) else PlannedDenseRun
+        return planned(source, machine, setting, ranks)
 
     def info(self, name: str, source: DenseSource) -> tuple[dict[str, Any], str]:
         values = source.value_range[:2]
@@ -154,7 +156,7 @@ class DenseKind:
 
 
 class DenseCoreSource:
-    """A rank's block: on the device, where it takes at most half of its memory. See `CoreSource`."""
+    """A rank's block of a dense tensor, on the device if it fits in half of the memory; see `CoreSource`."""
 
     def __init__(self, source: DenseSource, machine: Machine, options: Options, memory: int) -> None:
         self._source, self._machine = source, machine
@@ -166,8 +168,8 @@ class DenseCoreSource:
         if all(machine.comm.allgather(resident)):
             source.found(self._block.facts())
 
-    def factors(self, asked: Compression, seed: int) -> list[Matrix]:
-        return dense_factors(self._source, self._machine, self._block, asked)
+    def factors(self, compression: Compression, seed: int) -> list[Matrix]:
+        return dense_factors(self._source, self._machine, self._block, compression)
 
     def place(self, setting: Setting) -> DenseCore:
         check_lengths(self._source, setting, self._machine.comm)
@@ -175,9 +177,9 @@ class DenseCoreSource:
 
 
 SPARSE, DENSE = SparseKind(), DenseKind()
-KINDS: dict[str, TensorKind[Any]] = {"sparse": SPARSE, "dense": DENSE}
+TENSOR_KINDS: dict[str, TensorKind[Any]] = {"sparse": SPARSE, "dense": DENSE}
 
 
 def kind_of(source: DescribedSource) -> TensorKind[DescribedSource]:
-    """Return how runs use the tensor of a source."""
-    return KINDS[source.kind]
+    """Return the kind of a source's tensor."""
+    return TENSOR_KINDS[source.kind]

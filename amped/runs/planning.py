@@ -1,4 +1,4 @@
-"""What a run will take, before anything is allocated for it: plans of all ranks, and how long an iteration takes."""
+"""Planned runs: the plans of all ranks and the expected time per iteration, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -19,63 +19,63 @@ from ..report.plans import core_plans, dense_plans, sparse_plans
 from ..report.text import forecast_line
 
 
-class Expected(NamedTuple):
-    """What an iteration will take, if that can be foretold, and why it is not told, if so."""
+class TimeEstimate(NamedTuple):
+    """The expected time of an iteration, if it can be predicted, and the reason if it cannot be or is uncertain."""
 
     forecast: Forecast | None
     doubt: str | None
 
     @property
     def seconds(self) -> float | None:
-        """The seconds of an iteration, if they are told."""
+        """The seconds per iteration, None without a certain forecast."""
         return None if self.doubt or self.forecast is None else self.forecast.seconds
 
 
-class Planned(Protocol):
+class PlannedRun(Protocol):
     """The plans of a run on `ranks` ranks."""
 
     @property
     def plans(self) -> Sequence[Plan] | None:
         """The plan of each rank, on rank 0."""
 
-    def forecast(self, constraints: Constraints) -> Expected:
-        """Return what an iteration will take. Collective."""
+    def forecast(self, constraints: Constraints) -> TimeEstimate:
+        """Return the expected time per iteration. Collective."""
 
-    def text(self, expected: Expected) -> str:
-        """Return the plans, and what an iteration will take, as text."""
+    def text(self, estimate: TimeEstimate) -> str:
+        """Return the plans and the expected time per iteration as text."""
 
 
-class SparsePlanned:
-    """Of a sparse tensor. See `Planned`."""
+class PlannedSparseRun:
+    """A planned run of a sparse tensor; see `PlannedRun`."""
 
     def __init__(self, source: SparseSource, machine: Machine, setting: Setting, ranks: int) -> None:
         self._source, self._machine, self._setting, self._ranks = source, machine, setting, ranks
         self._cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
         self._loading = source.loading(ranks, setting.options.dtype, machine.device.on_host)
-        alone = setting._replace(overlaps=False)
+        without_overlap = setting._replace(overlaps=False)
         self.plans = on_root(
-            machine.comm, lambda: [make_plan(self._cuts, part, alone, self._loading) for part in range(ranks)]
+            machine.comm, lambda: [make_plan(self._cuts, part, without_overlap, self._loading) for part in range(ranks)]
         )
 
-    def forecast(self, constraints: Constraints) -> Expected:
+    def forecast(self, constraints: Constraints) -> TimeEstimate:
         comm, setting = self._machine.comm, self._setting
         if setting.product.doubt:
-            return Expected(None, setting.product.doubt)
+            return TimeEstimate(None, setting.product.doubt)
         if self._ranks != comm.size:
-            return Expected(None, f"{self._ranks} ranks are not started here")
+            return TimeEstimate(None, f"a run on {self._ranks} ranks needs {self._ranks} started ranks")
         mine = together(comm, lambda: make_plan(self._cuts, comm.rank, setting, self._loading))
         if doubt := hopeless(mine, self._machine, constraints):
-            return Expected(None, doubt)
+            return TimeEstimate(None, doubt)
         forecast = foretell(self._source, mine, self._machine, setting, constraints)
-        return Expected(forecast, forecast.doubt)
+        return TimeEstimate(forecast, forecast.doubt)
 
-    def text(self, expected: Expected) -> str:
+    def text(self, estimate: TimeEstimate) -> str:
         assert self.plans is not None
-        return f"{sparse_plans(self.plans, self._machine.device)}\n{forecast_line(*expected)}"
+        return f"{sparse_plans(self.plans, self._machine.device)}\n{forecast_line(*estimate)}"
 
 
-class DensePlanned:
-    """Of a dense tensor. See `Planned`."""
+class PlannedDenseRun:
+    """A planned run of a dense tensor; see `PlannedRun`."""
 
     def __init__(self, source: DenseSource, machine: Machine, setting: Setting, ranks: int) -> None:
         self._source, self._machine, self._setting = source, machine, setting
@@ -83,21 +83,21 @@ class DensePlanned:
             machine.comm, lambda: [make_dense_plan(source, part, ranks, setting) for part in range(ranks)]
         )
 
-    def forecast(self, constraints: Constraints) -> Expected:
-        if self.plans is None:  # of several processes it is not foretold
-            return Expected(None, None)
+    def forecast(self, constraints: Constraints) -> TimeEstimate:
+        if self.plans is None:  # on ranks other than 0
+            return TimeEstimate(None, None)
         if doubt := hopeless_dense(self.plans[0], self._machine, constraints):
-            return Expected(None, doubt)
+            return TimeEstimate(None, doubt)
         forecast = foretell_dense(self._source, self.plans[0], self._machine, self._setting, constraints)
-        return Expected(forecast, forecast.doubt)
+        return TimeEstimate(forecast, forecast.doubt)
 
-    def text(self, expected: Expected) -> str:
+    def text(self, estimate: TimeEstimate) -> str:
         assert self.plans is not None
-        return f"{dense_plans(self.plans, self._machine.device)}\n{forecast_line(*expected)}"
+        return f"{dense_plans(self.plans, self._machine.device)}\n{forecast_line(*estimate)}"
 
 
-class DenseCorePlanned:
-    """Of a Tucker decomposition of a dense tensor. See `Planned`."""
+class PlannedDenseCore:
+    """A planned Tucker decomposition of a dense tensor; see `PlannedRun`."""
 
     def __init__(self, source: DenseSource, machine: Machine, setting: Setting, ranks: int) -> None:
         self._machine = machine
@@ -105,9 +105,9 @@ class DenseCorePlanned:
             machine.comm, lambda: [make_core_plan(source, part, ranks, setting) for part in range(ranks)]
         )
 
-    def forecast(self, constraints: Constraints) -> Expected:
-        return Expected(None, None)
+    def forecast(self, constraints: Constraints) -> TimeEstimate:
+        return TimeEstimate(None, None)
 
-    def text(self, expected: Expected) -> str:
+    def text(self, estimate: TimeEstimate) -> str:
         assert self.plans is not None
         return core_plans(self.plans, self._machine.device)

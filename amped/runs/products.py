@@ -1,4 +1,4 @@
-"""Sparse tensors times matrices: `amped.ttm`, and what its verb does alike."""
+"""Assembly of products of sparse tensors and matrices, for `amped.ttm` and its verb."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Product = TtmOperator | DenseModeOperator
 
 
 def product_setting(source: ProductSource, mode: int, rank: int, machine: Machine, options: Options) -> TtmSetting:
-    """Return what the plans of a product have in common; raise `InputError` if there is no such mode or rank."""
+    """Return the setting that the plans of a product share; raise `InputError` for an invalid mode or rank."""
     order, device = len(source.shape), machine.device
     if not 0 <= mode < order:
         raise InputError(f"mode {mode} is outside 0..{order - 1}")
@@ -39,7 +39,7 @@ def product_setting(source: ProductSource, mode: int, rank: int, machine: Machin
 
 
 def place_product(source: ProductSource, machine: Machine, setting: TtmSetting) -> Product:
-    """Place a tensor to be multiplied with matrices in one mode. Collective."""
+    """Place a tensor for products with matrices in one mode. Collective."""
     if setting.mode in source.dense:
         assert isinstance(source, SemiSparseProduct)
         return DenseModeOperator(source, machine, setting)
@@ -47,14 +47,14 @@ def place_product(source: ProductSource, machine: Machine, setting: TtmSetting) 
 
 
 def open_semisparse(path: str | os.PathLike[str], comm: Comm) -> SemiSparseProduct | None:
-    """Open the semi-sparse tensor in a file; None if it is no such file. Collective."""
+    """Open the semi-sparse tensor in a file; None if the file is of another kind. Collective."""
     if not comm.bcast(on_root(comm, lambda: is_semisparse(path))):
         return None
     return SemiSparseProduct(on_root(comm, lambda: SemiSparseTensor.load(path, mapped=True)), comm, path)
 
 
 class Shape:
-    """What a product is, but for its fibres."""
+    """The shape, modes and labels of a product."""
 
     def __init__(self, source: ProductSource, setting: TtmSetting) -> None:
         mode, dense = setting.mode, source.dense

@@ -1,6 +1,6 @@
-"""One run of a decomposition, behind the Python functions and the command line alike.
+"""A run of a decomposition, used by both the Python functions and the command line.
 
-A run starts or resumes, iterates, keeps the best of several starts, writes checkpoints, and reports how it went.
+A run starts or resumes, iterates, keeps the best of several starts, writes checkpoints, and reports to observers.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from .assembly import begin
 
 
 class CheckpointParams(NamedTuple):
-    """Where the state of a run is saved, and whether the run continues from there."""
+    """The folder for checkpoints, and whether the run resumes from it."""
 
     folder: Path
-    check: Callable[[checkpoint.Origin, Path], None]  # raises `InputError` if the caller names another start
+    check: Callable[[checkpoint.Origin, Path], None]  # raises `InputError` if the start differs
     every: int = 1  # iterations
     resume: bool = False
     verify: bool = True  # checksums
 
 
 class RunParams(NamedTuple):
-    """How a run proceeds, whatever its method."""
+    """The parameters of a run of any method."""
 
     max_iters: int
     tol: float
@@ -55,30 +55,30 @@ class RunParams(NamedTuple):
     deadline: float | None = None
     checkpoint: CheckpointParams | None = None
     first_limit: float = LOADING_SECONDS  # see `StopRule`
-    init_name: str | None = None  # in records; by default that of `init`
-    random: str | None = None  # the name that records may have for a random start
+    init_name: str | None = None  # in records; by default from `init`
+    random: str | None = None  # name of the random start in records, if it has one
 
     @property
     def rule(self) -> StopRule:
-        """When the run ends."""
+        """The stopping rule."""
         return StopRule(self.max_iters, self.tol, self.first_limit, self.deadline)
 
 
 class RunObserver:
-    """Follows a run on all ranks; a subclass overrides what it needs. Its methods are collective."""
+    """Observes a run on all ranks; subclasses override some of its methods, which are collective."""
 
     def began(self, run: Run[AnyModel]) -> None:
-        """The first factor matrices are in place: nothing is left to be refused."""
+        """Called when the first factor matrices are set and all input is valid."""
 
     def iterated(self, run: Run[AnyModel], spans: Spans, seconds: float) -> None:
-        """An iteration is done: this rank's spans, and the seconds of the whole iteration."""
+        """Called after each iteration, with this rank's spans and the seconds of the iteration."""
 
     def ended(self, run: Run[AnyModel], record: dict[str, Any], signal: Signals | None, result: str) -> None:
-        """The run is over; `result` names what was written, if anything."""
+        """Called at the end; `result` is a text about the written files, if any."""
 
 
 class Reporting(RunObserver):
-    """Passes a run to the console and to metrics."""
+    """Reports a run to the console and to metrics."""
 
     def __init__(self, reporter: RunReporter, tensor: str, budget: Budget) -> None:
         self._reporter, self._tensor, self._budget = reporter, tensor, budget
@@ -99,7 +99,7 @@ class Reporting(RunObserver):
 
 
 class Callback(RunObserver):
-    """Calls a function with the number of each iteration and its main figure."""
+    """Calls a function with the number of each iteration and the main metric."""
 
     def __init__(self, function: Callable[[int, float], object]) -> None:
         self._function = function
@@ -110,7 +110,7 @@ class Callback(RunObserver):
 
 
 class Run(Generic[M_co]):
-    """A decomposition of a tensor that is placed. Its methods are collective, and are called in their order.
+    """A decomposition of a placed tensor. Its methods are collective and are called in the order of their definition.
 
     Parameters
     ----------
@@ -118,10 +118,10 @@ class Run(Generic[M_co]):
     source : DescribedSource
     params : RunParams
     reporter : RunReporter
-        For what observers do not report: starts, and the checkpoint from which the run resumes.
+        Reports the starts, and the checkpoint from which the run resumes.
     observers : sequence of RunObserver
     stop : callable
-        Called between modes, iterations and starts: whether to stop. Collective.
+        Called between modes, iterations and starts; returns whether to stop. Collective.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Run(Generic[M_co]):
         self._resumed = False
 
     def begin(self) -> None:
-        """Put the factor matrices and the state of the first start, or of a checkpoint, in place."""
+        """Set the factor matrices and the state, from the first start or a checkpoint."""
         params, method = self.params, self.method
         self._reporter.machine(method.operator.machine, method.operator.options.precision)
         name = self._comm.bcast(init_name(params.init) if params.init_name is None else params.init_name)
@@ -160,36 +160,36 @@ class Run(Generic[M_co]):
         method, comm, source, origin = self.method, self._comm, self.source, self.origin
 
         def load() -> checkpoint.Checkpoint | None:
-            found, damages = checkpoint.load_newest(where.folder, where.verify)
-            if found is not None:
-                checkpoint.check(found, origin.facts, method.state, where.folder, source.labels)
-                where.check(self._without_name(found.origin), where.folder / found.name)
+            saved, damages = checkpoint.load_newest(where.folder, where.verify)
+            if saved is not None:
+                checkpoint.check(saved, origin.facts, method.state, where.folder, source.labels)
+                where.check(self._without_name(saved.origin), where.folder / saved.name)
                 for damage in damages:
-                    print(f"amped: {damage}; going on from {one_line(found.name)}", file=sys.stderr)
-            return found
+                    print(f"amped: {damage}; resuming from {one_line(saved.name)}", file=sys.stderr)
+            return saved
 
-        found = on_root(comm, load)  # rank 0's: the others may see another file system
-        kept = comm.bcast(None if found is None else (found.state, found.origin.seed, found.origin.init))
-        if kept is None:
+        saved = on_root(comm, load)  # other ranks may have another file system
+        state = comm.bcast(None if saved is None else (saved.state, saved.origin.seed, saved.origin.init))
+        if state is None:
             return False
-        method.state, seed, init = kept
+        method.state, seed, init = state
         for mode in range(method.operator.order):
-            method.operator.set_factor(mode, share(comm, found.factors[mode] if found else None))
+            method.operator.set_factor(mode, share(comm, saved.factors[mode] if saved else None))
         self._reporter.display.note(f"resumed after {text.progress(method.state)} from {one_line(str(where.folder))}")
         self.origin = origin._replace(seed=seed, init=init or origin.init)
         return True
 
     def _without_name(self, origin: checkpoint.Origin) -> checkpoint.Origin:
-        """Return an origin whose start is None if it is random, even if its record names it."""
+        """Return an origin whose start is None if it is random, also if the record names it."""
         return origin._replace(init=None) if origin.init == self.params.random else origin
 
     @property
     def seeded(self) -> bool:
-        """Whether the run began from random factor matrices."""
+        """Whether the run started from random factor matrices."""
         return self._without_name(self.origin).init is None
 
     def iterate(self) -> bool:
-        """Iterate from each start, keep the best; return whether the last state could not be saved, on rank 0."""
+        """Iterate from each start and keep the best; return whether the last checkpoint failed, on rank 0."""
         params, where, began = self.params, self.params.checkpoint, time.perf_counter()
         folder, every = (where.folder, where.every) if where else (None, 1)
         saver = checkpoint.Saver(folder, self.method, self.origin, every, self._resumed, self.source.labels)
@@ -208,7 +208,7 @@ class Run(Generic[M_co]):
         return saver.failed
 
     def _start(self, number: int) -> None:
-        """Put the factor matrices of a start in place; those of the first one are."""
+        """Set the factor matrices of a start, except of the first one."""
         seed = self.params.seed + number
         self._reporter.start(number, self.params.starts, seed)
         if number:
@@ -223,17 +223,17 @@ class Run(Generic[M_co]):
         return self.method.model().labelled(self.source.labels)
 
     def facts(self) -> dict[str, Any]:
-        """Return what records say of the run; the seed is that of the start that was kept."""
+        """Return the facts of the run for its record; the seed is that of the best start."""
         return run_facts(self.method, self.source, self.origin.seed, self.origin.init)
 
     def end(self, record: dict[str, Any], signal: Signals | None = None, result: str = "") -> None:
-        """Report how the run went."""
+        """Notify the observers of the end."""
         for observer in self._observers:
             observer.ended(self, record, signal, result)
 
 
 def step_limit(method: Method) -> float:
-    """Return the time limit of a step in the first iteration, from how much memory it reads. Collective."""
+    """Return the time limit of a step in the first iteration, from the bytes that it reads. Collective."""
     operator = method.operator
     slowest = operator.plan.read_bytes / operator.machine.device.least_speed
     return first_limit(max(operator.machine.comm.allgather(slowest)))

@@ -1,4 +1,4 @@
-"""What a scan compares: halves of a tensor, and the deviance of its counts."""
+"""Parts of a scan: the halves of a tensor, and the deviance of counts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..errors import InputError
 from ..models.explained import blocks_of
 from ..operators.sources.protocols import DescribedSource
 
-ROUNDINGS = 8  # by which a log-likelihood may be wrong, in last digits of its terms
-LEAST_COUNT = 1e-6  # of the largest one: models are taken to be at least `Poisson.eps`
+ROUNDINGS = 8  # rounding error of a log-likelihood, in units of the last place of its terms
+LEAST_COUNT = 1e-6  # lower bound of the largest count, well above `Poisson.eps`
 
 
 @singledispatch
 def halves_of(tensor: object, mode: int) -> list[SparseTensor | DenseTensor] | None:
-    """Return the halves of a tensor; None if one of them would have nothing."""
+    """Return the tensors of the even and the odd indices of a mode; None if one of them would be zero."""
     raise InputError(f"a {type(tensor).__name__} has no halves")
 
 
@@ -34,7 +34,7 @@ def _(tensor: DenseTensor, mode: int) -> list[SparseTensor | DenseTensor] | None
 
 @halves_of.register
 def _(tensor: SparseTensor, mode: int) -> list[SparseTensor | DenseTensor] | None:
-    found, length = list[SparseTensor | DenseTensor](), tensor.shape[mode]
+    halves, length = list[SparseTensor | DenseTensor](), tensor.shape[mode]
     for k in range(2):
         inside = tensor.columns[mode] % 2 == k
         if not tensor.values[inside].any():
@@ -42,29 +42,29 @@ def _(tensor: SparseTensor, mode: int) -> list[SparseTensor | DenseTensor] | Non
         columns = tensor.columns[:, inside]
         columns[mode] //= 2
         shape = [(length - k + 1) // 2 if m == mode else n for m, n in enumerate(tensor.shape)]
-        found.append(SparseTensor.from_columns(columns, tensor.values[inside], shape))
-    return found
+        halves.append(SparseTensor.from_columns(columns, tensor.values[inside], shape))
+    return halves
 
 
 class CountsDeviance(NamedTuple):
-    """Log-likelihoods of a tensor of counts."""
+    """The log-likelihoods between which the deviance of a tensor of counts is measured."""
 
-    uniform: float  # of one rate for all elements, which explains nothing
-    exact: float  # of the counts themselves
-    total: float
-    rounding: float  # of a log-likelihood
+    uniform: float  # with the same rate for all elements
+    exact: float  # with the counts as rates
+    total: float  # sum of the counts
+    rounding: float  # rounding error of a log-likelihood
 
     def explained(self, likelihood: float) -> float:
-        """Return the share of the deviance that a model explains; 1 if it leaves only rounding.
+        """Return the share of the deviance that a model explains; 1 if the rest is within the rounding error.
 
-        Where all counts are equal there is no deviance: then what a model leaves is compared with their sum.
+        If all counts are equal, the deviance is zero; then the rest is divided by the sum of the counts.
         """
-        left, whole = self.exact - likelihood, self.exact - self.uniform
-        return 1.0 if left <= self.rounding else 1 - left / (whole if whole > self.rounding else self.total)
+        rest, whole = self.exact - likelihood, self.exact - self.uniform
+        return 1.0 if rest <= self.rounding else 1 - rest / (whole if whole > self.rounding else self.total)
 
 
 def deviance_of(tensor: SparseTensor | DenseTensor, dtype: np.dtype[Any]) -> CountsDeviance:
-    """Return what is known of counts whose models are of some type."""
+    """Return the deviance of counts whose models have this dtype."""
     values = np.concatenate([each[each > 0] for _, each in blocks_of(tensor)]).astype(np.float64)
     total, size = float(values.sum()), math.prod(map(float, tensor.shape))
     uniform, exact = total * np.log(total / size) - total, float(values @ np.log(values)) - total
@@ -73,7 +73,7 @@ def deviance_of(tensor: SparseTensor | DenseTensor, dtype: np.dtype[Any]) -> Cou
 
 
 def check_counts(source: DescribedSource) -> None:
-    """Raise `InputError` if counts are so small that a model of them would be below what it is divided by."""
+    """Raise `InputError` if all counts are so small that their model could be below the lower bound of divisors."""
     largest = source.value_range.largest
     if 0 < largest < LEAST_COUNT:
         cause = f"values up to {largest:g} are too small for counts (loss 'poisson')"

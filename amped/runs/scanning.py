@@ -1,11 +1,11 @@
-"""How many components: decompositions into several numbers of them, each from several starts."""
+"""Scans: CP decompositions with several numbers of components, each from several starts."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -39,42 +39,42 @@ from ..report.scan_picture import draw
 from .assembly import (
     as_counts,
     counts,
-    counts_together,
     decomposition,
-    decompositions,
+    max_shared_rank,
+    multi_run_als,
+    multi_run_apr,
     open_tensor,
-    widest,
 )
 from .compression import consistent
 from .run import Run, RunParams
 from .scan_parts import check_counts, deviance_of, halves_of
 
 LOSSES = "gaussian", "poisson"
-MOST_OF_A_CORE = 1 << 20  # numbers of a core whose consistency is told
-MOST_HELD = 1 << 30  # bytes of the models of several numbers of components
-HALF_STARTS = 3  # of models of halves, at most
+MAX_CORE_SIZE = 1 << 20  # elements of a core whose consistency is computed
+MAX_MODEL_BYTES = 1 << 30  # bytes of models that are computed at once
+HALF_STARTS = 3  # maximum number of starts for halves
 
 
-def ranks_of(name: str, given: Any) -> tuple[int, ...]:
-    """Return numbers of components: of text such as "1-4,6", a number, or a sequence of numbers."""
-    parts = given.split(",") if isinstance(given, str) else [given] if isinstance(given, int) else list(given)
-    found = list[int]()
+def ranks_of(name: str, value: str | int | Iterable[Any]) -> tuple[int, ...]:
+    """Return numbers of components from text such as "1-4,6", a number, or a sequence of numbers."""
+    parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else list(value)
+    ranks = list[int]()
     for part in parts:
         first, dash, last = part.strip().partition("-") if isinstance(part, str) else (part, "", "")
         try:
             low, high = int(first), int(last if dash else first)
         except ValueError:
-            raise InputError(f"{name} {given!r}: expected numbers such as 1-8 or 2,4,8") from None
+            raise InputError(f"{name} {value!r}: expected numbers such as 1-8 or 2,4,8") from None
         if low > high:
-            raise InputError(f"{name} {given!r}: {low} is above {high}")
-        found += [whole(name, rank, 1, MAX_DENSE_RANK) for rank in range(low, min(high, MAX_DENSE_RANK + 1) + 1)]
-    if not found:
-        raise InputError(f"{name} {given!r}: expected at least one number")
-    return tuple(dict.fromkeys(found))
+            raise InputError(f"{name} {value!r}: {low} is above {high}")
+        ranks += [whole(name, rank, 1, MAX_DENSE_RANK) for rank in range(low, min(high, MAX_DENSE_RANK + 1) + 1)]
+    if not ranks:
+        raise InputError(f"{name} {value!r}: expected at least one number")
+    return tuple(dict.fromkeys(ranks))
 
 
 class ScanParams(NamedTuple):
-    """What is to be tried."""
+    """The parameters of a scan; see `amped.scan`."""
 
     ranks: tuple[int, ...]
     starts: int = 5
@@ -83,22 +83,22 @@ class ScanParams(NamedTuple):
     nonnegative: bool = False
     max_iters: int = 200
     tol: float = 1e-6
-    halves: bool = True  # whether halves of the tensor are decomposed, too
+    halves: bool = True  # whether to compare halves of the tensor
 
 
 class Scan(NamedTuple):
-    """What was tried, and the number of components that it suggests.
+    """The result of a scan: the figures for each number of components, and the suggested number.
 
     Attributes
     ----------
     tried : tuple of ScannedRank
-        One for each number of components, in the order that was asked for.
+        One for each number of components, in the requested order.
     models : tuple of KruskalTensor
-        The best model of each.
+        The best model for each number of components.
     suggestion : Suggestion
-        `rank`, or None, and the `reason`.
+        The suggested `rank`, or None, and the `reason`.
     seconds : dict
-        Of the `runs`, of those of `halves`, and of the other `diagnostics`.
+        Seconds by kind of work: `runs`, `halves` and `diagnostics`.
     """
 
     tried: tuple[ScannedRank, ...]
@@ -107,7 +107,12 @@ class Scan(NamedTuple):
     seconds: dict[str, float]
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw what each number of components explains, and how stable it is, as ``.png``, ``.svg`` or ``.pdf``.
+        """Draw how much each number of components explains, and how stable it is.
+
+        Parameters
+        ----------
+        path : path
+            ``.png``, ``.svg`` or ``.pdf``.
 
         Raises
         ------
@@ -118,7 +123,7 @@ class Scan(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """A model from one start."""
+    """The result of one start."""
 
     model: KruskalTensor
     explained: float
@@ -130,58 +135,58 @@ def scanned(
     source: DescribedSource,
     machine: Machine,
     options: Options,
-    asked: ScanParams,
-    tell: Callable[[ScannedRank], object],
+    params: ScanParams,
+    report: Callable[[ScannedRank], object],
     stop: Stop | NeverStop = NEVER,
 ) -> Scan:
-    """Decompose a tensor as asked; `tell` hears of each number of components. Collective.
+    """Scan numbers of components; call `report` with the figures for each. Collective.
 
-    Once `stop`, called between iterations, returns True, what was found so far is told and returned.
+    If `stop`, called between iterations, returns True, the scan ends with the results so far.
     """
-    scanner = _Scanner(source, machine, options, asked, stop)
+    scanner = _Scanner(source, machine, options, params, stop)
     tried, models = list[ScannedRank](), list[KruskalTensor]()
     for ranks in scanner.batches():
         if scanner.stopped():
             break
-        for found, best in scanner.tried(ranks):
-            tried.append(found)
+        for figures, best in scanner.results(ranks):
+            tried.append(figures)
             models.append(best.labelled(source.labels))
-            tell(found)
+            report(figures)
     return Scan(tuple(tried), tuple(models), suggestion(tried), scanner.seconds)
 
 
 class _Part(NamedTuple):
-    """A tensor, or a half of it."""
+    """The whole tensor or a half of it."""
 
     source: DescribedSource
-    explains: Callable[[float], float]  # what part of it a model explains, by the method's merit
+    explained: Callable[[float], float]  # from the method's merit: the share that a model explains
 
 
-Key = tuple[int, int]  # the number of components, and that of a start
+Key = tuple[int, int]  # the number of components, and the number of the start
 
 
 class _Scanner:
-    """Decomposes one tensor again and again, and its halves if it is asked for them; making one is collective."""
+    """Decomposes a tensor, and its halves if requested, for several numbers of components. Collective."""
 
     def __init__(
-        self, source: DescribedSource, machine: Machine, options: Options, asked: ScanParams, stop: Stop | NeverStop
+        self, source: DescribedSource, machine: Machine, options: Options, params: ScanParams, stop: Stop | NeverStop
     ) -> None:
         self._stop, self._was_stopped = stop, False
-        self._machine, self._options, self._asked = machine, options, asked
+        self._machine, self._options, self._params = machine, options, params
         self._silent = RunReporter(machine.comm, enabled=False)
-        if asked.loss == "poisson":
+        if params.loss == "poisson":
             source = as_counts(source, machine, options)
-        needed = asked.halves or asked.loss == "poisson"
-        whole = source.tensor() if needed else None  # read once
+        is_needed = params.halves or params.loss == "poisson"
+        whole = source.tensor() if is_needed else None  # read only once
         self._whole = self._part(source, whole)
         self._mode = int(np.argmax(source.shape))
-        self._halves = self._parts_of(whole) if asked.halves else []
+        self._halves = self._parts_of(whole) if params.halves else []
         self.seconds = dict.fromkeys(("runs", "halves", "diagnostics"), 0.0)
 
     def _part(self, source: DescribedSource, tensor: SparseTensor | DenseTensor | None) -> _Part:
-        """Return a part of which rank 0 has the tensor. Collective."""
+        """Return a part, whose tensor is on rank 0 if it is needed. Collective."""
         source.stay_on_device()
-        if self._asked.loss != "poisson":
+        if self._params.loss != "poisson":
             return _Part(source, lambda fit: 1 - (1 - fit) ** 2)
         together(self._machine.comm, lambda: check_counts(source))
         dtype = self._options.dtype
@@ -190,30 +195,30 @@ class _Scanner:
         return _Part(source, deviance.explained)
 
     def _parts_of(self, whole: SparseTensor | DenseTensor | None) -> list[_Part]:
-        """Return two halves: one has the even indices of the longest mode, the other the odd ones. Collective."""
+        """Return the halves with the even and the odd indices of the longest mode; none if one is zero. Collective."""
         halves = None if whole is None else halves_of(whole, self._mode)
         if not self._machine.comm.bcast(halves is not None):
             return []
-        found = []
+        parts = []
         for number in range(2):
             half = halves[number] if halves else None
-            found.append(self._part(open_tensor(half, self._machine, self._options), half))
-        return found
+            parts.append(self._part(open_tensor(half, self._machine, self._options), half))
+        return parts
 
     def stopped(self) -> bool:
-        """Return whether the scan is to end. Collective."""
+        """Return whether to end the scan. Collective."""
         self._was_stopped = self._was_stopped or self._stop()
         return self._was_stopped
 
     def batches(self) -> list[tuple[int, ...]]:
-        """Return the numbers of components to be tried together: all, unless their models are large."""
-        asked, rows = self._asked, sum(self._whole.source.shape)
-        held = rows * sum(asked.ranks) * asked.starts * self._options.dtype.itemsize
-        return [asked.ranks] if held <= MOST_HELD else [(rank,) for rank in asked.ranks]
+        """Return the numbers of components to compute at once: all, unless their models are large."""
+        params, rows = self._params, sum(self._whole.source.shape)
+        nbytes = rows * sum(params.ranks) * params.starts * self._options.dtype.itemsize
+        return [params.ranks] if nbytes <= MAX_MODEL_BYTES else [(rank,) for rank in params.ranks]
 
-    def tried(self, ranks: Sequence[int]) -> Iterator[tuple[ScannedRank, KruskalTensor]]:
-        """Decompose into these numbers of components; yield what each tells, and its best model."""
-        starts = self._asked.starts
+    def results(self, ranks: Sequence[int]) -> Iterator[tuple[ScannedRank, KruskalTensor]]:
+        """Decompose with these numbers of components; yield the figures and the best model for each."""
+        starts = self._params.starts
         with self._timed("runs"):
             whole = self._runs(self._whole, ranks, starts)
         with self._timed("halves"):
@@ -222,134 +227,133 @@ class _Scanner:
             runs = [half.get(rank, []) for half in halves]
             if whole.get(rank):
                 with self._timed("diagnostics"):
-                    told = self._told(rank, whole[rank], runs if all(runs) else [])
-                yield told
+                    result = self._result(rank, whole[rank], runs if all(runs) else [])
+                yield result
 
     @contextmanager
-    def _timed(self, what: str) -> Iterator[None]:
+    def _timed(self, work: str) -> Iterator[None]:
         began = time.perf_counter()
         yield
-        self.seconds[what] += time.perf_counter() - began
+        self.seconds[work] += time.perf_counter() - began
 
-    def _told(
+    def _result(
         self, rank: int, runs: Sequence[_Run], halves: Sequence[Sequence[_Run]]
     ) -> tuple[ScannedRank, KruskalTensor]:
-        """Return what the runs of a number of components tell, and the best model."""
+        """Return the figures of the runs of one number of components, and the best model."""
         began = time.perf_counter()
         explained = tuple(each.explained for each in runs)
-        best, again = int(np.argmax(explained)), near(explained)
-        others = [factor_match(runs[best].model.factors, runs[k].model.factors) for k in again if k != best]
+        best, equals = int(np.argmax(explained)), near(explained)
+        matches = [factor_match(runs[best].model.factors, runs[k].model.factors) for k in equals if k != best]
         match = self._match_of_halves(halves)
         consistency = None if self.stopped() else self._consistency(runs[best].model)
         computing = sum(each.seconds for each in (*runs, *(run for half in halves for run in half)))
-        found = ScannedRank(
+        figures = ScannedRank(
             rank,
             explained,
             explained[best],
-            len(again),
-            float(np.mean(others)) if others else None,
+            len(equals),
+            float(np.mean(matches)) if matches else None,
             match,
             consistency,
             sum(each.iterations for each in runs),
             computing + time.perf_counter() - began,
         )
-        return found, runs[best].model
+        return figures, runs[best].model
 
     def _runs(self, part: _Part, ranks: Sequence[int], starts: int) -> dict[int, list[_Run]]:
-        """Return the runs of each number of components, those that have ended before the scan is stopped.
-
-        Those of few components are computed side by side.
-        """
+        """Return the completed runs for each number of components; those with few components run at once."""
         if self.stopped():
             return {}
         small = {(rank, start): rank for rank in self._small(ranks, starts) for start in range(starts)}
-        found = self._together(part, small) if len(small) > 1 else {}
-        if not found:
+        runs = self._multi_run(part, small) if len(small) > 1 else {}
+        if not runs:
             small = {}
         for rank in ranks:
             if (rank, 0) not in small and not self.stopped():
-                found |= self._alone(part, rank, starts)
-        return {rank: [found[rank, start] for start in range(starts) if (rank, start) in found] for rank in ranks}
+                runs |= self._single_runs(part, rank, starts)
+        return {rank: [runs[rank, start] for start in range(starts) if (rank, start) in runs] for rank in ranks}
 
     def _small(self, ranks: Sequence[int], starts: int) -> list[int]:
-        """Return the numbers of components whose runs gain side by side."""
-        if self._asked.loss != "poisson":
-            return [rank for rank in ranks if rank <= widest(self._machine.device)]
-        how = interleaved(self._machine.device)
-        if how is None or self._options.kernel != "auto":
+        """Return the numbers of components whose runs are faster at once."""
+        if self._params.loss != "poisson":
+            return [rank for rank in ranks if rank <= max_shared_rank(self._machine.device)]
+        kernel = interleaved(self._machine.device)
+        if kernel is None or self._options.kernel != "auto":
             return []
-        models = {rank: how.models(rank, self._options.dtype) for rank in ranks}
+        models = {rank: kernel.models(rank, self._options.dtype) for rank in ranks}
         runs = Counter(models[rank] for rank in ranks for _ in range(starts))
         return [rank for rank in ranks if models[rank] > 1 and 2 * runs[models[rank]] >= models[rank]]
 
-    def _together(self, part: _Part, ranks: dict[Key, int]) -> dict[Key, _Run]:
+    def _multi_run(self, part: _Part, ranks: dict[Key, int]) -> dict[Key, _Run]:
+        """Compute runs at once; empty if memory is too small."""
         began = time.perf_counter()
         try:
-            several = self._several(part.source, ranks)
-        except InputError:  # memory has no room for so many columns; if it is something else, it is told again
+            method = self._multi_method(part.source, ranks)
+        except InputError:  # too little memory; another error is raised again by the single runs
             return {}
-        placing, found = (time.perf_counter() - began) / len(ranks), dict[Key, _Run]()
+        placing, runs = (time.perf_counter() - began) / len(ranks), dict[Key, _Run]()
         with self._stop.listening():
-            for key, method in several.run(ranks, self._params(0).rule, self.stopped):
-                found[key] = self._ended(part, method, placing + several.seconds[key])
-        return found
+            for key, run in method.run(ranks, self._run_params(0).rule, self.stopped):
+                runs[key] = self._ended(part, run, placing + method.seconds[key])
+        return runs
 
-    def _several(self, source: DescribedSource, ranks: dict[Key, int]) -> AlsRuns[Key] | AprRuns[Key]:
-        """Place a tensor for runs side by side."""
-        asked, machine, options = self._asked, self._machine, self._options
-        if asked.loss == "poisson":
-            return counts_together(source, ranks, machine, options, Poisson(asked.tol), self._seed)
+    def _multi_method(self, source: DescribedSource, ranks: dict[Key, int]) -> AlsRuns[Key] | AprRuns[Key]:
+        """Place a tensor for several runs at once."""
+        params, machine, options = self._params, self._machine, self._options
+        if params.loss == "poisson":
+            return multi_run_apr(source, ranks, machine, options, Poisson(params.tol), self._seed)
         columns = min(machine.device.together, sum(ranks.values()))
-        budget = Budget(asked.max_iters * -(-sum(ranks.values()) // columns))
-        return decompositions(source, ranks, columns, machine, options, budget, self._constraints, self._seed)
+        budget = Budget(params.max_iters * -(-sum(ranks.values()) // columns))
+        return multi_run_als(source, ranks, columns, machine, options, budget, self._constraints, self._seed)
 
-    def _alone(self, part: _Part, rank: int, starts: int) -> dict[Key, _Run]:
-        found, began = dict[Key, _Run](), time.perf_counter()
+    def _single_runs(self, part: _Part, rank: int, starts: int) -> dict[Key, _Run]:
+        """Compute the runs of one number of components one after another."""
+        runs, began = dict[Key, _Run](), time.perf_counter()
         method = self._method(part.source, rank)
         for number in range(starts):
             if number:
                 method.restart()
-            run = Run(method, part.source, self._params(number), self._silent, stop=self.stopped)
+            run = Run(method, part.source, self._run_params(number), self._silent, stop=self.stopped)
             run.begin()
             with self._stop.listening():
                 run.iterate()
             if self.stopped():
                 break
-            found[rank, number] = self._ended(part, method, time.perf_counter() - began)
+            runs[rank, number] = self._ended(part, method, time.perf_counter() - began)
             began = time.perf_counter()
-        return found
+        return runs
 
     def _ended(self, part: _Part, method: Decomposition[KruskalTensor], seconds: float) -> _Run:
-        explained = part.explains(self._machine.comm.bcast(method.merit()))
+        explained = part.explained(self._machine.comm.bcast(method.merit()))
         return _Run(method.model(), explained, method.state.iterations, seconds)
 
-    def _params(self, start: int) -> RunParams:
-        return RunParams(self._asked.max_iters, self._asked.tol, self._asked.seed + start)
+    def _run_params(self, start: int) -> RunParams:
+        return RunParams(self._params.max_iters, self._params.tol, self._params.seed + start)
 
     @property
     def _constraints(self) -> Constraints:
-        return ConstraintParams(self._asked.nonnegative, 0.0, ()).of(len(self._whole.source.shape))
+        return ConstraintParams(self._params.nonnegative, 0.0, ()).of(len(self._whole.source.shape))
 
     def _seed(self, key: Key) -> int:
-        return self._params(key[1]).seed
+        return self._run_params(key[1]).seed
 
     def _method(self, source: DescribedSource, rank: int) -> Decomposition[KruskalTensor]:
-        asked, budget = self._asked, Budget(self._asked.max_iters * self._asked.starts)
-        if asked.loss == "poisson":
-            return counts(source, rank, self._machine, self._options, Poisson(asked.tol), budget)
+        params, budget = self._params, Budget(self._params.max_iters * self._params.starts)
+        if params.loss == "poisson":
+            return counts(source, rank, self._machine, self._options, Poisson(params.tol), budget)
         return decomposition(source, rank, self._machine, self._options, budget, self._constraints)
 
     def _consistency(self, model: KruskalTensor) -> float | None:
-        """Return the core consistency; None of a large core, or where columns cannot be independent."""
+        """Return the core consistency; None for a large core, or if columns cannot be linearly independent."""
         rank, order = model.rank, len(model.factors)
-        if self._asked.loss == "poisson" or rank**order > MOST_OF_A_CORE or rank > min(model.shape):
+        if self._params.loss == "poisson" or rank**order > MAX_CORE_SIZE or rank > min(model.shape):
             return None
         factors = factors_of(model)
         assert factors is not None
         return consistent(self._whole.source, self._machine, self._options, factors)
 
     def _match_of_halves(self, halves: Sequence[Sequence[_Run]]) -> float | None:
-        """Return how alike the models of halves are in the modes that they share; None without halves."""
+        """Return the factor match between the best models of the halves, in the shared modes; None without halves."""
         if not halves:
             return None
         shared = list[list[NDArray[Any]]]()

@@ -1,4 +1,4 @@
-"""What a command or a Python call computes with, writes and reports to."""
+"""Sessions: the devices, outputs and reports of a command or a Python call."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from .run import Reporting, Run, RunObserver, RunParams
 
 
 class Session:
-    """What a command or a call computes with, writes and reports to. Its methods are collective, and called in order.
+    """The devices, outputs and reports of a command or call. Its methods are collective and are called in order.
 
     Attributes
     ----------
     outputs : Outputs
-        The files that are claimed.
+        The claimed files.
     metrics : Metrics
     display : Display
     machine : Machine
     reporter : RunReporter
     tensor : str
-        What metrics call the tensor: its path, or "X" if it is in memory.
+        Name of the tensor in metrics: its path, or "X" if it is in memory.
     source : DescribedSource
     """
 
@@ -53,14 +53,14 @@ class Session:
     def bring_up(
         self, aborts: list[Callable[[], object]], quiet: bool, result: bool = False, enabled: bool = True
     ) -> None:
-        """Bring up devices and exchange, and then the display; see `display` and `RunReporter`."""
+        """Connect the devices and the exchange, and create the display; see `display` and `RunReporter`."""
         self.machine = bring_up(self.options, self.comm)
         aborts.append(self.machine.exchange.abort)
         self.display = display(self.comm.rank, quiet, result)
         self.reporter = RunReporter(self.comm, self.display, self.metrics, enabled)
 
     def read(self, tensor: Tensor, verify: bool = True, form: ReadOptions = PLAIN) -> DescribedSource:
-        """Open the tensor and say what it is; see `open_tensor`."""
+        """Open the tensor and print a line about it; see `open_tensor`."""
         path = os.fspath(tensor) if isinstance(tensor, (str, os.PathLike)) else None
         self.tensor = path or self.tensor
         reading = None
@@ -79,14 +79,14 @@ class Session:
         observers: Sequence[RunObserver] = (),
         stop: Callable[[], bool] = never,
     ) -> Run[M]:
-        """Return a run of a method, begun and followed by the reporter; `budget` is what choosing kernels took."""
+        """Begin a run of a method, which the reporter observes; `budget` has the seconds spent on choosing kernels."""
         own = [Reporting(self.reporter, self.tensor, budget)] if self.reporter.enabled else []
         run = Run(method, self.source, params, self.reporter, [*own, *observers], stop)
         run.begin()
         return run
 
     def close(self) -> None:
-        """Take the display away, and give back what was claimed."""
+        """Close the display and the metrics, and release the claims."""
         self.display.close()
         self.metrics.close()
         self.outputs.close()
@@ -96,7 +96,7 @@ class Session:
 def opened(
     tensor: Tensor, comm: Comm, options: Options, deadline: float | None
 ) -> Iterator[tuple[Machine, DescribedSource]]:
-    """Bring up what a call that writes and shows nothing computes with, and open its tensor. Collective."""
+    """Connect the devices for a call without outputs and display, and open its tensor. Collective."""
     with closing(Session(comm, options)) as session, watched(comm, deadline) as aborts:
         session.bring_up(aborts, quiet=True, enabled=False)
         yield session.machine, session.read(tensor)

@@ -275,7 +275,7 @@ def test_a_poisson_projection_that_is_wrong() -> None:
         model.transform(np.ones(SHAPE), 0, loss="poisson", ridge=1.0, device="cpu")
     with pytest.raises(amped.InputError, match="loss is 'l1': expected 'gaussian' or 'poisson'"):
         model.transform(np.ones(SHAPE), 0, loss="l1", device="cpu")
-    with pytest.raises(amped.InputError, match="counts are not negative"):
+    with pytest.raises(amped.InputError, match="must not be negative"):
         model.transform(-np.ones(SHAPE), 0, loss="poisson", device="cpu")
 
 

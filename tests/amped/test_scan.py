@@ -276,8 +276,8 @@ def test_where_memory_has_no_room_for_several_runs(loss: str, monkeypatch: pytes
     def refuse(*_: Any) -> None:
         raise InputError("device memory")
 
-    monkeypatch.setattr(scanning, "decompositions", refuse)
-    monkeypatch.setattr(scanning, "counts_together", refuse)
+    monkeypatch.setattr(scanning, "multi_run_als", refuse)
+    monkeypatch.setattr(scanning, "multi_run_apr", refuse)
     alone = amped.scan(tensor, "1-3", **how)
     for one, other in zip(wide.tried, alone.tried, strict=True):
         np.testing.assert_allclose(one.explained, other.explained, rtol=1e-9)

@@ -16,7 +16,7 @@ from amped.models.kruskal import KruskalTensor
 from amped.operators.sparse.tuning import Budget
 from amped.options import Options
 from amped.parallel.mpi import Comm
-from amped.runs.assembly import counts_together, decompositions
+from amped.runs.assembly import multi_run_als, multi_run_apr
 from amped.runs.session import opened
 
 Key = tuple[int, int]  # the number of components, and that of a start
@@ -30,7 +30,7 @@ def multi_run(
     ranks, chosen = ranks or RANKS, Options(**options)
     with opened(tensor, comm, chosen, None) as (machine, source):
         constraints = ConstraintParams(nonnegative).of(len(source.shape))
-        runs = decompositions(source, ranks, columns, machine, chosen, Budget(), constraints, _start)
+        runs = multi_run_als(source, ranks, columns, machine, chosen, Budget(), constraints, _start)
         found = {key: method.model() for key, method in runs.run(ranks, rule)}
         assert set(runs.seconds) == set(ranks)
     return found  # type: ignore[return-value]
@@ -78,7 +78,7 @@ def counts_as_alone(tensor: Any, ranks: Mapping[Key, int], comm: Comm, rule: Sto
     """Runs of CP-APR side by side are those of `cp_apr` up to rounding, on all ranks."""
     chosen = Options(**options)
     with opened(tensor, comm, chosen, None) as (machine, source):
-        runs = counts_together(source, ranks, machine, chosen, Poisson(rule.tol), _start)
+        runs = multi_run_apr(source, ranks, machine, chosen, Poisson(rule.tol), _start)
         found = {key: cast(KruskalTensor, method.model()) for key, method in runs.run(ranks, rule)}
     assert set(found) == set(ranks)
     mine = [(key, model.series, *(factor.tobytes() for factor in model.factors)) for key, model in found.items()]

@@ -25,7 +25,7 @@ from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import Comm
 from amped.runs.assembly import bring_up, open_tensor, place, solving_bytes
-from amped.runs.checkpoint import Origin, take
+from amped.runs.checkpoint import Origin, checkpoint_of
 from partitioner.tensors.dense import DenseTensor
 
 SHAPE = (12, 9, 10)
@@ -196,7 +196,7 @@ def test_no_iteration_is_launched_that_nobody_wants(comm: Comm, where: str, monk
 def test_a_checkpoint_is_of_the_iteration_that_was_reported(comm: Comm, where: str) -> None:
     ahead, checked = methods(random_tensor(4), 4, where, comm)
     for _ in zip(iterate(ahead, StopRule(5, 0)), iterate(checked, StopRule(5, 0)), strict=True):
-        one, other = (take(method, Origin({}, 0, None, {})) for method in (ahead, checked))
+        one, other = (checkpoint_of(method, Origin({}, 0, None, {})) for method in (ahead, checked))
         assert one.name == other.name
         for mine, theirs in zip(one.factors, other.factors, strict=True):
             assert mine.tobytes() == theirs.tobytes()

@@ -187,7 +187,7 @@ def test_a_plan_tells_what_is_sure_and_nothing_else(folder: Path, monkeypatch: p
     assert line.startswith("No time estimate: ")
     assert line.endswith("equal work takes times that differ by 50% on this machine now")
     assert seconds is None
-    assert told([*flags, "--ranks", 3])[0].endswith("estimate: 3 ranks are not started here")
+    assert told([*flags, "--ranks", 3])[0].endswith("estimate: a run on 3 ranks needs 3 started ranks")
     assert "one copy of the nonzeros" in told([*flags, "--kernel", "permuted"])[0]
 
 

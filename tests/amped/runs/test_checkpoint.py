@@ -266,7 +266,7 @@ def test_one_run_at_a_time_writes_into_a_folder(folder: Path, ranks: int) -> Non
     path = small_tns(folder)
     flags = ["--checkpoint", folder / "c", "--resume", "--max-iters", 3, "--output", folder / "out"]
     cpd(path, "first", *flags[:2], "--max-iters", 2)
-    other = Claim(folder / "c" / checkpoint.CLAIMED).take()
+    other = Claim(folder / "c" / checkpoint.CLAIM_NAME).take()
     before = entries(folder)
     if ranks == 1:
         refused(run_amped("cpd", path, *COMMON, *flags), "another run", folder / "c")
@@ -413,7 +413,7 @@ def test_what_no_checkpoint_holds_is_not_removed(folder: Path, flag: str) -> Non
     (folder / "c" / "iteration-1" / "thesis.tex").write_text("data")
     before = entries(folder)
     result = run_amped("cpd", path, *COMMON, "--output", "b", "--checkpoint", "c", flag)
-    refused(result, "c/iteration-1", "holds thesis.tex, which no checkpoint does")
+    refused(result, "c/iteration-1", "contains thesis.tex, which is not part of a checkpoint")
     assert entries(folder) == before
 
 

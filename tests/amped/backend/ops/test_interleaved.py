@@ -18,7 +18,7 @@ from amped.methods.poisson import Poisson
 from amped.operators.products import Phi
 from amped.options import Options
 from amped.parallel.mpi import Comm
-from amped.runs.assembly import counts_together
+from amped.runs.assembly import multi_run_apr
 from amped.runs.session import opened
 
 ACCURACY = {"fp32": 1e-5, "fp64": 1e-12}
@@ -39,7 +39,7 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, device: Any, **opti
     chosen = Options(device=device, **options)
     with opened(tensor, comm, chosen, None) as (machine, source):
         ranks = dict.fromkeys(range(40), rank)
-        runs = counts_together(source, ranks, machine, chosen, Poisson(), lambda key: key)
+        runs = multi_run_apr(source, ranks, machine, chosen, Poisson(), lambda key: key)
         operator: Any = runs._counts
         how, dtype = runs._how, chosen.dtype
         models, width = how.models(rank, dtype), how.width(dtype)
@@ -118,7 +118,7 @@ def test_updates(comm: Comm, device: Any, precision: Any) -> None:
     """Each model is multiplied until its own violation is small, and then stays as it is, as its Phi does."""
     chosen = Options(device=device, precision=precision)
     with opened(random_counts(3, (9, 8, 7)), comm, chosen, None) as (machine, source):
-        runs = counts_together(source, dict.fromkeys(range(8), 5), machine, chosen, Poisson(), lambda key: key)
+        runs = multi_run_apr(source, dict.fromkeys(range(8), 5), machine, chosen, Poisson(), lambda key: key)
         operator: Any = runs._counts
         how, dtype, xp = runs._how, chosen.dtype, machine.device.xp
         models, rng = how.models(5, dtype), np.random.default_rng(0)

@@ -20,7 +20,7 @@ from amped.methods.updates import DivergedError
 from amped.operators.sparse.tuning import Budget
 from amped.options import Options
 from amped.parallel.mpi import Comm
-from amped.runs.assembly import decompositions
+from amped.runs.assembly import multi_run_als
 from amped.runs.session import opened
 from partitioner.tensors.dense import DenseTensor
 
@@ -87,7 +87,7 @@ def test_a_pass_serves_all(comm: Comm) -> None:
     tensor, chosen = counts((15, 11, 12)), Options(device="cpu")
     ranks = dict.fromkeys(range(5), 3)
     with opened(tensor, comm, chosen, None) as (machine, source):
-        several = decompositions(source, ranks, 15, machine, chosen, Budget(), NONE, lambda key: key)
+        several = multi_run_als(source, ranks, 15, machine, chosen, Budget(), NONE, lambda key: key)
         operator: Any = several._operator
         passes, compute = list[int](), operator.mttkrp
         operator.mttkrp = lambda mode, *rest: (passes.append(mode), compute(mode, *rest))[1]

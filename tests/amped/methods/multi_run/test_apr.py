@@ -18,7 +18,7 @@ from amped.methods.poisson import Poisson
 from amped.options import Options
 from amped.parallel.mpi import Comm
 from amped.runs import assembly
-from amped.runs.assembly import counts_together
+from amped.runs.assembly import multi_run_apr
 from amped.runs.session import opened
 
 SHAPES = [(19, 13), (9, 11, 10), (6, 7, 5, 8), (5, 1, 6, 5, 4), (4, 3, 4, 3, 4, 3)]
@@ -67,7 +67,7 @@ def test_values_of_all_kinds(comm: Comm, device: str) -> None:
 def test_a_pass_serves_all(comm: Comm, device: Any) -> None:
     chosen, ranks = Options(device=device), dict.fromkeys(range(5), 3)
     with opened(random_counts(1, (9, 8, 7)), comm, chosen, None) as (machine, source):
-        several = counts_together(source, ranks, machine, chosen, Poisson(0.0, inner_iters=2), lambda key: key)
+        several = multi_run_apr(source, ranks, machine, chosen, Poisson(0.0, inner_iters=2), lambda key: key)
         operator: Any = several._counts
         passes, compute = list[int](), operator.compute
         operator.compute = lambda phi, mode, *rest: (passes.append(mode), compute(phi, mode, *rest))[1]
