@@ -95,7 +95,7 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
     def facts_of_verb(self) -> dict[str, Any]:
         return {"loss": self.loss}
 
-    def has_rank(self, rank: Any) -> bool:
+    def has_rank(self, rank: object) -> bool:
         return bool(rank == self.rank)
 
     def prepare(self, device: Device) -> None:

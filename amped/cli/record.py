@@ -82,7 +82,7 @@ def _repeated(each: Field[Any]) -> bool:
     return each.metadata.get("action") == "append"
 
 
-def _is_default(each: Field[Any], value: Any) -> bool:
+def _is_default(each: Field[Any], value: object) -> bool:
     """Return whether a flag has its default value."""
     return value is None or value == each.default or (_repeated(each) and not value)
 

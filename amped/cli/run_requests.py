@@ -92,7 +92,7 @@ class RunRequest(Seeded, ABC, Generic[M]):
         """The parameters of this verb in the record of the run."""
 
     @abstractmethod
-    def has_rank(self, rank: Any) -> bool:
+    def has_rank(self, rank: object) -> bool:
         """Return whether the rank in a record equals the requested one."""
 
     def prepare(self, device: Device) -> None:

@@ -73,7 +73,7 @@ class TuckerRequest(RunRequest[TuckerTensor]):
     def facts_of_verb(self) -> dict[str, Any]:
         return {"error": self.error}
 
-    def has_rank(self, rank: Any) -> bool:
+    def has_rank(self, rank: object) -> bool:
         return self.rank is None or rank == list(self.rank)
 
     def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[TuckerTensor], Init | None]:

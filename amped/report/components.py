@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any
 
+from numpy.typing import NDArray
+
 from partitioner.tensors.labels import Labels
 from partitioner.tensors.labels import mode_names as known_names
 
@@ -75,7 +77,7 @@ def text(model: KruskalTensor, count: int = 10, most: int | None = None, width: 
     return "\n".join(lines)
 
 
-def columns_text(factors: Sequence[Any], labels: Labels | None, count: int, width: int | None = None) -> str:
+def columns_text(factors: Sequence[NDArray[Any]], labels: Labels | None, count: int, width: int | None = None) -> str:
     """Return the columns of each mode's factor matrix as text: one line per column, with its top labels."""
     width, lines = width or shutil.get_terminal_size((WIDTH, 0)).columns, list[str]()
     for mode, (name, factor) in enumerate(zip(_names(labels, len(factors)), factors, strict=True)):
@@ -130,14 +132,14 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-def shown(label: Any) -> str:
+def shown(label: object) -> str:
     """Return a label as short text in one line, quoted if it is blank or contains separators."""
     text = as_text(label)
     quoted = isinstance(label, str) and (not text.strip() or set(text) & set(",;:"))
     return f'"{text}"' if quoted else text
 
 
-def as_text(label: Any, longest: int = LONGEST) -> str:
+def as_text(label: object, longest: int = LONGEST) -> str:
     """Return a label as text in one line."""
     if label is None or label != label:  # NaN, NaT
         return "(missing)"

@@ -67,7 +67,7 @@ class Metrics:
         times = self.iterations
         return statistics.median(map(statistics.fmean, zip(times, times[1:] or times, strict=False))) if times else None
 
-    def event(self, name: str, **facts: Any) -> None:
+    def event(self, name: str, **facts: object) -> None:
         """Write one line: the event's name, the time in seconds since 1970, and its facts."""
         if self._file is None or self.failed:
             return

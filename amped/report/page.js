@@ -10,25 +10,25 @@ const labelled = cards.map((card) =>
 );
 
 function search() {
-  const wanted = find.value.trim().toLowerCase();
+  const query = find.value.trim().toLowerCase();
   let shown = 0;
   cards.forEach((card, at) => {
-    let any = !wanted;
+    let visible = !query;
     for (const details of card.querySelectorAll("details[data-found]")) {
       details.open = false;
       delete details.dataset.found;
     }
     for (const { bar, text, within } of labelled[at]) {
-      const found = wanted !== "" && text.includes(wanted);
-      bar.classList.toggle("found", found);
-      any ||= found;
-      if (found && within && !within.open) {
+      const matches = query !== "" && text.includes(query);
+      bar.classList.toggle("found", matches);
+      visible ||= matches;
+      if (matches && within && !within.open) {
         within.open = true;
         within.dataset.found = "";
       }
     }
-    card.hidden = !any;
-    shown += any;
+    card.hidden = !visible;
+    shown += visible;
   });
   document.getElementById("count").textContent = `${shown} of ${cards.length} shown`;
   document.getElementById("none").hidden = shown > 0;

@@ -8,9 +8,10 @@ import os
 from collections.abc import Sequence
 from importlib.resources import files
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
@@ -33,7 +34,7 @@ TOP, MORE = 6, 24  # visible labels per column, and further ones that can be unf
 SHORT = 7  # maximum length of a mode whose labels are all shown, in their order
 LABEL, WHOLE = 60, 240  # maximum characters of a label, and of its tooltip
 PICTURED = 64  # components with curves
-ALIKE, MOST_ALIKE = 0.85, 3  # minimum congruence of similar components, and how many of them are listed
+MIN_CONGRUENCE, MAX_SIMILAR = 0.85, 3  # minimum congruence of similar components, and how many of them are listed
 ENTRIES = 10  # entries with the largest residuals
 
 
@@ -69,7 +70,7 @@ class Card(NamedTuple):
     number: int  # counted from 1
     weight: str
     share: float
-    alike: Sequence[SimilarComponent]
+    similar: Sequence[SimilarComponent]
     panels: Sequence[Panel]
 
 
@@ -129,7 +130,8 @@ def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None,
         title=facts.title(record), question=facts.question(model, record), numbers=facts.numbers(record),
         meaning=facts.meaning(record), series=_series(record), command=facts.command(record),
         names=facts.names_of(model), shape=model.shape, cards=_cards(model), positive=_positive(model),
-        alike=ALIKE, pictured=PICTURED, most=_listed(model), residuals=residuals and _residual_rows(residuals),
+        min_congruence=MIN_CONGRUENCE, pictured=PICTURED, most=_listed(model),
+        residuals=residuals and _residual_rows(residuals),
         stages=stages(record), balance=balance(record, len(model.factors)), machine=facts.machine(record),
         versions=facts.versions(record),
     )  # fmt: skip
@@ -150,11 +152,11 @@ def _series(run: Run) -> list[tuple[str, str]]:
 
 
 def _cards(model: KruskalTensor) -> list[Card]:
-    alike, positive, names = congruences(model.factors), _positive(model), facts.names_of(model)
+    rows, positive, names = congruences(model.factors), _positive(model), facts.names_of(model)
     cards = list[Card]()
     for component in model.top(_listed(model)):
         panels = [_panel(model, component, mode, name, positive) for mode, name in enumerate(names)]
-        similar = _similar(alike[component.number], component.number)
+        similar = _similar(rows[component.number], component.number)
         cards.append(Card(component.number + 1, _readable(component.weight), component.share, similar, panels))
     return cards
 
@@ -169,10 +171,10 @@ def _listed(model: KruskalTensor) -> int:
     return TOP + MORE if model.rank <= PICTURED else TOP + 1
 
 
-def _similar(row: np.ndarray[Any, np.dtype[np.float64]], own: int) -> list[SimilarComponent]:
+def _similar(row: NDArray[np.float64], own: int) -> list[SimilarComponent]:
     """Return the components that are most similar to component `own`, from its row of congruences."""
-    order = [int(other) for other in np.argsort(-np.abs(row)) if other != own and abs(row[other]) >= ALIKE]
-    return [SimilarComponent(other + 1, float(row[other])) for other in order[:MOST_ALIKE]]
+    order = [int(other) for other in np.argsort(-np.abs(row)) if other != own and abs(row[other]) >= MIN_CONGRUENCE]
+    return [SimilarComponent(other + 1, float(row[other])) for other in order[:MAX_SIMILAR]]
 
 
 def _panel(model: KruskalTensor, component: Component, mode: int, name: str, positive: bool) -> Panel:
@@ -208,6 +210,6 @@ def _residual_rows(residuals: Residuals) -> list[tuple[list[str], str, str]]:
     ]
 
 
-def write_report(model: KruskalTensor, path: str | os.PathLike[str], tensor: Any) -> None:
+def write_report(model: KruskalTensor, path: str | os.PathLike[str], tensor: SparseTensor | DenseTensor | None) -> None:
     """See `KruskalTensor.report`. The record of a Python function has no versions: the current ones are added."""
     write(model, path, tensor, {"versions": versions()} | model.run if model.run else {})

@@ -116,7 +116,7 @@ def claim(folder: Path, outputs: Outputs, resume: bool, replace: bool, advice: s
     outputs.claim(folder / CLAIM_NAME)
 
 
-def is_metrics_of(folder: Path, first: dict[str, Any], has_rank: Callable[[Any], bool], tensor: str | None) -> bool:
+def is_metrics_of(folder: Path, first: dict[str, Any], has_rank: Callable[[object], bool], tensor: str | None) -> bool:
     """Return whether metrics with this `first` event belong to the run that wrote the checkpoints in a folder.
 
     They do if the ranks are equal, and the tensors have the same name, or the same shape and number of nonzeros.

@@ -77,7 +77,7 @@ class BalancedRequest(Ranked, RunRequest[Balanced]):
     def facts_of_verb(self) -> dict[str, Any]:
         return {}
 
-    def has_rank(self, rank: Any) -> bool:
+    def has_rank(self, rank: object) -> bool:
         return bool(rank == self.rank)
 
     def place(self, job: Job, source: DescribedSource) -> tuple[BalancedAls, Init | None]:
