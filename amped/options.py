@@ -59,6 +59,11 @@ class Options:
     ------
     InputError
         If a value is invalid.
+
+    Examples
+    --------
+    >>> Options(precision="fp64", threads=2).dtype
+    dtype('float64')
     """
 
     device: DeviceName = flag("auto", "device to compute on (auto: a GPU if there is one)", choices=DEVICES)

@@ -28,7 +28,7 @@ from .record import MODEL as MODEL
 class KruskalTensor(Conversions):
     """A CP model: a sum of rank-one tensors, ``sum_r weights[r] * factors[0][:, r] o factors[1][:, r] o ...``.
 
-    ``weights, factors = model`` unpacks a model.
+    ``weights, factors = model`` unpacks a model. The notation is that of Kolda and Bader 2009.
 
     Parameters
     ----------
@@ -47,13 +47,14 @@ class KruskalTensor(Conversions):
     ----------
     labels : tuple of (I_n,) arrays, or None
         Labels of the rows of the factor matrices, if the tensor had labels. Strings use NumPy's StringDType.
-
     run : dict
         The record of the run that made the model, as in ``run.json``; empty if unknown.
 
-    Notes
-    -----
-    The notation is that of Kolda and Bader, Tensor Decompositions and Applications, SIAM Review 51(3), 2009.
+    Examples
+    --------
+    >>> model = KruskalTensor(np.array([2.0, 1.0]), [np.eye(3, 2), np.eye(4, 2)])
+    >>> model.shape, model.rank, model.full()[:2, :2].tolist(), model.shares().tolist()
+    ((3, 4), 2, [[2.0, 0.0], [0.0, 1.0]], [0.6666666666666666, 0.3333333333333333])
     """
 
     def __init__(
@@ -151,8 +152,7 @@ class KruskalTensor(Conversions):
             Whether the rows must be non-negative. By default they must if the model was fitted so in this mode. With
             the Poisson loss they always are.
         ridge : float
-            Added to the diagonal of the Gram matrix of the other modes' columns, taken as columns of unit 2-norm. Not
-            available with the Poisson loss.
+            Added to the diagonal of the Gram matrix of the other modes' unit-norm columns. Not for the Poisson loss.
         value, where : str, optional
             Of a table: the expression to sum and the filter of the rows; see `from_frame`. The defaults are those of
             the table that the model was fitted to; ``where="true"`` reads all rows, ``value="count(*)"`` counts them.
@@ -175,8 +175,9 @@ class KruskalTensor(Conversions):
 
         Examples
         --------
-        >>> model = cp_als(january, rank=16, nonnegative=True)  # doctest: +SKIP
-        >>> rows = model.transform(february, 0, nonnegative=True)  # doctest: +SKIP
+        >>> X = np.einsum("ir,jr,kr->ijk", *np.random.default_rng(0).random((3, 4, 2)))
+        >>> cp_als(X[:3], rank=2).transform(X[3:], 0).shape
+        (1, 2)
         """
         arguments = {"loss": loss, "nonnegative": nonnegative, "ridge": ridge, "deadline": deadline, **options}
         from ..api.projection import transformed
@@ -239,7 +240,8 @@ class KruskalTensor(Conversions):
 
         Examples
         --------
-        >>> for label, number in model.top(5)[0].top[1]: print(label, number)  # doctest: +SKIP
+        >>> KruskalTensor(np.ones(1), [np.ones((1, 1)), np.array([[0.2], [0.8]])]).top()[0].top[1]
+        ((1, 0.8), (0, 0.2))
         """
         return components(self.weights, self.factors, self.labels, whole("count", count, 1))
 
@@ -272,8 +274,7 @@ class KruskalTensor(Conversions):
         path : path
             An existing file is replaced.
         X : tensor, array, table or path, optional
-            The data that the model was fitted to; see `score`. The report then includes the fit to it and the entries
-            with the largest residuals.
+            The data of the fit; see `score`. The report then includes the fit to it and the largest residuals.
         value, where : str, optional
             Query of a table; see `transform`.
 
@@ -292,8 +293,7 @@ class KruskalTensor(Conversions):
         Parameters
         ----------
         X : tensor, array, table or path
-            Has this model's shape, or this model's labels in any order; a table must have the model's key columns. The
-            fit is computed by this process on the host, in double precision.
+            Has the model's shape, or its labels in any order; a table has its key columns. Runs on the host in fp64.
         value, where : str, optional
             Query of a table; see `transform`.
 

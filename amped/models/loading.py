@@ -43,7 +43,9 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
 
     Examples
     --------
-    >>> weights = load("nell-2-rank32").weights  # doctest: +SKIP
+    >>> KruskalTensor(np.array([2.0]), [np.ones((3, 1)), np.ones((4, 1))]).save("model.npz")
+    >>> load("model.npz").weights.tolist()
+    [2.0]
     """
     file = os.path.join(path, MODEL) if os.path.isdir(path) else path
     if file is not path and not os.path.exists(file):

@@ -62,9 +62,9 @@ class SemiSparseTensor(Unconverted):
 
     Examples
     --------
-    >>> y = ttm(X, U, 2)  # doctest: +SKIP
-    >>> y.indices.shape, y.values.shape, y.modes  # doctest: +SKIP
-    ((5120, 2), (5120, 16), (2,))
+    >>> Y = SemiSparseTensor([[0, 2], [3, 1]], [[1.0, 2.0], [3.0, 4.0]], modes=2, shape=(4, 3, 2))
+    >>> Y.fibres, Y.sparse_modes, Y.to_dense()[3, 1].tolist()
+    (2, (0, 1), [3.0, 4.0])
     """
 
     DENSE = "to_dense"

@@ -108,6 +108,14 @@ def read(
     -----
     InputWarning
         If the last column of a text file, which is read as values, may be another column of indices.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> size = Path("tensor.tns").write_text("4 3 2 1.5")  # one nonzero; indices are counted from 1
+    >>> X = read("tensor.tns")
+    >>> X.shape, X.indices.tolist(), X.values.tolist()
+    ((4, 3, 2), [[3, 2, 1]], [1.5])
     """
     lengths = None if shape is None else tuple(shape)
     form = ReadOptions(no_values, compact, dense, lengths, keys, value, where, missing, index_base)  # type: ignore[arg-type]

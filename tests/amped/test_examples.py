@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import doctest
 import inspect
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import amped
 
 
 @pytest.mark.parametrize("name", amped.__all__)
-def test_examples(name: str) -> None:
+def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     thing = getattr(amped, name)
     module = inspect.getmodule(thing)
     assert module is not None
-    names = {**vars(amped), **vars(module)}
+    names = {"np": np, **vars(amped), **vars(module)}
     runner = doctest.DocTestRunner(verbose=False)
     for test in doctest.DocTestFinder(recurse=True).find(thing, name, module=module, globs=names):
         runner.run(test)
