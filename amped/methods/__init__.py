@@ -1,1 +1,1 @@
-"""Decompositions: the one loop, and methods written in terms of an operator."""
+"""Decomposition methods, written in terms of an operator, and the driver loop that they share."""

@@ -1,8 +1,8 @@
-"""CP-ALS: the canonical polyadic decomposition by alternating least squares, over all ranks.
+"""CP-ALS: the canonical polyadic decomposition by alternating least squares.
 
-The algorithm is that of Kolda and Bader (SIAM Review 51(3), 2009, Figure 3.3), as `cp_als` of the Tensor Toolbox
-computes it. Each rank solves the rows that it owns; ranks then all-gather the solved rows, once for each mode,
-and add up Gram matrices, norms and inner products, which are small.
+The algorithm is that of Kolda and Bader (SIAM Review 51(3), 2009, Figure 3.3), as implemented by `cp_als` of the Tensor
+Toolbox. Each rank solves the rows that it owns. Once per mode, the ranks all-gather the solved rows and sum the Gram
+matrices, norms and inner products, which are small.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ from .driver import MethodState, never
 from .pipelined import Pipelined
 from .updates import DivergedError, LeastSquares, Passes, run_passes
 
-MOST_CHECKED = 64  # iterations in which the host takes part, before the device is let go ahead once more
+MOST_CHECKED = 64  # iterations computed with the host before pipelining is tried again
 
 
 class CpAls:
-    """See `Method`.
+    """CP-ALS; see `Method`.
 
-    The state has three arrays and a series:
+    The state consists of three arrays and one or two series:
 
     weights : (R,)
-        Norms taken out of the last factor matrix that was solved.
+        Column norms of the factor matrix that was solved last.
     norms : (N, R)
-        Norms taken out of each factor matrix when it was last solved.
+        Column norms removed from each factor matrix when it was last solved.
     scales : (N, R)
-        What the columns of the operator's factor matrices are to be multiplied with. Rows are stored before the norms
-        of their columns are known, divided by about the largest number of the column in an iteration before.
+        Factors by which the columns of the operator's factor matrices must be multiplied. Rows are stored before the
+        norms of their columns are known, divided by roughly the column's largest magnitude in an earlier iteration.
     fit
         ``1 - ||X - M|| / ||X||`` after each iteration.
     objective
-        With a ridge that is the same for all modes: ``||X - M||**2`` and `ridge` times the squared norms of the
-        components, relative to ``||X||**2``. No iteration makes it larger.
+        Present if all modes have the same ridge: ``||X - M||**2`` plus `ridge` times the squared norms of the
+        components, relative to ``||X||**2``. It never increases.
 
-    In most iterations the host only launches and reads the fit. It takes part in the first one, and in those where a
-    number says that more than the usual is to be done: then the device goes back to where the iteration began.
+    In most iterations the host only launches work and reads the fit. The host takes part in the first iteration and
+    whenever a flag reports an exceptional case; the device then restores the state at the beginning of the iteration.
 
     Parameters
     ----------
     operator : Operator
-        Of one rank for all modes; holds the factor matrices to start from.
+        Has the same number of columns in all modes, and holds the initial factor matrices.
     constraints : Constraints
 
     Attributes
     ----------
     checked : int
-        Iterations in which the host is still to take part.
+        Number of coming iterations in which the host takes part.
     """
 
     name = "als"
@@ -77,7 +77,7 @@ class CpAls:
 
     @cached_property
     def _update(self) -> LeastSquares:
-        """What solves rows; made when it is needed, as runs side by side seldom do."""
+        """The row solver, created on first use: batched runs rarely need their own."""
         return LeastSquares.of_run(self.operator, self.constraints)
 
     def restart(self, state: MethodState | None = None) -> None:
@@ -85,7 +85,8 @@ class CpAls:
         if self._pipelined:
             self._pipelined.settle()
         self.state = state or self._new_state()
-        self._loaded, self._exact = False, False  # whether equations are those of the state; whether fits are near 1
+        self._loaded = False  # whether the equations hold this state
+        self._exact = False  # whether fits are near 1 and so computed in double precision
         self.checked = self._next_checked = 1
 
     @property
@@ -104,7 +105,7 @@ class CpAls:
         return self.constraints.facts
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
-        """See `Method`: from any that the constraints allow."""
+        """See `Method`: accepts any matrices that satisfy the constraints."""
         self.constraints.check_start(factors, how)
         return factors
 
@@ -114,15 +115,15 @@ class CpAls:
         return MethodState(arrays, {"fit": [], **({"objective": []} if self.constraints.common_ridge else {})})
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
-        ahead = self._pipelined
+        pipelined = self._pipelined
         if not self._loaded:
             self._load()
-        if ahead is None or self.checked or self.state.mode:
+        if pipelined is None or self.checked or self.state.mode:
             return run_passes(self.operator, self.passes(stop))
-        status = ahead.next(self._exact, left)
+        status = pipelined.next(self._exact, left)
         flags, fit = self._agreed(status)
         if flags:
-            ahead.back()
+            pipelined.back()
             self._raised()
             return run_passes(self.operator, self.passes(stop))
         self._take(status, self._update.modes[-1])
@@ -130,17 +131,17 @@ class CpAls:
         return True
 
     def _raised(self) -> None:
-        """Let the host take part for a while, as a flag was raised; the longer the more often that happens."""
+        """Check the next iterations on the host after a flag; each further flag doubles their number."""
         self.checked = self._next_checked
         self._next_checked = min(2 * self._next_checked, MOST_CHECKED)
 
     def advance(self, fit: float, squares: float) -> None:
-        """Note an iteration that was computed without the host, and its fit; `squares`: see `EquationsStatus`."""
+        """Record an iteration computed without the host and its fit; `squares`: see `EquationsStatus`."""
         self._next_checked = max(1, self._next_checked // 2)
         self._count(fit, squares)
 
     def stand(self, stopped: RunStopped, raised: bool) -> None:
-        """Go on from where a batch has left the run; `raised`: as a flag was raised."""
+        """Continue from the state in which a batch left the run; `raised`: because it raised a flag."""
         status, state = stopped.status, self.state
         arrays = {"norms": status.norms, "scales": status.scales, "weights": stopped.weights}
         state.arrays.update(arrays)
@@ -149,7 +150,7 @@ class CpAls:
             self._raised()
 
     def standing(self) -> tuple[EquationsStatus, float, NDArray[np.float64] | None]:
-        """Return the state as equations take it: what was told, the best fit, and the weights; None at a start."""
+        """Return the state in the form that equations take: status, best fit, and weights (None before any solve)."""
         state, fits = self.state, self.state.series["fit"]
         last, best = (fits[-1], max(fits)) if fits else (np.nan, 0.0)
         status = EquationsStatus(0, state.iterations, last, state.arrays["norms"], state.arrays["scales"])
@@ -160,7 +161,7 @@ class CpAls:
         self._loaded = True
 
     def _agreed(self, status: EquationsStatus) -> tuple[bool, float]:
-        """Return whether any rank has raised a flag, and rank 0's fit: ranks' arithmetic may differ in the last bit."""
+        """Return whether any rank raised a flag, and rank 0's fit: ranks may differ in the last bit."""
         comm = self.operator.machine.comm
         agreed = np.array([status.flags, status.fit if comm.rank == 0 else -np.inf])
         if comm.size > 1:
@@ -168,7 +169,7 @@ class CpAls:
         return bool(agreed[0]), float(agreed[1])
 
     def passes(self, stop: Callable[[], bool] = never) -> Passes[bool]:
-        """Do what `step` does where the host takes part, but for MTTKRPs."""
+        """Compute an iteration with the host taking part; the caller computes the MTTKRPs that this yields."""
         state, first = self.state, self.state.mode
         if not self._loaded:
             self._load()
@@ -184,7 +185,7 @@ class CpAls:
         with self._located(self.operator.order - 1):
             if not np.isfinite(status.fit):
                 raise DivergedError(f"the fit is {status.fit}")
-        if first == 0:  # a whole one: all that it takes is compiled
+        if first == 0:  # a whole iteration has run: all code is compiled
             self.checked = max(0, self.checked - 1)
         self._count(status.fit, status.squares)
         return True
@@ -201,17 +202,17 @@ class CpAls:
         self.state.iterations += 1
 
     def change(self) -> float | None:
-        """See `Method`: of the fit."""
+        """See `Method`: the change of the fit."""
         fits = self.state.series["fit"]
         return fits[-1] - fits[-2] if len(fits) > 1 else None
 
     def settled(self, tol: float) -> bool:
-        """See `Method`: the fit has changed by less."""
+        """See `Method`: whether the fit changed by less than `tol`."""
         change: Any = self.change()
         return change is not None and abs(change) < tol
 
     def merit(self) -> float:
-        """See `Restartable`: the fit, or minus the objective."""
+        """See `Restartable`: the fit, or the negative objective."""
         series = self.state.series
         objectives = series.get("objective", [])
         return -objectives[-1] if objectives else series["fit"][-1] if series["fit"] else -np.inf
@@ -221,7 +222,7 @@ class CpAls:
         return self._pipelined.factor(mode) if self._pipelined else self.operator.factor(mode)
 
     def model(self) -> KruskalTensor:
-        """See `Method`: columns of unit norm, the one that `constraints` say, weights descending."""
+        """See `Method`: columns have unit norm as defined by the constraints; weights are descending."""
         state, factors = self.state, [self.factor(mode) for mode in range(self.operator.order)]
         result = KruskalTensor(state.arrays["weights"], factors, state.series["fit"], state.converged)
         result.arrange(state.arrays["scales"], self.constraints.norm)
@@ -229,23 +230,23 @@ class CpAls:
 
     @contextmanager
     def _located(self, mode: int) -> Iterator[None]:
-        """Say of a `DivergedError` where it was, and what is likely to be the cause."""
+        """Add the place and the likely cause to a `DivergedError`."""
         try:
             yield
         except DivergedError as error:
             options = self.operator.options
             if options.gather == "fp16":
-                cause = "numbers above 65504, which --gather fp16 cannot hold: bf16 or full can"
+                cause = "numbers above 65504, the limit of --gather fp16: use bf16 or full"
             elif options.precision == "fp32":
-                cause = "products beyond single precision: --precision fp64, or smaller values, may help"
+                cause = "products beyond single precision: try --precision fp64 or smaller values"
             else:
-                cause = "values, or a start, so large that products are beyond double precision"
+                cause = "values or initial factors so large that products exceed double precision"
             where = f"iteration {self.state.iterations + 1}, mode {mode}"
-            raise DivergedError(f"{where}: {error}; the likely cause: {cause}") from None
+            raise DivergedError(f"{where}: {error}; likely cause: {cause}") from None
 
 
 def prepare(device: Device, rank: int, dtype: np.dtype[np.floating], nonnegative: bool = False) -> None:
-    """Begin to compile what a decomposition needs beside MTTKRPs, and return at once."""
+    """Start compiling the code that a decomposition needs in addition to MTTKRPs; return immediately."""
     if nonnegative:
         nonnegative_solver(device, rank, dtype).prepare(rank, dtype)
     solver(device, rank, dtype).prepare(rank, dtype)
@@ -255,13 +256,13 @@ def prepare(device: Device, rank: int, dtype: np.dtype[np.floating], nonnegative
 def solving_bytes(
     machine: Machine, dtype: np.dtype[np.floating], order: int, constraints: Constraints = NONE
 ) -> Solving:
-    """Return how many bytes CP-ALS of a tensor of so many modes takes on a device beside an MTTKRP."""
+    """Return a function of (rows, rank): the device memory that CP-ALS needs in addition to an MTTKRP."""
     device, parts = machine.device, machine.comm.size
 
     def takes(count: int, rank: int) -> SolverBytes:
         kept, passing = solver_bytes(device, count, rank, dtype, bool(constraints))
         small = equations_of(device, rank).bytes(order, rank, parts)
-        grams = min(8 * count * rank, rows.GRAM_BYTES)  # the first ones
+        grams = min(8 * count * rank, rows.GRAM_BYTES)  # the blocks of the initial Gram matrices
         return SolverBytes(kept + small, max(passing, grams))
 
     return takes

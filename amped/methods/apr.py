@@ -1,9 +1,9 @@
-"""CP-APR: Poisson tensor factorisation by alternating updates of modes, over all ranks.
+"""CP-APR: Poisson tensor factorisation by alternating updates of the modes.
 
 The algorithms are MU of Chi and Kolda (On tensors, sparsity, and nonnegative factorizations, SIMAX 33(4), 2012,
-Algorithms 1 to 3), as `cp_apr` of the Tensor Toolbox and SparTen compute it, and PDNR and PQNR of Hansen, Plantenga and
-Kolda (Newton-based optimization for Kullback-Leibler nonnegative tensor factorizations, 2015). Each rank updates the
-rows that it owns. The updates of a mode need its own rows of B alone: only the last B is gathered.
+Algorithms 1 to 3), as implemented by `cp_apr` of the Tensor Toolbox and by SparTen, and PDNR and PQNR of Hansen,
+Plantenga and Kolda (Newton-based optimization for Kullback-Leibler nonnegative tensor factorizations, 2015). Each rank
+updates the rows that it owns. Updating a mode only needs the rank's own rows of B, so only the last B is gathered.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from .updates import DivergedError
 
 
 class CpApr:
-    """See `Method`.
+    """CP-APR; see `Method`.
 
-    The state has two arrays and three series:
+    The state consists of two arrays and three series:
 
     weights : (R,)
-        The sums of the components' counts; factor matrices have columns of unit sum.
+        The sum of each component; columns of the factor matrices have unit sum.
     facts : (N, 2)
-        Of each mode: the last KKT violation, and the updates, in the iteration at hand; of row problems the largest
-        violation before a row's first update, and the updates of all rows.
+        For each mode, the last KKT violation and the number of updates in the current outer iteration. For row
+        problems, the largest violation before a row's first update and the updates of all rows.
     loglikelihood
-        ``sum x log m - sum of weights`` after each outer iteration, over the nonzeros.
+        ``sum x log m - sum of weights`` over the nonzeros, after each outer iteration.
     kkt
-        The largest KKT violation over the modes, as last computed for each.
+        The largest of the modes' last KKT violations.
     inner_iterations
-        How often modes, or rows, were updated.
+        The number of updates of modes or rows.
 
     Parameters
     ----------
     operator : SparseOperator
-        Placed for Phi, or for row problems; holds the factor matrices to start from, which are not negative.
+        Placed for Phi or for row problems; holds the initial factor matrices, which are non-negative.
     asked : Poisson
     """
 
@@ -60,12 +60,12 @@ class CpApr:
         self._update = update_of(operator, params)
         self.name: str = params.method
         exchange, single = operator.machine.exchange, operator.machine.comm.size == 1
-        # The host asks how far shared rows are; MU asks nothing.
+        # Row problems poll the device for the progress of shared rows; MU does not.
         self._captures = (
             device.queues and not self._update.streams and (single or exchange.overlaps) and not params.rows
         )
         self._replay: Replay | None = None  # of an iteration
-        self._warm = False  # whether all that an iteration takes has been compiled and loaded
+        self._warm = False  # whether all code of an iteration is compiled and loaded
         self.restart()
 
     def restart(self, state: MethodState | None = None) -> None:
@@ -94,7 +94,7 @@ class CpApr:
         return {}
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
-        """See `Method`: from what is not negative; the sums of columns become weights."""
+        """See `Method`: requires non-negative matrices; the column sums become weights."""
         scaled, self.state.arrays["weights"] = unit_sums(factors, how)
         return scaled
 
@@ -120,7 +120,7 @@ class CpApr:
         return True
 
     def solve(self, mode: int) -> None:
-        """Solve one mode for the other modes' matrices, from the given start; the state counts no iteration."""
+        """Solve one mode with the other modes' matrices fixed; this does not count as an iteration."""
         update = self._update
         update.status.load(self.state.arrays["weights"], self.state.arrays["facts"])
         update.queue(mode, self.params.mu_iters)
@@ -128,7 +128,7 @@ class CpApr:
         _, self.state.arrays["weights"], self.state.arrays["facts"] = update.status.read()
 
     def _launched(self) -> NDArray[np.uint8]:
-        """Compute an iteration as a whole; return what it tells."""
+        """Launch a captured iteration; return its status as bytes."""
         if self._replay is None:
             operator, status = self.operator, self._update.status
             operator.synchronize()
@@ -137,9 +137,9 @@ class CpApr:
         self._replay.launch()
         return self._replay.wait()
 
-    def take(self, found: tuple[float, NDArray[np.float64], NDArray[np.float64]]) -> None:
-        """Note what an outer iteration has come to."""
-        state, (logs, weights, facts) = self.state, found
+    def take(self, read: tuple[float, NDArray[np.float64], NDArray[np.float64]]) -> None:
+        """Record the result of an outer iteration, as `PoissonStatus.read` returns it."""
+        state, (logs, weights, facts) = self.state, read
         likelihood = logs - float(weights.sum())
         if not np.isfinite(likelihood):
             raise DivergedError(f"iteration {state.iterations + 1}: the log-likelihood is {likelihood}")
@@ -150,12 +150,12 @@ class CpApr:
         state.iterations += 1
 
     def change(self) -> float | None:
-        """See `Method`: of the log-likelihood."""
+        """See `Method`: the change of the log-likelihood."""
         result = self.state.series["loglikelihood"]
         return result[-1] - result[-2] if len(result) > 1 else None
 
     def settled(self, tol: float) -> bool:
-        """See `Method`: no mode was updated."""
+        """See `Method`: whether no mode was updated."""
         updates = self.state.series["inner_iterations"]
         return bool(updates) and updates[-1] == 0
 
@@ -164,22 +164,22 @@ class CpApr:
         return self.operator.factor(mode)
 
     def model(self) -> KruskalTensor:
-        """See `Method`: columns of unit sum, weights descending."""
+        """See `Method`: columns have unit sum; weights are descending."""
         weights = self.state.arrays["weights"]
         order = np.argsort(-weights, kind="stable")
         factors = [self.factor(mode)[:, order] for mode in range(self.operator.order)]
-        for factor in factors:  # the last bit of what is nearly zero is no number's
+        for factor in factors:  # the last bit of tiny entries is a mark, not a value; see `mu_update`
             factor[factor <= np.finfo(factor.dtype).smallest_subnormal] = 0
         return KruskalTensor(weights[order], factors, (), self.state.converged, self.state.series)
 
 
 def prepare(device: Device, dtype: np.dtype[Any]) -> None:
-    """Begin to compile what CP-APR needs beside Phi, and return at once."""
+    """Start compiling the code that CP-APR needs in addition to Phi; return immediately."""
     MU_UPDATE.require(device).prepare(dtype)
 
 
 def solving_bytes(machine: Machine, params: Poisson, order: int) -> Solving:
-    """Return how many bytes CP-APR of a tensor of so many modes takes on a device beside Phi."""
+    """Return a function of (rows, rank): the device memory that CP-APR needs in addition to Phi."""
 
     def takes(count: int, rank: int) -> SolverBytes:
         update = MU_UPDATE.require(machine.device).bytes(rank)

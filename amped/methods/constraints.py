@@ -1,7 +1,7 @@
-"""What factor matrices have to be, beside the best: non-negative, short, or as they are given.
+"""Constraints on factor matrices: non-negative, penalised by a ridge, or fixed.
 
-Under constraints all columns have unit 2-norm when the next mode is solved. Its rows begin as they are, with the
-weights in them: so no solve makes the objective larger.
+Under constraints all columns have unit 2-norm when the next mode is solved, and the weights are multiplied into the
+rows from which that solve starts. Therefore no solve increases the objective.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from ..errors import InputError
 from ..operators.placement import MAX_RANK as MOST_MODES  # far more than any tensor has
 
 Modes = tuple[int, ...]
-SWEEPS = 5  # over the columns, each time that a mode is solved; 1 to 10 end at like fits (docs/design/constraints.md)
-UNTIL_SETTLED = 2000  # where no iteration comes after: a row ends when a sweep no longer changes it
+SWEEPS = 5  # over the columns per solve of a mode; 1 to 10 give similar fits (docs/design/constraints.md)
+UNTIL_SETTLED = 2000  # sweeps at most if only one mode is solved; a row stops when a sweep no longer changes it
 
 
 class ConstraintParams(NamedTuple):
-    """What was asked for, before the tensor's order is known."""
+    """Constraints as requested, before the tensor's order is known."""
 
     nonnegative: bool | Modes = False
     ridge: float | tuple[float, ...] = 0.0
     fixed_modes: Modes = ()
 
     def of(self, order: int) -> Constraints:
-        """Return the constraints of a tensor of so many modes; raise `InputError` if it has no such modes."""
+        """Return the constraints for a tensor of this order; raise `InputError` if a mode does not exist."""
         modes = tuple(range(order))
         nonnegative = self.nonnegative if isinstance(self.nonnegative, tuple) else modes if self.nonnegative else ()
         for name, chosen in (("nonnegative", nonnegative), ("fixed_modes", self.fixed_modes)):
             for mode in chosen:
                 if mode >= order:
-                    raise InputError(f"{name}: there is no mode {mode}; the tensor's are 0 to {order - 1}")
+                    raise InputError(f"{name}: there is no mode {mode}; the tensor has modes 0 to {order - 1}")
         ridge = self.ridge if isinstance(self.ridge, tuple) else (self.ridge,) * order
         if len(ridge) != order:
-            raise InputError(f"ridge: {len(ridge)} numbers for a tensor of order {order}: expected one, or one a mode")
+            raise InputError(f"ridge: {len(ridge)} numbers for a tensor of order {order}: give one, or one per mode")
         if set(self.fixed_modes) == set(modes):
-            raise InputError("fixed_modes: all modes are fixed: none is left to be solved")
+            raise InputError("fixed_modes: all modes are fixed; leave at least one to solve")
         result = Constraints(nonnegative, ridge, self.fixed_modes)
         return result if any((nonnegative, any(ridge), self.fixed_modes)) else NONE
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """What the factor matrices of a tensor have to be."""
+    """Constraints on the factor matrices of a tensor."""
 
     nonnegative: Modes = ()
-    ridge: tuple[float, ...] = ()  # for each mode what is added to the diagonal of the Gram matrix of the others
+    ridge: tuple[float, ...] = ()  # per mode, added to the diagonal of the other modes' Gram product
     fixed: Modes = ()
 
     def __bool__(self) -> bool:
@@ -61,7 +61,7 @@ class Constraints:
 
     @property
     def norm(self) -> int:
-        """Which norm of the model's columns is 1: 1 or 2."""
+        """The p of the p-norm by which the model's columns are normalised: 1 or 2."""
         return 1 if self.nonnegative else 2
 
     def solved(self, order: int) -> list[int]:
@@ -69,7 +69,7 @@ class Constraints:
         return [mode for mode in range(order) if mode not in self.fixed]
 
     def bounds(self, order: int) -> ConstraintBounds:
-        """Return what equations of so many modes need to know of the constraints."""
+        """Return the constraints in the form that equations of this order take."""
         if not self:
             return ConstraintBounds.none(order)
         solved = self.solved(order)
@@ -77,7 +77,7 @@ class Constraints:
         return ConstraintBounds(self.ridge, self.nonnegative, solved[-1], sweeps)
 
     def objective(self, fit: float, squares: float, norm: float) -> float:
-        """Return the squared distance to the tensor, relative to its `norm`, and the penalty of a ridge of all modes.
+        """Return the squared residual plus the penalty of a common ridge, relative to the squared `norm` of the tensor.
 
         `squares`: see `EquationsStatus`.
         """
@@ -85,51 +85,51 @@ class Constraints:
 
     @property
     def common_ridge(self) -> float | None:
-        """The number for all modes that are solved; None if there is none, or they have different ones."""
+        """The ridge of all modes that are solved; None if it is zero or differs between modes."""
         result = {number for mode, number in enumerate(self.ridge) if mode not in self.fixed}
         return (result.pop() or None) if len(result) == 1 else None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint says of those that there are."""
+        """The active constraints, as stored in a checkpoint."""
         ridge = self.ridge if any(self.ridge) else ()
         facts = {"nonnegative": self.nonnegative, "ridge": ridge, "fixed_modes": self.fixed}
         return {name: list(numbers) for name, numbers in facts.items() if numbers}
 
     def check_start(self, factors: Sequence[NDArray[Any]], init: str | None) -> None:
-        """Raise `InputError` unless a decomposition can start from these matrices, of a kind of start.
+        """Raise `InputError` unless a decomposition can start from these matrices.
 
-        Those of "nvecs" are made fit for it, in place: of eigenvectors magnitudes are taken.
+        With `init` "nvecs", eigenvectors of non-negative modes are replaced in place by their magnitudes.
         """
         if self.fixed and init is None:
-            raise InputError(f"fixed_modes {list(self.fixed)}: the start is random; give their matrices with init")
+            raise InputError(f"fixed_modes {list(self.fixed)}: the start is random; pass the fixed matrices as init")
         for mode in self.nonnegative:
             if init == "nvecs":
                 np.abs(factors[mode], out=factors[mode])
             elif factors[mode].min() < 0:
-                raise InputError(f"factor_{mode} of the start has negative entries; mode {mode} is to be non-negative")
+                raise InputError(f"factor_{mode} of the start has negative entries, but mode {mode} is non-negative")
 
 
 NONE = Constraints()
 
 
-def modes_of(name: str, given: Any) -> Modes:
-    """Return modes, counted from 0, ascending; raise `InputError` if something else is given."""
+def modes_of(name: str, value: Any) -> Modes:
+    """Return modes, counted from 0, in ascending order; raise `InputError` for anything else."""
     try:
-        listed = list(given)
+        listed = list(value)
     except TypeError:
-        raise InputError(f"{name} {given!r}: expected modes, counted from 0, such as (0, 2)") from None
+        raise InputError(f"{name} {value!r}: expected modes, counted from 0, such as (0, 2)") from None
     return tuple(sorted({whole(f"{name}: mode", mode, 0, MOST_MODES) for mode in listed}))
 
 
-def nonnegative_of(name: str, given: Any) -> bool | Modes:
-    """Return True, False, or modes; raise `InputError` if something else is given."""
-    return bool(given) if isinstance(given, (bool, np.bool_)) else modes_of(name, given)
+def nonnegative_of(name: str, value: Any) -> bool | Modes:
+    """Return a bool or modes; raise `InputError` for anything else."""
+    return bool(value) if isinstance(value, (bool, np.bool_)) else modes_of(name, value)
 
 
-def ridge_of(name: str, given: Any) -> float | tuple[float, ...]:
-    """Return a number or several; raise `InputError` if one of them is negative, or something else is given."""
-    wanted = "a number of at least 0"
-    if isinstance(given, (Sequence, np.ndarray)) and not isinstance(given, (str, bytes)):
-        return tuple(real(name, number, wanted) for number in given)
-    return real(name, given, wanted)
+def ridge_of(name: str, value: Any) -> float | tuple[float, ...]:
+    """Return one number or a tuple of numbers; raise `InputError` for negative numbers or anything else."""
+    expected = "a number of at least 0"
+    if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes)):
+        return tuple(real(name, number, expected) for number in value)
+    return real(name, value, expected)

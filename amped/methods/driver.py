@@ -1,6 +1,6 @@
-"""The one loop of all methods: iterate, stop, observe, save.
+"""The driver loop of all methods: iterate, observe, save, stop.
 
-A method gives a step, a state of named arrays and numbers, and a model.
+A method provides a step, a state of named arrays and numbers, and a model.
 """
 
 from __future__ import annotations
@@ -24,98 +24,98 @@ Spans = dict[tuple[str, int], float]
 
 @dataclass
 class MethodState:
-    """Where a decomposition stands: what it takes, with the factor matrices, to go on."""
+    """State of a decomposition: together with the factor matrices, all that is needed to continue it."""
 
-    arrays: dict[str, NDArray[np.float64]]  # what the method keeps from one mode to the next
-    series: dict[str, list[float]]  # a number for each iteration, the most telling one first
-    iterations: int = 0  # whole ones so far
-    mode: int = 0  # modes that are solved already in the next iteration
+    arrays: dict[str, NDArray[np.float64]]  # data that the method keeps between modes
+    series: dict[str, list[float]]  # one number per iteration; the measure of convergence comes first
+    iterations: int = 0  # complete ones
+    mode: int = 0  # number of modes already solved in the next iteration
     converged: bool = False
 
     def copy(self) -> MethodState:
-        """Return a state that does not change when the run goes on."""
+        """Return an independent copy."""
         arrays = {name: array.copy() for name, array in self.arrays.items()}
         series = {name: list(numbers) for name, numbers in self.series.items()}
         return MethodState(arrays, series, self.iterations, self.mode, self.converged)
 
 
 class Method(Protocol):
-    """A decomposition that improves the factor matrices of an operator. Its methods are collective."""
+    """A decomposition that improves the factor matrices of an operator. All methods are collective."""
 
     name: str
     state: MethodState  # new, or that of an earlier run whose factor matrices the operator holds
 
     @property
     def operator(self) -> Placed:
-        """What holds the factor matrices, perhaps those of an iteration that is yet to be reported."""
+        """The holder of the factor matrices, which may already be those of the next iteration."""
 
     @property
     def rank(self) -> int | list[int]:
-        """The number of components, or that of each mode's columns, as records show it."""
+        """The number of components, or the number of columns per mode, as shown in records."""
 
     @property
     def norm(self) -> int:
-        """Which norm of the model's columns is 1."""
+        """The p of the p-norm by which the model's columns are normalised."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What records and checkpoints say of what was asked for, by name."""
+        """Parameters of the method to store in records and checkpoints, by name."""
 
     @property
     def own_start(self) -> Sequence[NDArray[Any]] | None:
-        """Factor matrices that the method has computed to start from; None: it starts where the caller says."""
+        """Initial factor matrices that the method computed itself; None if the caller provides them."""
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
-        """Return factor matrices to start from, in host memory, as the operator is to hold them.
+        """Return the initial factor matrices, in host memory, in the form that the operator holds.
 
-        `how`: None if they are random, "nvecs" for eigenvectors, else they were given. Raise `InputError` if the method
-        cannot start there.
+        `how` is None for random matrices, "nvecs" for eigenvectors, and any other string for matrices of the caller.
+        Raise `InputError` if the method cannot start from them.
         """
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
-        """Compute an iteration, or what is left of it; return False if `stop`, asked between modes, ended it.
+        """Compute an iteration, or the rest of one; return False if `stop`, called between modes, ended it.
 
-        At most `left` iterations are wanted: a method may compute the next one while it waits for this one.
+        At most `left` iterations remain; a method may compute the next one while it waits for this one.
         """
 
     def change(self) -> float | None:
-        """Return by how much the most telling number has changed, with its sign; None if there is no other yet."""
+        """Return the last change of the measure of convergence, with its sign; None before the second iteration."""
 
     def settled(self, tol: float) -> bool:
-        """Tell whether the last iteration has changed so little that the decomposition has converged."""
+        """Return whether the last iteration changed so little that the decomposition has converged."""
 
     def factor(self, mode: int) -> NDArray[Any]:
-        """Return a copy of a factor matrix in host memory, as it belongs to the state."""
+        """Return a copy, in host memory, of the factor matrix that belongs to the state."""
 
     def model(self) -> AnyModel:
         """Return the decomposition in host memory."""
 
 
 class StopRule(NamedTuple):
-    """When a decomposition ends."""
+    """Conditions that end a decomposition."""
 
-    max_iters: int  # in all, those of an earlier run included
+    max_iters: int  # in total, including those of an earlier run
     tol: float  # see `Method.settled`; 0 runs all iterations
-    first_limit: float = LOADING_SECONDS  # of a step in the first iteration, before its rank is taken to be hung
-    deadline: float | None = None  # the same for all iterations
+    first_limit: float = LOADING_SECONDS  # seconds without progress in the first iteration before the job is aborted
+    deadline: float | None = None  # the same limit for all iterations
 
 
 Observer = Callable[[Method, Spans, float], object]
-"""Hears of each iteration, on all ranks: this rank's spans, and the seconds of the whole iteration."""
+"""Called after each iteration on all ranks, with this rank's spans and the seconds of the whole iteration."""
 
 
 class Saving(Protocol):
     """Saves the state of a run. Collective."""
 
     def save(self) -> None:
-        """Save the state, or not, after an iteration."""
+        """Called after each iteration: save the state if it is due."""
 
     def finish(self) -> None:
-        """Return when the state is saved."""
+        """Wait until the last state is saved."""
 
 
 def never() -> bool:
-    """Return that nobody asks to stop."""
+    """Return False: the `stop` of a run that is never stopped."""
     return False
 
 
@@ -126,7 +126,7 @@ def run(
     stop: Callable[[], bool] = never,
     saving: Saving | None = None,
 ) -> None:
-    """Run a method until its rule, or `stop`, ends it. Collective."""
+    """Run a method until its rule or `stop` ends it. Collective."""
     last = time.perf_counter()
     state, clock = method.state, method.operator.clock
     for _ in paced(iterate(method, rule, stop), state.iterations, rule.first_limit, rule.deadline):

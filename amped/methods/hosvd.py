@@ -1,8 +1,8 @@
-"""Factor matrices from the spectra of a tensor's unfoldings: HOSVD and ST-HOSVD, by ranks or by an error.
+"""HOSVD and ST-HOSVD: factor matrices from the spectra of a tensor's unfoldings, for given ranks or a given error.
 
-HOSVD (De Lathauwer, De Moor and Vandewalle, SIMAX 21(4), 2000) takes the leading left singular vectors of each
-unfolding, ST-HOSVD (Vannieuwenhoven, Vandebril and Meerbergen, SISC 34(2), 2012) those of the tensor that the modes
-before have compressed already. The squared error is at most the sum of the squared singular values that are left out.
+HOSVD (De Lathauwer, De Moor and Vandewalle, SIMAX 21(4), 2000) uses the leading left singular vectors of each
+unfolding. ST-HOSVD (Vannieuwenhoven, Vandebril and Meerbergen, SISC 34(2), 2012) uses those of the tensor already
+compressed in the preceding modes. The squared error is at most the sum of the discarded squared singular values.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from .eigenvectors import LEAST_ON_DEVICE, eigenvectors, in_part, leading_bytes
 from .initial import Init, random_factor
 from .singular_vectors import MOST
 
-OVERSAMPLED, FIRST = 10, 16  # columns more than are wanted; columns to begin with where an error is wanted
-PASSES, SETTLED = 20, 1e-9  # of subspace iterations at most; the relative growth of what is captured, in the end
+OVERSAMPLED = 10  # additional columns of the subspace
+FIRST = 16  # initial number of columns if an error is given
+PASSES, SETTLED = 20, 1e-9  # subspace iterations at most; relative growth of the captured energy at which they stop
 ROUNDING = 8 * np.finfo(np.float64).eps  # of the sum of all squared singular values
 
 METHODS = ("hooi", "hosvd", "sthosvd")
@@ -43,7 +44,7 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Compression:
-    """What a Tucker decomposition is asked for.
+    """Parameters of a Tucker decomposition.
 
     Attributes
     ----------
@@ -51,15 +52,15 @@ class Compression:
     ranks : tuple of int, optional
         Columns of each mode's factor matrix.
     error : float, optional
-        Instead of ranks: these are as small as HOSVD ("hooi", too) or ST-HOSVD need to leave out at most this part of
-        the tensor's norm.
+        Relative error, instead of ranks. The ranks are the smallest for which HOSVD (also for "hooi") or ST-HOSVD has
+        at most this error.
     init : path, "nvecs", matrices, optional
-        What "hooi" starts from, if not from random matrices, or from those that have the error.
+        Start of "hooi"; by default random matrices or, if `error` is given, those of HOSVD.
 
     Raises
     ------
     InputError
-        If they do not go together.
+        If the parameters contradict each other or are out of range.
     """
 
     method: str = "hooi"
@@ -71,24 +72,24 @@ class Compression:
         if self.error is not None and not 0 < self.error < 1:
             raise InputError(f"error {self.error:g}: expected a number between 0 and 1")
         if self.method != "hooi" and self.init is not None:
-            raise InputError(f"init goes with method 'hooi': {self.method!r} finds its factor matrices itself")
+            raise InputError(f"init requires method 'hooi': {self.method!r} computes its factor matrices itself")
         if self.ranks is not None and not all(1 <= rank <= MAX_RANK for rank in self.ranks):
             raise InputError(f"rank {','.join(map(str, self.ranks))}: expected numbers from 1 to {MAX_RANK}")
 
     @property
     def from_spectra(self) -> bool:
-        """Whether factor matrices come from spectra, at first or for good."""
+        """Whether the initial or final factor matrices come from spectra."""
         named = isinstance(self.init, str) and self.init == "nvecs"
         return self.method != "hooi" or self.error is not None or named
 
     @property
     def sequential(self) -> bool:
-        """Whether each mode's spectrum is that of the tensor that the modes before have compressed."""
+        """Whether each spectrum is that of the tensor already compressed in the preceding modes."""
         return self.method == "sthosvd"
 
 
 class Spectrum(Protocol):
-    """An unfolded tensor. Its methods are collective; see `Unfolded`."""
+    """An unfolded tensor; all methods are collective. See `Unfolded`."""
 
     length: int
     width: int
@@ -108,14 +109,14 @@ class Spectrum(Protocol):
 def spectra_bytes(
     shape: Sequence[int], ranks: Sequence[int], nnz: int, wanted: Compression, ranks_of_job: int, threads: int
 ) -> Spectra:
-    """Return what finding the spectra of a sparse tensor takes: its nonzeros twice, sums of each thread, bases."""
+    """Return the host memory needed for the spectra of a sparse tensor: two copies of the nonzeros, sums and bases."""
     most, most_of_root, done, library = 0, 0, 1, False
     for mode, (length, rank) in enumerate(zip(shape, ranks, strict=True)):
         width = done if wanted.sequential else 1
         last = wanted.sequential and mode == len(shape) - 1
         columns = length if length <= MOST else min(rank + OVERSAMPLED, length)
         sums = 8 * length * columns
-        if last:  # rows of all ranks and their product
+        if last:  # the rows of all ranks and their product
             adding = sums + (1 + (ranks_of_job > 1)) * 8 * length * min(width, MOST)
         else:
             adding = min(threads * sums, max(sums, COPIES))
@@ -134,12 +135,12 @@ def spectra_bytes(
 
 
 def _solved(length: int, rank: int, wanted: Compression) -> int:
-    """Return how many eigenvectors of a Gram matrix are found."""
+    """Return how many eigenvectors of a Gram matrix are computed."""
     return length if wanted.ranks is None else rank
 
 
 def loads_scipy(shape: Sequence[int], ranks: Sequence[int], wanted: Compression, device: Device) -> bool:
-    """Return whether rank 0 solves an eigenproblem by SciPy, of a spectrum or in an iteration."""
+    """Return whether rank 0 uses SciPy to solve an eigenproblem, for a spectrum or in an iteration."""
     every, largest = math.prod(ranks), MOST if device.on_host else LEAST_ON_DEVICE - 1
     for length, rank in zip(shape, ranks, strict=True):
         width = every // rank
@@ -154,9 +155,9 @@ def loads_scipy(shape: Sequence[int], ranks: Sequence[int], wanted: Compression,
 def dense_spectra_bytes(
     source: DenseSource, ranks: Sequence[int], wanted: Compression, device: Device, dtype: np.dtype[Any]
 ) -> Callable[[int, int, int], int]:
-    """Return a function of the rank, the number of ranks and the threads of each.
+    """Return a function of (rank number, number of ranks, threads per rank) that returns bytes of device memory.
 
-    It returns the bytes of device memory that the spectra of a dense tensor take beside its elements, of type `dtype`.
+    These are the bytes that the spectra of a dense tensor need in addition to its elements of type `dtype`.
     """
 
     def takes(part: int, count: int, threads: int) -> int:
@@ -174,7 +175,7 @@ def dense_spectra_bytes(
                     extra = 0 if source.in_file else math.prod(shape) * source.value_dtype.itemsize
                 adding = summed_bytes(shape, int(not place), each, device, threads, (length, columns), read)
             if length <= MOST and part:
-                solving = 0  # rank 0 does
+                solving = 0  # only rank 0 solves
             elif length <= MOST:
                 solving = leading_bytes(length, _solved(length, rank, wanted)) if device.on_host else 3 * sums
             else:
@@ -187,16 +188,16 @@ def dense_spectra_bytes(
                 most, held = (
                     max(most, held + result + pieces),
                     max(held, result),
-                )  # freed memory may stay the process's
+                )  # freed memory may stay allocated
         return most + 8 * sum(n * r for n, r in zip(source.shape, ranks, strict=True))
 
     return takes
 
 
 def sparse_factors(source: SparseSource, machine: Machine, wanted: Compression, seed: int = 0) -> list[Matrix]:
-    """Return factor matrices with orthonormal columns, the same on every rank. Collective.
+    """Return factor matrices with orthonormal columns, identical on all ranks. Collective.
 
-    Each mode may leave out an equal share of the squared error that is left.
+    Each mode may discard an equal share of the remaining squared error.
     """
     order, done, sequential = len(source.shape), dict[int, Matrix](), wanted.sequential
     left = allowed(source.norm, wanted)
@@ -212,9 +213,9 @@ def sparse_factors(source: SparseSource, machine: Machine, wanted: Compression, 
 
 
 def dense_factors(source: DenseSource, machine: Machine, whole: DenseBlock, wanted: Compression) -> list[Matrix]:
-    """Do the same with a dense tensor, of which `whole` is a rank's block. Collective.
+    """Return the same as `sparse_factors` for a dense tensor, of which `whole` is this rank's block. Collective.
 
-    Modes are compressed from the last one in memory order to the slowest one, which ranks share.
+    Modes are compressed in reverse memory order: the slowest mode, which is distributed over the ranks, comes last.
     """
     comm, grid = machine.comm, slices(source, machine.comm.size)
     sequential, order = wanted.sequential, len(source.modes)
@@ -237,21 +238,21 @@ def dense_factors(source: DenseSource, machine: Machine, whole: DenseBlock, want
 
 
 def allowed(norm: float, wanted: Compression) -> float:
-    """Return the squared error that is wanted; raise `InputError` unless it is one of a tensor of that norm."""
+    """Return the permitted squared error for a tensor of this norm; raise `InputError` if the norm is 0."""
     if norm == 0:
-        raise InputError("the tensor is zero: there is nothing to compress")
+        raise InputError("the tensor is zero: nothing to compress")
     return 0.0 if wanted.error is None else (wanted.error * norm) ** 2
 
 
 class Truncation(NamedTuple):
-    """Which singular vectors are wanted: `rank`, or as few as leave at most `budget` of the `squares` out."""
+    """The number of singular vectors to keep: `rank`, or as few as discard at most `budget` of `squares`."""
 
     rank: int | None
     squares: float
     budget: float
 
     def count(self, values: Matrix) -> int:
-        """Return how many of these squared singular values are wanted; one more than these if they do not suffice."""
+        """Return how many of these squared singular values to keep; ``len(values) + 1`` if they do not suffice."""
         if self.rank is not None:
             return self.rank
         captured = np.cumsum(np.maximum(values, 0))
@@ -260,7 +261,7 @@ class Truncation(NamedTuple):
 
 
 def truncated(unfolded: Spectrum, machine: Machine, cut: Truncation, seed: int) -> tuple[Matrix, float]:
-    """Return leading left singular vectors and the sum of their squared singular values. Collective."""
+    """Return the leading left singular vectors and the sum of their squared singular values. Collective."""
     if unfolded.length <= MOST:
         values, vectors = _leading_eigenvectors(unfolded.gram(), machine, cut)
         return vectors, float(values[: vectors.shape[1]].sum())
@@ -276,14 +277,14 @@ def truncated(unfolded: Spectrum, machine: Machine, cut: Truncation, seed: int) 
 
 
 def _leading_eigenvectors(gram: Matrix, machine: Machine, cut: Truncation) -> tuple[Matrix, Matrix]:
-    """Return the leading eigenvalues of a Gram matrix, and as many eigenvectors as are wanted."""
+    """Return the leading eigenvalues of a Gram matrix, and the eigenvectors to keep."""
     values, vectors = eigenvectors(gram, len(gram) if cut.rank is None else cut.rank, machine.device, machine.comm)
     count = min(cut.count(values), len(values))
     return values, np.ascontiguousarray(vectors[:, :count])
 
 
 def _of_rows(unfolded: Spectrum, machine: Machine, cut: Truncation, seed: int) -> tuple[Matrix, float]:
-    """Do the same with a matrix of few columns, by their Gram matrix."""
+    """Return the same as `truncated` for a matrix of few columns, from the columns' Gram matrix."""
     rows = unfolded.rows()
     gram = rows.T @ rows
     machine.comm.all_reduce(gram, "sum")
@@ -294,7 +295,7 @@ def _of_rows(unfolded: Spectrum, machine: Machine, cut: Truncation, seed: int) -
 
 
 def _iterated(unfolded: Spectrum, machine: Machine, columns: int, seed: int) -> tuple[Matrix, Matrix]:
-    """Return about the leading eigenvectors of the Gram matrix and, below, eigenvalues (Halko and others 2011)."""
+    """Return approximate leading eigenvectors of the Gram matrix, and eigenvalues from below (Halko et al. 2011)."""
     basis = random_factor(unfolded.length, columns, seed, 0, np.dtype(np.float64)) - 0.5
     captured = 0.0
     for turn in range(PASSES):
@@ -310,7 +311,7 @@ def _iterated(unfolded: Spectrum, machine: Machine, columns: int, seed: int) -> 
 
 
 def orthonormal(matrix: Matrix, values: Matrix, seed: int) -> Matrix:
-    """Return a matrix whose columns are orthonormal; those of no singular value are random ones."""
+    """Return the matrix with orthonormal columns; columns whose singular value is 0 are replaced by random ones."""
     count = matrix.shape[1]
     none = values[:count] <= np.finfo(np.float64).eps * max(8, len(values)) * max(float(values[0]), 0.0)
     if none.any():

@@ -1,4 +1,4 @@
-"""The factor matrices that a decomposition starts from: random, read from a file, or leading eigenvectors."""
+"""Initial factor matrices of a decomposition: random, from a file or the caller, or leading eigenvectors."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def initial_factors(
     init: Init | None = None,
     as_is: bool = False,
 ) -> list[NDArray[Any]]:
-    """Return the starting (I_n, R) factor matrices, or (I_n, R_n), equal on every rank. Collective.
+    """Return the initial (I_n, R_n) factor matrices, identical on all ranks. Collective.
 
-    They are random, uniform in [0, 1), those of both precisions equal up to rounding; or, as `init` says, from a file
-    with ``factor_0 ...``, the leading eigenvectors of each ``X_(n) X_(n)^T`` ("nvecs"), or the matrices themselves.
-    Rank 0's file and matrices count. Unless they are wanted `as_is`, columns of them that are so large or small that
-    products could be no numbers are multiplied by powers of two, which changes no decomposition but for rounding.
+    By default they are random and uniform in [0, 1), equal in both precisions up to rounding. Otherwise `init` is a
+    file with ``factor_0 ...``, "nvecs" for the leading eigenvectors of each ``X_(n) X_(n)^T``, or the matrices. Rank
+    0's file and matrices are used. Unless `as_is`, columns so large or small that products could overflow or underflow
+    are multiplied by powers of two; this changes decompositions only by rounding.
 
     Raises
     ------
     InputError
-        If the file is at fault or a matrix has the wrong shape or is not finite.
+        If the file is invalid, or a matrix has the wrong shape or is not finite.
     """
     how = comm.bcast(init if init is None or isinstance(init, str) else "")
     ranks = [rank] * len(source.shape) if isinstance(rank, int) else rank
@@ -71,16 +71,17 @@ def initial_factors(
 def initial_factor(
     source: Any, mode: int, rank: int, comm: Comm, dtype: np.dtype[Any], seed: int = 0, init: str | None = None
 ) -> NDArray[Any]:
-    """Return one mode's (I_n, R) matrix of those that `initial_factors` returns, as it is. Collective.
+    """Return one mode's (I_n, R) matrix of those that `initial_factors` returns `as_is`. Collective.
 
-    Others are not made, and need not be in the file. Of `source` the shape counts, and for "nvecs" the nonzeros.
+    Other modes' matrices are not computed and may be missing from the file. Only the shape of `source` is used, and
+    for "nvecs" its nonzeros.
     """
     length = source.shape[mode]
     if init is None:
         return random_factor(length, rank, seed, mode, dtype)
     if init == "nvecs":
         if not hasattr(source, "tensor"):
-            raise InputError("init 'nvecs' is for sparse tensors, not for semi-sparse ones")
+            raise InputError("init 'nvecs' does not support semi-sparse tensors")
         return initial_factors(source, rank, comm, dtype, seed, init, as_is=True)[mode]
 
     def read() -> NDArray[Any]:
@@ -93,37 +94,37 @@ def initial_factor(
 
 
 def checked_matrix(
-    given: NDArray[Any],
+    matrix: NDArray[Any],
     name: str,
     shape: tuple[int, int],
     dtype: np.dtype[Any],
     path: str | os.PathLike[str] | None = None,
 ) -> NDArray[Any]:
-    """Return a matrix as `dtype`; raise `InputError` unless it is a finite one of that shape."""
-    check_factor(given, name, path)
-    if given.shape != shape:
-        raise InputError(f"{name} is {given.shape}, expected {shape}", path=path)
+    """Return a matrix as `dtype`; raise `InputError` unless it is finite and has this shape."""
+    check_factor(matrix, name, path)
+    if matrix.shape != shape:
+        raise InputError(f"{name} is {matrix.shape}, expected {shape}", path=path)
     with np.errstate(over="ignore"):
-        result = np.ascontiguousarray(given, dtype)
+        result = np.ascontiguousarray(matrix, dtype)
     check_factor(result, f"{name}, as {dtype},", path)
     return result
 
 
 def unit_sums(factors: Sequence[NDArray[Any]], how: str | None) -> tuple[list[NDArray[Any]], NDArray[np.float64]]:
-    """Return matrices with columns of unit sum, and the products of the sums that were taken out.
+    """Return the matrices scaled to columns of unit sum, and for each component the product of the sums.
 
-    Eigenvectors, which is `how` "nvecs" starts, are replaced by their magnitudes.
+    If `how` is "nvecs", eigenvectors are replaced by their magnitudes.
 
     Raises
     ------
     InputError
-        If a matrix that was given has negative entries.
+        If another matrix has negative entries.
     """
     result, weights = list[NDArray[Any]](), np.ones(factors[0].shape[1])
-    for mode, args in enumerate(factors):
-        factor = np.abs(args) if how == "nvecs" else args
+    for mode, matrix in enumerate(factors):
+        factor = np.abs(matrix) if how == "nvecs" else matrix
         if (least := float(factor.min(initial=0.0))) < 0:
-            raise InputError(f"init: the matrix of mode {mode} has a negative entry, {least:g}: a count has none")
+            raise InputError(f"init: the matrix of mode {mode} has a negative entry, {least:g}; CP-APR takes none")
         sums = factor.sum(axis=0, dtype=np.float64)
         result.append((factor / np.where(sums > 0, sums, 1)).astype(factor.dtype))
         weights *= sums
@@ -131,14 +132,14 @@ def unit_sums(factors: Sequence[NDArray[Any]], how: str | None) -> tuple[list[ND
 
 
 def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an (length, rank) matrix uniform in [0, 1), the same for the same seed and mode."""
+    """Return a (length, rank) matrix uniform in [0, 1), determined by seed and mode."""
     if seed < 0:
         raise InputError(f"seed {seed} is negative")
     factor = np.empty((length, rank), dtype)
 
     def draw(first: int) -> None:
         bits = np.random.PCG64([seed, mode])
-        bits.advance(first * rank)  # a block has the numbers that one generator would have drawn for it
+        bits.advance(first * rank)  # each block has the numbers that a single generator would draw
         rows = factor[first : first + BLOCK_ROWS]
         rows[:] = np.random.Generator(bits).random(rows.shape)
 
@@ -166,13 +167,13 @@ def _checked_start(
         check_factor(factor, f"factor_{mode} of the start, as {dtype},", path)
         lost = (largest(factors[mode]) > 0) & (largest(factor) < np.finfo(dtype).tiny)
         if np.any(lost):
-            cause = f"factor_{mode} of the start, as {dtype}, has columns that are too small: scale them"
+            cause = f"factor_{mode} of the start has columns too small for {dtype}: scale them"
             raise InputError(cause, path=path)
     return ready
 
 
 def in_range(factor: NDArray[Any], most: float) -> NDArray[Any]:
-    """Multiply columns whose largest number is further from 1 than `most` by powers of two; leave the others."""
+    """Scale columns whose largest magnitude is above `most` or below ``1 / most`` by powers of two."""
     length = largest(factor)
     far_off = (length > 0) & ((length > most) | (length < 1 / most))
     if not np.any(far_off):
@@ -184,7 +185,7 @@ def in_range(factor: NDArray[Any], most: float) -> NDArray[Any]:
 def _nvecs(
     tensor: SparseTensor | DenseTensor | None, ranks: Sequence[int], seed: int, dtype: np.dtype[Any], threads: int
 ) -> list[NDArray[Any]]:
-    """Return the leading eigenvectors of each ``X_(n) X_(n)^T``; random columns where the mode is shorter."""
+    """Return the leading eigenvectors of each ``X_(n) X_(n)^T``, filled up with random columns if ``I_n < R``."""
     assert tensor is not None
     result = []
     for mode, (length, rank) in enumerate(zip(tensor.shape, ranks, strict=True)):
@@ -196,7 +197,7 @@ def _nvecs(
 
 
 def start_bytes(source: DescribedSource, rank: int, comm: Comm, init: Init | None) -> int:
-    """Return the bytes of host memory that rank 0 takes to find the start `init`, if it has to. Collective."""
+    """Return the host memory that rank 0 needs to compute the start `init`. Collective."""
     if comm.bcast(init if isinstance(init, str) else "") != "nvecs":
         return 0
     threads, dense, stored = lone_threads(comm), hasattr(source, "lengths"), getattr(source, "stored", False)
@@ -214,8 +215,8 @@ def start_bytes(source: DescribedSource, rank: int, comm: Comm, init: Init | Non
 
 
 def _leading_bytes(length: int, nnz: int, known: int) -> int:
-    """Return the bytes that `_leading` takes, beside SciPy's own: the unfolded tensor, and a product or vectors."""
-    unfolded = 8 * 6 * nnz  # fibres, their order, and a matrix in coordinates, then in rows
+    """Return the memory that `_leading` needs, SciPy's libraries excluded: the unfolded tensor and a product."""
+    unfolded = 8 * 6 * nnz  # fibres, their order, and the matrix in COO and CSR form
     if length <= DENSE_ROWS or known >= length - 1:
         product = 12 * min(length**2, length * nnz)
         return unfolded + 8 * length**2 + max(product, leading_bytes(length, known))
@@ -233,7 +234,7 @@ _leading.register(DenseTensor, leading_vectors)
 
 @_leading.register
 def _(tensor: SparseTensor, mode: int, known: int, seed: int, threads: int) -> NDArray[np.float64]:
-    scipy_linalg()  # before others load it: it is limited
+    scipy_linalg()  # limits SciPy's BLAS threads before the next import loads it
     from scipy import sparse
     from scipy.sparse import linalg
 
@@ -250,7 +251,7 @@ def _(tensor: SparseTensor, mode: int, known: int, seed: int, threads: int) -> N
 
 
 def _fibres(tensor: SparseTensor, mode: int) -> NDArray[np.int64]:
-    """Number the mode-`mode` fibres that hold nonzeros; return the number of each nonzero's."""
+    """Number the nonempty mode-`mode` fibres; return the fibre number of each nonzero."""
     others = [m for m in range(tensor.order) if m != mode]
     perm = stable_argsort([tensor.columns[m] for m in others], [tensor.shape[m] for m in others])
     first = np.zeros(tensor.nnz, bool)

@@ -1,4 +1,4 @@
-"""Leading eigenvectors of a dense tensor's ``X_(n) X_(n)^T``, from blocks of it in double precision."""
+"""Leading eigenvectors of a dense tensor's ``X_(n) X_(n)^T``, computed block by block in double precision."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from partitioner.tensors.dense import DenseTensor, Place, blocks, forget
 from ..backend.blas import packing_bytes
 from .eigenvectors import leading, leading_bytes
 
-DENSE_ROWS = 2048  # up to this length they are found from the whole Gram matrix
-BLOCK = 1 << 21  # elements in double precision at a time
-COPIES = 1 << 29  # bytes of blocks and sums that threads have for themselves, at most
-OVERSAMPLED, PASSES = 10, 8  # of the randomised range finder: more columns, and passes over the tensor
+DENSE_ROWS = 2048  # up to this length, eigenvectors come from the whole Gram matrix
+BLOCK = 1 << 21  # elements per block in double precision
+COPIES = 1 << 29  # bytes at most of all threads' blocks and sums
+OVERSAMPLED, PASSES = 10, 8  # additional columns of the randomised range finder, and its passes over the tensor
 
 Matrix = NDArray[np.float64]
 
 
 def leading_vectors(tensor: DenseTensor, mode: int, count: int, seed: int, threads: int = 1) -> Matrix:
-    """Return the `count` leading eigenvectors of ``X_(mode) X_(mode)^T``: the same with any number of threads.
+    """Return the `count` leading eigenvectors of ``X_(mode) X_(mode)^T``, independent of the number of threads.
 
-    Of a long mode they are found by subspace iteration from random vectors (Halko, Martinsson and Tropp 2011).
+    For long modes they are computed by subspace iteration from random vectors (Halko, Martinsson and Tropp 2011).
     """
     length = tensor.shape[mode]
     if length <= DENSE_ROWS or count + OVERSAMPLED >= length:
@@ -41,7 +41,7 @@ def leading_vectors(tensor: DenseTensor, mode: int, count: int, seed: int, threa
             return block @ across, across.T @ across
 
         product, small = _summed(tensor, mode, products, threads, basis.shape[1])
-        if number == PASSES - 1:  # Rayleigh and Ritz
+        if number == PASSES - 1:  # Rayleigh-Ritz
             ritz: Matrix = basis @ np.linalg.eigh(small)[1][:, ::-1]
             return ritz[:, :count]
         basis = product
@@ -51,9 +51,9 @@ def leading_vectors(tensor: DenseTensor, mode: int, count: int, seed: int, threa
 def vectors_bytes(
     shape: Sequence[int], mode: int, count: int, threads: int, dtype: np.dtype[Any], in_file: bool
 ) -> int:
-    """Return the bytes that `leading_vectors` takes for elements of a type, which may be in a file.
+    """Return the memory that `leading_vectors` needs for elements of type `dtype`, in memory or in a file.
 
-    Each thread has a block as it was read, in double precision and unfolded, and sums, beside those of all.
+    Each thread has its sums and a block: as read, in double precision, and unfolded. There are also the total sums.
     """
     size, length = math.prod(shape), shape[mode]
     whole = length <= DENSE_ROWS or count + OVERSAMPLED >= length
@@ -63,7 +63,7 @@ def vectors_bytes(
     copied = (dtype.itemsize if in_file else 0) + (8 if dtype != np.float64 else 0) + 8
     sums = 8 * length * columns
     summing = threads * (copied * block + sums + packing_bytes(block, columns)) + sums
-    if threads > 1 or not whole:  # freed memory that other threads, or later passes, do not use again
+    if threads > 1 or not whole:  # freed memory that other threads and later passes may not reuse
         summing += 8 * block
     return max(summing, 8 * length**2 + leading_bytes(length, count)) if whole else summing + 3 * sums
 
@@ -71,9 +71,9 @@ def vectors_bytes(
 def _summed(
     tensor: DenseTensor, mode: int, work: Callable[[Matrix], tuple[Matrix, ...]], threads: int, columns: int
 ) -> tuple[Matrix, ...]:
-    """Return the sums, over blocks of columns of ``X_(mode)``, of matrices that `work` makes, the widest of `columns`.
+    """Return the sums of the matrices that `work` returns for blocks of columns of ``X_(mode)``.
 
-    Threads take a block each; sums are added up in the blocks' order.
+    The matrices have at most `columns` columns. Each thread takes a block; sums are added in block order.
     """
     place, length = tensor.modes.index(mode), tensor.shape[mode]
     along = max((m for m in range(tensor.order) if m != place), key=lambda m: (tensor.memory.shape[m] > 1, -m))

@@ -1,4 +1,4 @@
-"""Newton steps of the rows of a factor matrix, from the row systems of any loss."""
+"""Newton steps for the rows of a factor matrix, from the row systems of any loss."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from ..backend.losses import Loss
 
 CUTOFF = 1e-10
-"""Directions whose second derivative is below this fraction of a row's largest are flat: no step is made along them."""
+"""Directions whose second derivative is below this fraction of the row's largest are flat; steps omit them."""
 
 
 class RowDerivatives(NamedTuple):
-    """The objective of each row of a factor matrix, (rows,), its gradient, (rows, R), and curvature, (rows, R, R)."""
+    """Objective (rows,), gradient (rows, R) and curvature (rows, R, R) of each row of a factor matrix."""
 
     values: NDArray[np.float64]
     gradient: NDArray[np.float64]
@@ -27,7 +27,7 @@ def derivatives(
     everywhere: tuple[Loss, list[NDArray[Any]], int] | None = None,
     rows: slice = slice(None),
 ) -> RowDerivatives:
-    """Return the parts of row systems, (rows, `system_width`).
+    """Split row systems into objective, gradient and curvature.
 
     Parameters
     ----------
@@ -35,10 +35,10 @@ def derivatives(
         In host memory.
     rank : int
     everywhere : (loss, factors, mode), optional
-        If absent elements are zeros, what they add to gradient and curvature; objectives are left as they are, as
-        `Loss.everywhere` is that of the whole tensor.
+        If absent elements are zeros: arguments for their contribution to gradient and curvature. Objectives do not
+        include it; `Loss.everywhere` returns it for the whole tensor.
     rows : slice
-        Those of the mode that `systems` has.
+        The rows of the mode that `systems` holds.
     """
     curved = systems.shape[1] > rank + 1
     gradient = systems[:, :rank].copy()
@@ -54,8 +54,8 @@ def derivatives(
 def newton_steps(gradient: NDArray[np.float64], curvature: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the Newton step of each row, (rows, R).
 
-    Where a row's second derivatives are singular it is the shortest of the possible steps. Along directions of negative
-    curvature its size counts, so that each step is one of descent.
+    For singular curvature it is the shortest solution. Along directions of negative curvature the absolute value is
+    used, so that each step is a descent direction.
     """
     sizes, vectors = np.linalg.eigh(curvature)
     sizes = abs(sizes)

@@ -1,7 +1,8 @@
 """Iterations that a device computes ahead of the host.
 
-An iteration is noted down once and launched as a whole. The host waits for one while the device computes the next,
-reads a few numbers, and decides. So the last iteration may have been computed in vain: what it began from is kept.
+An iteration is captured once and launched as a whole. While the device computes the next iteration, the host waits for
+the previous one, reads a few numbers, and decides how to continue. The next iteration may then have to be discarded;
+therefore its initial state is saved.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..backend.device import Replay
 from ..backend.ops.equations import Equations, EquationsStatus
 from ..operators.base import Operator
 
-AHEAD = 2  # iterations that are queued at a time
+AHEAD = 2  # iterations queued at a time
 
 
 class Pipelined:
@@ -28,7 +29,7 @@ class Pipelined:
     operator : Operator
     equations : Equations
     queue : callable
-        Queues an iteration; its argument says whether the fit needs an exact pass.
+        Queues an iteration; its argument says whether the fit needs a pass in double precision.
     """
 
     def __init__(self, operator: Operator, equations: Equations, queue: Callable[[bool], None]) -> None:
@@ -38,26 +39,26 @@ class Pipelined:
         assert equations.reported is not None
         self._states, self._reported = (operator.matrices, memory), equations.reported
         self._kept = [device.empty(state.shape, np.uint8) for state in self._states]
-        self._replays: dict[tuple[bool, Hashable], Replay] = {}  # by exactness, and by what is kept when one begins
-        self._ends: dict[tuple[bool, Hashable], Hashable] = {}  # what is kept when one ends
-        self._flying = deque[Replay]()  # launched, and not waited for
+        self._replays: dict[tuple[bool, Hashable], Replay] = {}  # by exactness and `Operator.kept` at the beginning
+        self._ends: dict[tuple[bool, Hashable], Hashable] = {}  # `Operator.kept` at the end
+        self._in_flight = deque[Replay]()  # launched, and not waited for
 
     def next(self, exact: bool, left: int) -> EquationsStatus:
-        """Wait for the next of `left` iterations; return what it told. Those that follow are launched before."""
-        while len(self._flying) < min(AHEAD, left):
-            self._flying.append(self._launched((exact, self._operator.kept())))
-        return self._equations.read(self._flying.popleft().wait())[0]
+        """Return the status of the next of `left` iterations, after launching the one that follows."""
+        while len(self._in_flight) < min(AHEAD, left):
+            self._in_flight.append(self._launched((exact, self._operator.kept())))
+        return self._equations.read(self._in_flight.popleft().wait())[0]
 
     def _launched(self, which: tuple[bool, Hashable]) -> Replay:
         if which not in self._replays:
-            self._replays[which] = self._noted(*which)
+            self._replays[which] = self._captured(*which)
         replay = self._replays[which]
         replay.launch()
         self._operator.resume(self._ends[which])
         return replay
 
     def back(self) -> None:
-        """Give up all that was computed since the last iteration that raised no flag."""
+        """Restore the state after the last iteration that raised no flag."""
         self._wait()
         for state, kept in zip(self._states, self._kept, strict=True):
             state[...] = kept
@@ -65,23 +66,23 @@ class Pipelined:
             self._operator.changed(mode)
 
     def settle(self) -> None:
-        """Wait for what was launched, in vain."""
+        """Wait for launched iterations and discard their results."""
         self._wait()
 
     def factor(self, mode: int) -> NDArray[Any]:
-        """Return a copy of a factor matrix in host memory, as it was after the iteration that was waited for last."""
-        return self._operator.factor(mode, self._kept[0] if self._flying else None)
+        """Return a copy, in host memory, of a factor matrix after the iteration that was waited for last."""
+        return self._operator.factor(mode, self._kept[0] if self._in_flight else None)
 
     def _wait(self) -> None:
-        while self._flying:
-            self._flying.popleft().wait()
+        while self._in_flight:
+            self._in_flight.popleft().wait()
         self._operator.clock.collect()
 
-    def _noted(self, exact: bool, begins: Hashable) -> Replay:
+    def _captured(self, exact: bool, begins: Hashable) -> Replay:
         operator, equations = self._operator, self._equations
         states, queue, ends = list(zip(self._states, self._kept, strict=True)), self._queue, self._ends
 
-        def iteration() -> None:  # without `self`, which holds it
+        def iteration() -> None:  # must not refer to `self`, which refers to the replay
             operator.resume(begins)
             with operator.machine.device.side_stream():
                 for state, kept in states:

@@ -1,4 +1,4 @@
-"""What CP-APR is asked for, and how a mode is updated: as a whole, by multiplicative updates, or row by row."""
+"""Parameters of CP-APR, and its updates of a mode: multiplicative updates, or row by row."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ PoissonMethod = Literal["mu", "pdnr", "pqnr"]
 
 @dataclass(frozen=True)
 class Poisson:
-    """What CP-APR is asked for, beside the number of outer iterations; the names are the Tensor Toolbox's.
+    """Parameters of CP-APR, except the number of outer iterations; the names are those of the Tensor Toolbox.
 
     Attributes
     ----------
     tol : float
-        MU does not update a mode again where no KKT violation, max |min(B, 1 - Phi)|, is as large; PDNR and PQNR a row.
+        Largest KKT violation, max |min(B, 1 - Phi)|, at which a mode (MU) or a row (PDNR, PQNR) counts as solved.
     inner_iters : int
-        Updates of a mode, or of a row, in an outer iteration, at most.
+        Maximum number of updates of a mode or row per outer iteration.
     kappa, kappa_tol : float
-        Of MU: what is added to entries that are below `kappa_tol` and should not be zero, as their Phi is above 1.
+        MU adds `kappa` to entries below `kappa_tol` whose Phi is above 1, which should not be zero.
     eps : float
-        The least that values are divided by.
-    method : str
+        Lower bound of divisors.
+    method : {"mu", "pdnr", "pqnr"}
     mu_iters : int
-        Of PDNR and PQNR: the first outer iterations, which are MU's.
+        Number of initial outer iterations in which PDNR and PQNR use MU.
     """
 
     tol: float = 1e-4
@@ -60,12 +60,14 @@ class Poisson:
 
     @property
     def rows(self) -> RowProblems | None:
-        """The row problems that the method solves, if it does."""
+        """The row problems that the method solves; None for MU."""
         return None if self.method == "mu" else RowProblems(self.method)
 
 
 class Update(ABC):
-    """Queues the updates of modes. All begin and end alike: B is made of the mode's matrix, and the matrix of B."""
+    """Queues updates of modes. Each update first multiplies the weights into the matrix, giving B, and last divides
+    B by its column sums.
+    """
 
     def __init__(self, operator: SparseOperator, params: Poisson) -> None:
         self._operator, self._params = operator, params
@@ -78,7 +80,7 @@ class Update(ABC):
         """Queue the update of a mode in an outer iteration, counted from 0."""
 
     def iteration(self) -> None:
-        """Queue an outer iteration, but the first one."""
+        """Queue an outer iteration other than the first."""
         self.status.clear()
         for mode in range(self._operator.order):
             self.queue(mode, 1)
@@ -92,7 +94,7 @@ class Update(ABC):
             self._multiply.begin(operator.computed(mode), status.weights, kappa, least)
 
     def _end(self, mode: int, phi: Array, least: float) -> None:
-        """Take the columns' sums out; see `MuUpdate.end`."""
+        """Divide the columns by their sums; see `MuUpdate.end`."""
         operator, status = self._operator, self.status
         if mode == operator.order - 1:
             operator.add(Phi(self._params.eps), mode, status.likelihood, in_turn(mode, operator.order))
@@ -106,16 +108,16 @@ class Update(ABC):
 
 
 class Multiplicative(Update):
-    """MU: all rows of a mode are multiplied with Phi, until the largest KKT violation is small."""
+    """MU: multiplies all rows of a mode by Phi until the largest KKT violation is small."""
 
     def __init__(self, operator: SparseOperator, params: Poisson) -> None:
         super().__init__(operator, params)
-        # Where that costs little, or spares much, the host asks whether a mode is done: on all ranks, or on none.
+        # The host polls whether a mode is solved if polling is cheap or saves much work: on all ranks, or on none.
         self.streams = any(operator.machine.comm.allgather(operator.plan.slot > 0))
         self._polls = operator.machine.device.on_host or self.streams
 
     def queue(self, mode: int, iteration: int) -> None:
-        """See `Update`: wait for nothing that a device can decide."""
+        """See `Update`: the device decides when to stop."""
         operator, params, status, multiply = self._operator, self._params, self.status, self._multiply
         matrix, others = operator.computed(mode), in_turn(mode, operator.order)
         self._begin(mode, params.kappa if iteration else 0.0, params.kappa_tol)
@@ -134,10 +136,10 @@ class Multiplicative(Update):
 
 
 class RowByRow(Multiplicative):
-    """PDNR and PQNR: each row is solved for itself. Zeros may rise again, so that nothing is shifted.
+    """PDNR and PQNR: solves each row separately. Zero entries can become positive again, so none are shifted.
 
-    The first outer iterations are MU's: rows that are solved against random matrices become sparse by chance, and what
-    becomes zero in all rows of a mode never comes back.
+    The first outer iterations use MU: rows solved for random factor matrices become sparse by chance, and a component
+    that becomes zero in all rows of a mode stays zero.
     """
 
     def __init__(self, operator: SparseOperator, params: Poisson, problems: RowProblems) -> None:
@@ -150,7 +152,7 @@ class RowByRow(Multiplicative):
         if iteration < params.mu_iters:
             super().queue(mode, iteration)
             return
-        self._begin(mode, 0.0, params.kappa_tol)  # MU leaves marks on entries that are nearly zero
+        self._begin(mode, 0.0, params.kappa_tol)  # MU marks entries that are nearly zero
         limits = RowLimits(params.inner_iters, params.tol, params.eps)
         self._rows.solve(mode, limits, status.seen, in_turn(mode, operator.order))
         operator.reduce(status.seen[: KKT + 1], "max", mode)
@@ -161,22 +163,26 @@ class RowByRow(Multiplicative):
 
 
 def update_of(operator: SparseOperator, params: Poisson) -> Multiplicative:
-    """Return the updates that were asked for."""
+    """Return the updates for a method."""
     return RowByRow(operator, params, params.rows) if params.rows else Multiplicative(operator, params)
 
 
 class PoissonStatus:
-    """Device memory for what decides and what is told of an iteration.
+    """Device memory for the status of an outer iteration.
 
     Attributes
     ----------
     memory : (bytes,) uint8 device array
-        What is told: `likelihood`, (1,), the sum of ``x log m``; `weights`, (R,); `facts`, (order, 2), of each mode the
-        last violation and the updates.
-    sums, violations, done : device arrays
-        Sums of columns, (R,); of each update of a mode its violation; (1,) int32, not 0 once a mode is done.
+        The part that the host reads: `likelihood`, (1,), the sum of ``x log m``; `weights`, (R,); `facts`, (order, 2),
+        the last violation and the number of updates of each mode.
+    sums : (R,) float64 device array
+        Column sums.
+    violations : (inner_iters,) float64 device array
+        The violation of each update of the current mode.
+    done : (1,) int32 device array
+        Nonzero once the current mode is solved.
     seen : (3,) float64 device array
-        What is seen of the row problems of a mode; see `backend.ops.rowproblems`.
+        Statistics of the current mode's row problems; see `backend.ops.rowproblems.KKT`.
     """
 
     def __init__(self, device: Device, order: int, rank: int, inner: int) -> None:
@@ -190,24 +196,24 @@ class PoissonStatus:
         self.done = self._of_mode[-1:].view(np.int32)[:1]
 
     def clear(self) -> None:
-        """Begin an outer iteration."""
+        """Reset for an outer iteration."""
         self.likelihood.fill(0)
         self.facts.fill(0)
 
     def begin(self) -> None:
-        """Begin a mode."""
+        """Reset for a mode."""
         self._of_mode.fill(0)
 
     def is_done(self) -> bool:
-        """Wait; return whether the mode at hand is done."""
+        """Wait for the device; return whether the current mode is solved."""
         return bool(self._device.to_host(self.done)[0])
 
     def load(self, weights: NDArray[np.float64], facts: NDArray[np.float64]) -> None:
-        """Take weights and facts from the host."""
+        """Copy weights and facts from the host."""
         self._device.fill([self.weights, self.facts.reshape(-1)], [weights, facts.reshape(-1)])
 
     def read(self, memory: NDArray[np.uint8] | None = None) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-        """Return likelihood, weights and facts: those of a copy of `memory`, or as they are once all is done."""
+        """Return likelihood, weights and facts: from a copy of `memory`, or from the device after waiting for it."""
         numbers = np.array(self._device.to_host(self.memory) if memory is None else memory).view(np.float64)
         end = 1 + self._rank
         return float(numbers[0]), numbers[1:end].copy(), numbers[end:].reshape(-1, 2).copy()

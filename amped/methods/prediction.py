@@ -1,10 +1,10 @@
-"""How long an iteration of CP-ALS will take, from small parts of the run, before anything of it is placed.
+"""Prediction of the time of a CP-ALS iteration, from small parts of the run, before the tensor is placed.
 
-Two things are measured on the machine at hand. What an iteration takes whatever the nonzeros (solving and exchanging
-rows, launches, the host) is that of a tensor of the same shape with hardly any. What nonzeros take is that of samples
-of the real ones, from all over a mode, by the kernels that the run would choose from, the modes in turn.
+Two parts are measured on the current machine. The part that does not depend on the nonzeros (solving and exchanging
+rows, launches, the host) is measured with a tensor of the same shape and few nonzeros. The part that does is measured
+with samples of the real nonzeros, from many places of each mode, with the kernels from which the run would choose.
 
-A forecast that may be wrong by more than 20 % is not told: see `hopeless` and `Forecast.doubt`.
+Forecasts that may be wrong by more than 20 % are withheld: see `hopeless` and `Forecast.doubt`.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ from .constraints import NONE, SWEEPS, Constraints
 from .driver import Method, Spans, StopRule, run
 from .initial import initial_factors
 
-WINDOWS = 64  # places of a mode that a sample comes from
-WARM, ITERATIONS, ROUNDS = 4, 16, 9  # iterations, before those and that count; rounds of all modes
-FEW, ENOUGH = 3, 0.5  # of these at least, if so many seconds are over
-TRIES = 2  # of each kernel
-MOST_ROWS = 1 << 18  # without negative numbers that are tried
-LEAST_SECONDS = 1e-3  # of an iteration that is told: in shorter ones launches and caches decide
-MOST_SPREAD = 0.1  # how far the quartiles of rounds may be from their median, relative to it
-ROWS_A_RANK, ROWS_A_COLUMN, FILLED = 64, 4, 8  # used rows of the tensor with hardly any nonzeros, and nonzeros of each
-SPARE = 2  # of the memory that is left for samples, one byte in so many is used
+WINDOWS = 64  # places of a mode from which a sample is taken
+WARM, ITERATIONS, ROUNDS = 4, 16, 9  # warm-up iterations, timed iterations, rounds over all modes
+FEW, ENOUGH = 3, 0.5  # iterations or rounds at least, after which measuring stops once this many seconds have passed
+TRIES = 2  # runs per kernel
+MOST_ROWS = 1 << 18  # non-negative rows that are timed at most
+LEAST_SECONDS = 1e-3  # launches and caches dominate shorter iterations, which are not predicted
+MOST_SPREAD = 0.1  # permitted distance of the quartiles of rounds from their median, relative to it
+ROWS_A_RANK, ROWS_A_COLUMN, FILLED = 64, 4, 8  # of the sparse test tensor: used rows, and nonzeros per used row
+SPARE = 2  # samples use this fraction (1 / SPARE) of the remaining memory
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds of an iteration, of the slowest rank; copies and computing overlap."""
+    """Predicted seconds of an iteration on the slowest rank; copies overlap with computing."""
 
-    compute: float  # with nonzeros
-    copy: float  # of nonzeros from the host
+    compute: float  # kernels that read nonzeros
+    copy: float  # nonzeros from the host
     rest: float
-    spread: float  # of measurements, relative to their median
+    spread: float  # of the measurements, relative to their median
 
     @property
     def seconds(self) -> float:
-        """Of the whole iteration."""
+        """Seconds of the whole iteration."""
         return max(self.compute, self.copy) + self.rest
 
     @property
     def doubt(self) -> str | None:
-        """Why it may be wrong; None if it may be told."""
+        """Why the forecast may be wrong; None if it is reliable."""
         if self.seconds < LEAST_SECONDS:
-            return f"it is less than {LEAST_SECONDS * 1e3:g} ms, which launches and caches decide on"
+            return f"below {LEAST_SECONDS * 1e3:g} ms, launches and caches dominate"
         if self.spread > MOST_SPREAD:
-            return f"equal work takes times that differ by {self.spread:.0%} on this machine now"
+            return f"timings on this machine currently vary by {self.spread:.0%}"
         return None
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Forecast:
 
 
 class _Try(NamedTuple):
-    """A sample of a rank's nonzeros of a mode, as one kernel has them."""
+    """A sample of a rank's nonzeros of a mode, in the form of one kernel."""
 
     mode: int
     share: Share
@@ -85,7 +85,7 @@ class _Try(NamedTuple):
 
 
 def hopeless(plan: Plan, machine: Machine, constraints: Constraints = NONE) -> str | None:
-    """Return why no iteration of a plan can be foretold, if that is known without a trial."""
+    """Return why an iteration of a plan cannot be predicted, if that is known without measuring; else None."""
     if not machine.device.steady:
         return "CPU timings vary too much to predict"
     if any(mode.any_row for mode in plan.modes):
@@ -94,32 +94,32 @@ def hopeless(plan: Plan, machine: Machine, constraints: Constraints = NONE) -> s
 
 
 def settling(plan: Plan, constraints: Constraints) -> str | None:
-    """Return why an iteration of a single mode can not be foretold, if it is one."""
+    """Return why iterations cannot be predicted if only one non-negative mode is solved; else None."""
     if constraints.nonnegative and len(constraints.fixed) == len(plan.modes) - 1:
-        return "the rows of one mode alone are solved until they are settled"
+        return "the rows of the only non-fixed mode are solved until they converge"
     return None
 
 
 def foretell(
     source: SparseSource, plan: Plan, machine: Machine, setting: Setting, constraints: Constraints = NONE
 ) -> Forecast:
-    """Return what an iteration will take. Collective.
+    """Return the predicted time of an iteration. Collective.
 
     Parameters
     ----------
     source : SparseSource
     plan : Plan
-        This rank's; not `hopeless`.
+        This rank's plan, for which `hopeless` returns None.
     machine : Machine
     setting : Setting
-        Of the run.
+        The setting of the run.
     constraints : Constraints
     """
     comm, few = machine.comm, _hardly_any(source, machine, setting)
     rest = iterations(few, constraints)
     modes = [mode for mode in plan.modes if mode.mode not in constraints.fixed]
     trial = _Trial(few, machine, setting.memory)
-    if not all(comm.allgather(plan.on_device)):  # as a run does
+    if not all(comm.allgather(plan.on_device)):  # as in a run
         source.leave_device()
     chosen = [trial.choose(source, mode, plan) for mode in modes]
     empty = [trial.placed(mode) for mode in modes]
@@ -131,7 +131,7 @@ def foretell(
     scales = [mode.nnz / of.share.nnz if of else 0.0 for mode, of in zip(modes, chosen, strict=True)]
     seconds = [max(0.0, f * s - b) for f, s, b in zip(full, scales, bare, strict=True)]
     by_rank = np.array(comm.allgather(seconds))
-    compute = by_rank.mean(axis=0)  # modes are cut anew where ranks take unequal times
+    compute = by_rank.mean(axis=0)  # a run redistributes modes whose times differ between ranks
     copy = max(comm.allgather(trial.copying(chosen, modes)))
     spreads = [spread_of([sum(of[: len(chosen)]) for of in rounds]), spread_of(rest)]
     weights = [float(compute.sum()), statistics.median(rest)]
@@ -143,7 +143,7 @@ def foretell(
 
 
 def _row_seconds(operator: SparseOperator, count: int) -> float:
-    """Return how long so many rows without negative numbers take beyond rows of zeros, which are settled at once."""
+    """Return the additional time of `count` non-negative rows, compared with rows of zeros, which converge at once."""
     device, rank, dtype = operator.machine.device, operator.ranks[0], operator.options.dtype
     tried, clock, rng = max(1, min(count, MOST_ROWS)), device.clock(), np.random.default_rng(0)
     solver, columns = nonnegative_solver(device, rank, dtype), np.ones(rank)
@@ -168,9 +168,9 @@ def spread_of(seconds: Sequence[float]) -> float:
 
 
 def _hardly_any(source: SparseSource, machine: Machine, setting: Setting) -> SparseOperator:
-    """Place a tensor of the same shape with few nonzeros: random ones, in rows as far apart as can be.
+    """Place a tensor of the same shape with few, random nonzeros, in rows that are as far apart as possible.
 
-    There are enough of them for equations that have solutions, and for every rank to own rows.
+    There are enough nonzeros for nonsingular equations, and for every rank to own rows.
     """
     rank, comm, rng = setting.ranks[0], machine.comm, np.random.default_rng(0)
     rows = max(ROWS_A_COLUMN * rank, ROWS_A_RANK * comm.size)
@@ -186,17 +186,17 @@ def _hardly_any(source: SparseSource, machine: Machine, setting: Setting) -> Spa
 
 
 def iterations(operator: Operator, constraints: Constraints, turns: int = 1) -> list[float]:
-    """Return the seconds of iterations as they follow one another; at least `FEW` times so many as take turns."""
+    """Return the seconds of consecutive iterations; at least ``FEW * turns`` of them."""
     ends = list[float]()
 
-    def note(method: Method, spans: Spans, seconds: float) -> None:
+    def record(method: Method, spans: Spans, seconds: float) -> None:
         ends.append(time.perf_counter())
 
     method = CpAls(operator, constraints)
-    run(method, StopRule(WARM, tol=0), [note])
+    run(method, StopRule(WARM, tol=0), [record])
     usual = max(operator.machine.comm.allgather(ends[-1] - ends[-2]))
-    run(method, StopRule(WARM + max(FEW * turns, min(ITERATIONS, int(ENOUGH / usual))) + 1, tol=0), [note])
-    each: list[float] = np.diff(ends)[WARM:].tolist()  # without the first one of the second run
+    run(method, StopRule(WARM + max(FEW * turns, min(ITERATIONS, int(ENOUGH / usual))) + 1, tol=0), [record])
+    each: list[float] = np.diff(ends)[WARM:].tolist()  # without the first iteration of the second run
     return each
 
 
@@ -207,12 +207,12 @@ class _Trial:
         self._operator, self._device, self._comm = operator, machine.device, machine.comm
         self._clock: Clock = machine.device.clock()
         left, plan = memory - sum(operator.plan.device_bytes.values()), operator.plan
-        # Samples of all modes are there at once, as columns or as shards, and one of them as both.
+        # The samples of all modes are in memory at once, as columns or as shards, one of them as both.
         each = nonzero_bytes(operator.order, plan.dtype) * (operator.order + 1) * SPARE
         self._most = max(WINDOWS, min(machine.device.sample, left // each))
 
     def choose(self, source: SparseSource, mode: ModePlan, plan: Plan) -> _Try | None:
-        """Return a sample of a mode's nonzeros as the fastest kernel has them; None if there are none. Collective."""
+        """Return a sample of a mode's nonzeros in the form of the fastest kernel; None if empty. Collective."""
         windows = _windows(mode.nnz, self._most)
         columns = [_taken(column, windows) for column in source.load(mode.mode, mode.cut, plan.dtype, 0)]
         if not mode.nnz:
@@ -229,19 +229,19 @@ class _Trial:
             if not kernel.suits(share):
                 continue
             result = _Try(mode.mode, share, kernel.make([*indices], values, share, False), out)
-            # What is streamed is copied for longer than it is computed: then the smallest shard is kept.
+            # Copying streamed shards takes longer than computing with them, so the smallest shard is the fastest.
             cost = min(self.seconds(result) for _ in range(TRIES)) if mode.resident else result.shard.nbytes
             if cost < best:
                 best, chosen = cost, result
         return chosen
 
     def placed(self, mode: ModePlan) -> _Try | None:
-        """Return what the operator itself computes of a mode."""
+        """Return the operator's own shard of a mode; None if it has none."""
         own, shards = self._operator.plan.modes[mode.mode], self._operator.stream.modes[mode.mode].resident
         return _Try(mode.mode, own.share, shards[0], self._operator.work.outs[mode.mode]) if shards else None
 
     def seconds(self, of: _Try | None) -> float:
-        """Return how long a sample takes."""
+        """Return the seconds that the MTTKRP of a sample takes."""
         if of is None:
             return 0.0
         kernel: Kernel = of.shard.kernel
@@ -252,12 +252,12 @@ class _Trial:
         return self._clock.collect()["tune", of.mode]
 
     def copying(self, chosen: Iterable[_Try | None], modes: Iterable[ModePlan]) -> float:
-        """Return how long this rank copies what it streams in an iteration. Collective."""
+        """Return the seconds that this rank spends copying streamed shards per iteration. Collective."""
         seconds = 0.0
         for mode, of in zip(modes, chosen, strict=True):
             streamed = mode.streamed / of.share.nnz if of else 0.0
             if any(self._comm.allgather(streamed)):
-                self._comm.allgather(None)  # all at once
+                self._comm.allgather(None)  # all ranks copy at the same time
                 seconds += streamed * self._copied(of) if of else 0.0
         return seconds
 
@@ -273,7 +273,7 @@ class _Trial:
 
 
 def _windows(nnz: int, most: int) -> list[slice]:
-    """Return where samples are taken: everything, or at most so many nonzeros from places far apart."""
+    """Return the slices of a sample: all nonzeros, or at most `most` of them from evenly spaced places."""
     if nnz <= most:
         return [slice(0, nnz)]
     starts = (np.arange(WINDOWS) * nnz // WINDOWS).tolist()
@@ -286,7 +286,7 @@ def _taken(column: Any, windows: Sequence[slice]) -> Any:
 
 
 def _renumbered(rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return ascending rows with the same runs, and none left out."""
+    """Renumber ascending rows consecutively, keeping their runs."""
     steps = np.zeros_like(rows)
     steps[1:] = rows[1:] != rows[:-1]
     return np.cumsum(steps, dtype=rows.dtype)

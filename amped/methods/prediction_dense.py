@@ -1,7 +1,7 @@
-"""How long an iteration of CP-ALS of a dense tensor will take, from iterations of a tensor of random numbers.
+"""Prediction of the time of a CP-ALS iteration of a dense tensor, from iterations of a tensor of random numbers.
 
-Its shape is the same, but for the slowest mode where elements take many bytes: products take times that
-are in proportion to its length. What a process alone keeps on its device is foretold. See `prediction`.
+That tensor has the same shape, except that its slowest mode is shortened if it would be large: the time is proportional
+to that mode's length. Only runs of one process whose tensor stays on the device are predicted. See `prediction`.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from .constraints import NONE, Constraints
 from .initial import initial_factors
 from .prediction import Forecast, iterations, settling, spread_of
 
-MOST_BYTES, MOST_ON_HOST = 1 << 33, 1 << 28  # of random numbers
-TURNS = 2  # iterations that take turns: what one computes at its end may serve the next
+MOST_BYTES, MOST_ON_HOST = 1 << 33, 1 << 28  # bytes of random numbers at most, on a GPU and on the host
+TURNS = 2  # results at the end of an iteration may serve the next, so times alternate between two values
 
 
 def hopeless_dense(plan: DensePlan, machine: Machine, constraints: Constraints = NONE) -> str | None:
-    """Return why no iteration of a plan can be foretold, if that is known without a trial."""
+    """Return why an iteration of a plan cannot be predicted, if that is known without measuring; else None."""
     if max(plan.grid.ranks, machine.comm.size) > 1:
-        return "of dense tensors it is not, on several processes"
+        return "dense tensors are predicted for one process only"
     if plan.streamed:
-        return "elements come as fast as the host, or a file, gives them"
+        return "the host or a file limits the speed of streamed elements"
     return settling(plan, constraints)
 
 
 def foretell_dense(
     source: DenseSource, plan: DensePlan, machine: Machine, setting: Setting, constraints: Constraints = NONE
 ) -> Forecast:
-    """Return what an iteration will take.
+    """Return the predicted time of an iteration.
 
     Parameters
     ----------
     source : DenseSource
     plan : DensePlan
-        This rank's; not `hopeless_dense`.
+        This rank's plan, for which `hopeless_dense` returns None.
     machine : Machine
     setting : Setting
-        Of the run.
+        The setting of the run.
     constraints : Constraints
     """
     device, lengths, item = machine.device, source.lengths, plan.dtype.itemsize
     index = math.prod(lengths[1:]) * item  # bytes
     most = MOST_ON_HOST if device.on_host else MOST_BYTES
     length = min(lengths[0], max(setting.ranks[0], most // index))
-    # Of numbers that have no structure no two components are alike, whose equations would have no solution.
+    # Random numbers have no structure, so no two components become alike and equations stay nonsingular.
     rng = device.xp.random.default_rng(0)
     array = rng.standard_normal((length, *lengths[1:]), dtype=plan.dtype)
     few = of_array(DenseTensor(array.transpose(np.argsort(source.modes).tolist())), machine.comm)
-    few.lends = plan.rows is None  # else they are copied, as the tensor's are
+    few.lends = plan.rows is None  # otherwise elements are copied, like the tensor's
     options = replace(setting.options, placement="auto")
     operator = DenseOperator(few, machine, setting._replace(options=options, values=few.value_range))
     for mode, factor in enumerate(initial_factors(few, setting.ranks[0], machine.comm, plan.dtype)):

@@ -1,4 +1,4 @@
-"""CP-ALS of a small dense core in NumPy, to start a decomposition of a large tensor from."""
+"""CP-ALS of a small dense core in NumPy, used to initialise the decomposition of a large tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Matrix = NDArray[np.float64]
 
 
 def of_core(core: NDArray[np.float64], rank: int, seed: int) -> list[Matrix]:
-    """Return the factor matrices of so many components, their weights in the last one."""
+    """Return factor matrices of `rank` components; the last one includes the weights."""
     rng, norm = np.random.default_rng(seed), float(np.linalg.norm(core))
     factors = [rng.standard_normal((length, rank)) for length in core.shape]
     last = np.inf

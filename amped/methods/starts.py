@@ -1,4 +1,4 @@
-"""Several starts of one method, of which the best is kept: alternating methods end in a local optimum."""
+"""Multiple starts of a method, of which the best is kept, as alternating methods end in local optima."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .driver import Method, MethodState, never
 
 
 class Restartable(Method, Protocol):
-    """A method that can start again."""
+    """A method that can be restarted."""
 
     def merit(self) -> float:
-        """Return how good the decomposition is so far: larger is better; minus infinity before the first iteration."""
+        """Return the quality of the decomposition: larger is better; minus infinity before the first iteration."""
 
     def restart(self, state: MethodState | None = None) -> None:
-        """Forget the last run; the operator is given other factor matrices, and these go on from a state, if any."""
+        """Discard the last run; the caller then sets other factor matrices, which belong to `state` if given."""
 
 
 class Decomposition(Restartable, Protocol[M_co]):
-    """A method whose model is of one kind."""
+    """A restartable method with a known type of model."""
 
     def model(self) -> M_co:
         """See `Method`."""
@@ -33,10 +33,10 @@ def best_of(
     go: Callable[[], None],
     stop: Callable[[], bool] = never,
 ) -> tuple[int, list[float]]:
-    """Run a method from `count` starts; leave it as it was after the best; return its number, and all merits.
+    """Run a method from `count` starts and restore the best; return its number and all merits. Collective.
 
-    `begin` puts the factor matrices of a start in place, `go` runs the method from there; `stop` may end it after each.
-    Collective.
+    `begin` sets the factor matrices of a start, `go` runs the method from there, and `stop`, called after each start,
+    ends the loop if it returns True.
     """
     merits, kept = list[float](), None
     for number in range(count):

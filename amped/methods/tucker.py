@@ -1,8 +1,8 @@
-"""Tucker decompositions over all ranks: HOOI, and the core tensor of factor matrices that are found otherwise.
+"""Tucker decompositions: HOOI, and the core tensor for factor matrices from HOSVD or ST-HOSVD.
 
 HOOI (De Lathauwer, De Moor and Vandewalle, SIMAX 21(4), 2000) replaces each factor matrix in turn by the leading left
-singular vectors of the tensor times all the others. Each rank computes the rows of that product that it owns; ranks add
-up small Gram matrices and all-gather new rows.
+singular vectors of the tensor times all other factor matrices. Each rank computes the rows of that product that it
+owns; the ranks sum small Gram matrices and all-gather new rows.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from .driver import MethodState
 from .singular_vectors import ORTHONORMAL, LeadingRows, finding_bytes
 from .updates import DivergedError
 
-MOST_ROUNDING = 1e-6  # of a fit, at most
+MOST_ROUNDING = 1e-6  # permitted rounding error of a fit
 LEAST_ERROR = {
     "fp32": 1e-6,
     "fp64": 2e-7,
-}  # the smallest `error`: about what factor matrices, or their spectra, resolve
-FEW = 8  # times what rounding changes: an error of less is worth products in double precision
-SPARED = 3e-7  # the part of an `error` that factor matrices from spectra leave to rounding
-RANDOM = "random"  # the name that `init` may give to random factor matrices
-PARTS_ROUNDED = 32  # terms whose sum is wrong by a last digit, unless most are rounded alike
+}  # the smallest `error` that factor matrices or their spectra can resolve, roughly
+FEW = 8  # products are in double precision if the error is below this multiple of their rounding error
+SPARED = 3e-7  # part of `error` that the truncation of spectra leaves for rounding
+RANDOM = "random"  # value of `init` for random factor matrices
+PARTS_ROUNDED = 32  # number of terms whose sum typically has a rounding error of one unit in the last place
 
 
 class TuckerMethod:
-    """See `Method`.
+    """HOOI, HOSVD or ST-HOSVD; see `Method`.
 
-    The state has an array and a series:
+    The state consists of an array and a series:
 
     core : (R_0, R_1, ...)
         The tensor times the transposed factor matrices.
     fit
-        ``1 - ||X - M|| / ||X||`` after each iteration, within `MOST_ROUNDING`. Where products in the factor matrices'
-        precision do not suffice for that, the core's are in double precision, and it is the best one for the factor
-        matrices as they are rounded.
+        ``1 - ||X - M|| / ||X||`` after each iteration, accurate to `MOST_ROUNDING`. If products in the factor matrices'
+        precision do not suffice, the core is computed in double precision, as the best core for the rounded factor
+        matrices.
 
     Parameters
     ----------
     operator : CoreOperator
-        Holds the factor matrices to start from. Their columns are made orthonormal before the first iteration.
+        Holds the initial factor matrices. Their columns are orthonormalised before the first iteration.
     name : {"hooi", "hosvd", "sthosvd"}
-        Of the last two factor matrices stay as they are: one iteration computes the core.
+        With "hosvd" and "sthosvd" the factor matrices are final: a single iteration computes the core.
     own_start : sequence of (I_n, R_n) arrays, optional
-        To start from, or to keep.
+        Initial ("hooi") or final factor matrices.
     error : float, optional
-        The largest relative error that the result may have; `own_start` has it.
+        The largest permitted relative error of the result; `own_start` satisfies it.
     """
 
     norm = 2
@@ -90,7 +90,7 @@ class TuckerMethod:
         return {}
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
-        """See `Method`: any; their columns are made orthonormal."""
+        """See `Method`: accepts any matrices; their columns are orthonormalised later."""
         return factors
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
@@ -113,10 +113,10 @@ class TuckerMethod:
         return True
 
     def _in_double(self, mode: int) -> bool:
-        """Return whether TTMc is to be in double precision at once, by the fit so far.
+        """Return whether TTMc should use double precision from the start, given the fit so far.
 
-        Of the last mode it makes the core. Of others it makes factor matrices: what rounding changes of them is an
-        error at right angles to the one that is there.
+        The last mode's TTMc yields the core. That of other modes only yields factor matrices, whose rounding errors are
+        orthogonal to the error of the decomposition and so matter less.
         """
         fits = self.state.series["fit"]
         error = 1 - fits[-1] if fits else self._most
@@ -127,46 +127,46 @@ class TuckerMethod:
         return error < FEW * self._noise or (self._most is not None and self._noise**2 > SPARED * error)
 
     def _uncertain(self, fit: float) -> bool:
-        """Return whether rounded products may change a fit by more than is allowed; the nearer it is to 1, the more."""
+        """Return whether rounded products may change this fit by more than `MOST_ROUNDING`; likelier near 1."""
         error = max(0.0, 1 - fit)
         return self._noise * (1 - error**2) > MOST_ROUNDING * error
 
     def _begin(self) -> None:
-        """Make the columns of all factor matrices orthonormal."""
+        """Orthonormalise the columns of all factor matrices."""
         for mode, rank in enumerate(self.operator.ranks):
             with self.operator.span("solve", mode):
-                held = self._leading.buffer(mode, rank)
-                held[...] = self.operator.owned(mode)
-                self._leading.orthonormalise(mode, held)
-                self.operator.owned(mode)[...] = held
+                rows = self._leading.buffer(mode, rank)
+                rows[...] = self.operator.owned(mode)
+                self._leading.orthonormalise(mode, rows)
+                self.operator.owned(mode)[...] = rows
             self.operator.publish(mode)
 
-    def _finish(self, found: Array, exact: bool) -> None:
-        """Compute core and fit from the last mode's rows, of which `exact` ones are in double precision."""
+    def _finish(self, ttmc: Array, exact: bool) -> None:
+        """Compute core and fit from the last mode's TTMc rows; `exact`: they were computed in double precision."""
         operator, state, last = self.operator, self.state, self.operator.order - 1
-        core, fit = self._core(found, exact)
+        core, fit = self._core(ttmc, exact)
         if not exact and self._uncertain(fit):
             if self._rounds:
-                found = operator.compute(Ttmc(double=True), last, in_turn(last, operator.order))
-            core, fit = self._core(found, True)
+                ttmc = operator.compute(Ttmc(double=True), last, in_turn(last, operator.order))
+            core, fit = self._core(ttmc, True)
         state.arrays["core"] = core
         state.series["fit"].append(fit)
         state.mode = 0
         state.iterations += 1
 
-    def _core(self, found: Array, exact: bool) -> tuple[NDArray[np.float64], float]:
-        """Return the core and the fit; an `exact` core is the best one for factor matrices that are rounded."""
+    def _core(self, ttmc: Array, exact: bool) -> tuple[NDArray[np.float64], float]:
+        """Return the core and the fit; an `exact` core is the best one for the rounded factor matrices."""
         operator, last = self.operator, self.operator.order - 1
         with operator.span("solve", last):
-            whole = core_of(operator, found, self._leading.buffer(last, operator.ranks[last]))
+            whole = core_of(operator, ttmc, self._leading.buffer(last, operator.ranks[last]))
             if not np.all(np.isfinite(whole)):
                 raise DivergedError(f"iteration {self.state.iterations + 1}: the core tensor is not finite")
             core = self._best(whole) if exact else whole
-        kept = float(np.sum(whole / operator.norm * (core / operator.norm)))  # of the squared norm
-        return core, 1 - float(np.sqrt(max(0.0, 1 - kept)))
+        captured = float(np.sum(whole / operator.norm * (core / operator.norm)))  # fraction of the squared norm
+        return core, 1 - float(np.sqrt(max(0.0, 1 - captured)))
 
     def _best(self, whole: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the core of least error: the tensor times all transposed factor matrices, by their Gram matrices."""
+        """Return the core of least error: `whole` times the inverses of the factor matrices' Gram matrices."""
         device, comm, core = self.operator.machine.device, self.operator.machine.comm, whole
         grams = [self._leading.gram_of_factor(mode) for mode in range(whole.ndim)]
         for mode, gram in enumerate(grams):
@@ -176,12 +176,12 @@ class TuckerMethod:
         return np.ascontiguousarray(core)
 
     def change(self) -> float | None:
-        """See `Method`: of the fit."""
+        """See `Method`: the change of the fit."""
         fits = self.state.series["fit"]
         return fits[-1] - fits[-2] if len(fits) > 1 else None
 
     def settled(self, tol: float) -> bool:
-        """See `Method`: the fit has changed by less; without iterations, there is a core."""
+        """See `Method`: whether the fit changed by less than `tol`; for HOSVD, whether the core is computed."""
         if self.name != "hooi":
             return self.state.iterations > 0
         change = self.change()
@@ -203,72 +203,70 @@ class TuckerMethod:
 
 
 def product_noise(operator: CoreOperator) -> float:
-    """Return by what part of it the squared norm of a core may be wrong, from rounded products and factor matrices."""
+    """Return the relative rounding error of a core's squared norm, due to rounded products and factor matrices."""
     eps, order = float(np.finfo(operator.options.dtype).eps), operator.order
     return eps * (order + operator.summed / PARTS_ROUNDED) + order * ORTHONORMAL * max(operator.ranks)
 
 
-def core_of(operator: CoreOperator, found: Array, buffer: Array) -> NDArray[np.float64]:
+def core_of(operator: CoreOperator, ttmc: Array, buffer: Array) -> NDArray[np.float64]:
     """Return the tensor times all transposed factor matrices, from the last mode's TTMc. Collective.
 
-    `buffer` is for the last factor matrix's owned rows, in double precision.
+    `buffer`, (owned, R_n) float64, is overwritten with the owned rows of the last factor matrix.
     """
     device, last = operator.machine.device, operator.order - 1
     operator.wait_comm()
     buffer[...] = operator.owned(last)
-    core = device.xp.ascontiguousarray(device.xp.matmul(found.T, buffer))
+    core = device.xp.ascontiguousarray(device.xp.matmul(ttmc.T, buffer))
     operator.reduce(core, "sum", last)
     whole = operator.machine.comm.bcast(device.to_host(core)).reshape(operator.ranks)
     return np.array(whole, np.float64)
 
 
 def consistency(core: NDArray[np.float64]) -> float:
-    """Return how near a core is to that of a CP decomposition, ones on its superdiagonal, in percent."""
+    """Return the core consistency in percent: the agreement with a CP core, which has ones on its superdiagonal."""
     rank = core.shape[0]
-    wanted = np.zeros(core.shape)
-    wanted[(np.arange(rank),) * core.ndim] = 1
-    off = float(np.sum(np.square(core - wanted)))
+    ideal = np.zeros(core.shape)
+    ideal[(np.arange(rank),) * core.ndim] = 1
+    off = float(np.sum(np.square(core - ideal)))
     return 100 * (1 - off / float(rank))
 
 
 def check_ranks(shape: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the columns of each mode's factor matrix; raise `InputError` if a tensor cannot have so many."""
+    """Return the ranks as a tuple; raise `InputError` if a tensor of this shape cannot have them."""
     if len(ranks) != len(shape):
         raise InputError(f"rank {shown(ranks)}: {len(ranks)} numbers for a tensor of {len(shape)} modes")
     for mode, (length, rank) in enumerate(zip(shape, ranks, strict=True)):
         others = int(np.prod([float(r) for m, r in enumerate(ranks) if m != mode]))
         if rank > length:
-            raise InputError(
-                f"rank {shown(ranks)}: mode {mode} has length {length:,}, and so at most {length:,} columns"
-            )
+            raise InputError(f"rank {shown(ranks)}: mode {mode} has length {length:,}, so at most {length:,} columns")
         if rank > others:
-            cause = f"the other modes' ranks leave at most {others:,} columns that count"
+            cause = f"at most {others:,} columns, the product of the other modes' ranks"
             raise InputError(f"rank {shown(ranks)}: mode {mode}: {cause}")
     return tuple(ranks)
 
 
 def shown(ranks: Sequence[int]) -> str:
-    """Return ranks as they are given."""
+    """Return ranks in the form of the command line."""
     return ",".join(map(str, ranks))
 
 
 def attainable(error: float, precision: str) -> float:
-    """Return the error at which spectra are cut so that the result has at most `error` after rounding.
+    """Return the error at which to truncate spectra so that the result has at most `error` after rounding.
 
     Raises
     ------
     InputError
-        If numbers of that precision cannot have so small an error.
+        If the precision does not permit so small an error.
     """
     least = LEAST_ERROR[precision]
     if error < least:
-        finer = f"; precision fp64 holds {LEAST_ERROR['fp64']:g}" if precision == "fp32" else ""
-        raise InputError(f"error {error:g}: precision {precision} holds errors of at least {least:g}{finer}")
+        finer = f"; precision fp64 permits {LEAST_ERROR['fp64']:g}" if precision == "fp32" else ""
+        raise InputError(f"error {error:g}: precision {precision} permits errors of at least {least:g}{finer}")
     return error - min(SPARED, least / 4)
 
 
 def solving_bytes(machine: Machine, ranks: Sequence[int], shape: Sequence[int]) -> Solving:
-    """Return how many bytes a Tucker decomposition takes on a device beside TTMc."""
+    """Return a function of (rows, rank): the device memory that a Tucker decomposition needs in addition to TTMc."""
     every = int(np.prod([float(rank) for rank in ranks]))
 
     def takes(count: int, rank: int) -> SolverBytes:

@@ -1,4 +1,4 @@
-"""How the rows of a factor matrix follow from their MTTKRP and the Gram matrices of the other modes."""
+"""Least-squares updates of CP-ALS: factor rows from their MTTKRP and the other modes' Gram matrices."""
 
 from __future__ import annotations
 
@@ -30,17 +30,16 @@ from .constraints import NONE, Constraints
 
 T = TypeVar("T")
 
-AT_ONCE = 16  # MTTKRPs in double precision, after one in single precision that did not suffice
-
-FEW = 1 << 20  # numbers of a factor matrix that the host multiplies before a device has loaded what it needs for it
+AT_ONCE = 16  # MTTKRPs of a mode that use double precision from the start after single precision did not suffice
+FEW = 1 << 20  # elements of a factor matrix up to which the host computes Gram matrices, without loading GPU libraries
 
 
 class DivergedError(ArithmeticError):
-    """A result is no longer a number."""
+    """A result is not finite."""
 
 
 class Pass(NamedTuple):
-    """An MTTKRP that a method asks for; see `Operator.mttkrp`."""
+    """An MTTKRP that a method requests; see `Operator.mttkrp`."""
 
     mode: int
     solve: Solve | None = None
@@ -50,21 +49,21 @@ class Pass(NamedTuple):
 
 
 Passes = Generator[Pass, Array, T]
-"""What a method does, but for MTTKRPs: it yields each one that it needs, and is sent the rows that come of it. Whoever
-computes them may do so for several methods at once."""
+"""A computation that yields each MTTKRP that it needs and receives the resulting rows. The caller may compute an MTTKRP
+for several methods at once."""
 
 
 def run_passes(operator: Operator, passes: Passes[T]) -> T:
-    """Compute what is asked for, one pass after the other; return what comes of it."""
+    """Compute the requested MTTKRPs one after the other; return the result of `passes`."""
     try:
-        wanted = next(passes)
+        request = next(passes)
         while True:
             try:
-                result = operator.mttkrp(*wanted)
+                rows = operator.mttkrp(*request)
             except DivergedError as error:
-                wanted = passes.throw(error)
+                request = passes.throw(error)
             else:
-                wanted = passes.send(result)
+                request = passes.send(rows)
     except StopIteration as end:
         result = end.value
         return result  # type: ignore[no-any-return]
@@ -73,61 +72,61 @@ def run_passes(operator: Operator, passes: Passes[T]) -> T:
 class LeastSquares:
     """Solves rows by the (pseudo-)inverse of the product of the other modes' Gram matrices (Kolda and Bader 2009).
 
-    Rows are rounded once, when they are stored, and the Gram matrix is made of what is stored: so factors in single
-    precision follow the path of those in double precision. Norms come after, and are kept beside the matrix. Rows of
-    non-negative modes are solved by sweeps over the columns instead.
+    Rows are rounded once, when they are stored, and the Gram matrix is computed from the stored rows. Therefore factors
+    in single precision follow the path of those in double precision. Column norms are computed afterwards and stored
+    separately. Rows of non-negative modes are solved by sweeps over the columns instead.
 
-    Each method queues work, for a single run or for a batch; those named `checked` wait for it, and do what the host
-    has to decide for a single run. MTTKRPs are asked for; see `Passes`.
+    Methods queue work for a single run or a batch of runs. `checked` and `checked_fit` also wait for it and handle the
+    cases that the host must decide for a single run. MTTKRPs are requested from the caller; see `Passes`.
 
     Parameters
     ----------
     operator : Operator
     modes : sequence of int
-        Those that are solved.
+        Modes to solve.
     equations : Equations
-        Of a single run, or of several that have columns of the operator's factor matrices.
+        Normal equations of a single run, or of several runs that share the operator's factor matrices.
     """
 
     def __init__(self, operator: Operator, modes: Sequence[int], equations: Equations) -> None:
         self._operator, self.modes, self.equations = operator, modes, equations
-        self._in_double = dict[int, int]()  # by mode, how many MTTKRPs are still in double precision at once
-        self._at_once = 0 if operator.options.deterministic else AT_ONCE  # a run that is resumed knows of none
+        self._in_double = dict[int, int]()  # by mode, how many of the next MTTKRPs use double precision from the start
+        self._at_once = 0 if operator.options.deterministic else AT_ONCE  # a checkpoint does not include `_in_double`
 
     @classmethod
     def of_run(cls, operator: Operator, constraints: Constraints = NONE) -> LeastSquares:
-        """Return what solves the rows of a single run."""
+        """Return the solver for a single run."""
         rank = operator.ranks[0]
         equations = equations_of(operator.machine.device, rank).make(case_of(operator, rank, constraints))
         return cls(operator, constraints.solved(operator.order), equations)
 
     @property
     def can_pipeline(self) -> bool:
-        """Whether iterations can be queued ahead of the host: all is on this device, with room for a second copy."""
+        """Whether iterations can be queued ahead of the host: all state is on the device, with memory for a copy."""
         exchange, single = self._operator.machine.exchange, self._operator.machine.comm.size == 1
         queued = self.equations.memory is not None and not self.equations.allocates and (single or exchange.overlaps)
         return self._operator.plan.ahead and queued
 
     def load(self, status: EquationsStatus, best: float, weights: NDArray[np.float64] | None) -> None:
-        """Let a single run go on from the operator's factor matrices; the best fit so far is `best`. Collective.
+        """Continue a single run from the operator's factor matrices; the best fit so far is `best`. Collective.
 
-        `weights` were taken out of the mode that was solved last; None at a start.
+        `weights` are the norms of the mode that was solved last; None before any solve.
         """
-        self._in_double.clear()  # another run's
+        self._in_double.clear()  # belongs to the last run
         columns = slice(0, self._operator.ranks[0])
         self.equations.put(0, columns, RunStart(status, best, grams_of(self._operator), weights))
 
     def queue(self, mode: int, double: bool = False, checked: bool = False) -> Passes[Array]:
-        """Compute, solve and publish the owned rows of a mode, and take the norms out; return the MTTKRP's rows."""
+        """Compute, solve, normalise and publish the owned rows of a mode; return the MTTKRP's rows."""
         operator, equations, device = self._operator, self.equations, self._operator.machine.device
-        inexact = checked
+        unchecked = checked
         with device.side_stream():
             equations.prepare(mode, double)
 
         def solve(source: Array, target: Array) -> None:
-            nonlocal inexact
-            if inexact:  # while the device computes the MTTKRP
-                inexact = False
+            nonlocal unchecked
+            if unchecked:  # while the device computes the MTTKRP
+                unchecked = False
                 with device.side_stream():
                     flags = equations.status()[0].flags
                     if flags & NOT_FINITE:
@@ -143,7 +142,7 @@ class LeastSquares:
         return solved
 
     def _then(self, mode: int) -> Sequence[int]:
-        """Return the modes whose MTTKRPs follow."""
+        """Return the modes whose MTTKRPs come next."""
         return in_turn(mode, self._operator.order, self.modes)
 
     def _finish(self, mode: int, again: bool = False) -> None:
@@ -153,7 +152,7 @@ class LeastSquares:
             self.equations.finish(mode, again)
 
     def queue_again(self, mode: int, solved: Array) -> None:
-        """Solve the rows of runs that are out of `RANGE` once more, from those of the MTTKRP."""
+        """Solve again the rows of runs that are out of `RANGE`, from the rows of the MTTKRP."""
         operator, device = self._operator, self._operator.machine.device
         device.wait_side()
         self.equations.widen(mode)
@@ -163,11 +162,11 @@ class LeastSquares:
         self._finish(mode, True)
 
     def checked(self, mode: int) -> Passes[EquationsStatus]:
-        """Do what `queue` does, and what only the host can.
+        """Do what `queue` does, and handle flags on the host.
 
-        Where columns of the other modes nearly depend on each other, a small rounding error of the MTTKRP becomes a
-        large error of the solution. Where it may be too large, the MTTKRP is computed again in double precision; of
-        that mode the next ones are so at once.
+        If columns of the other modes are nearly dependent, a small rounding error of the MTTKRP becomes a large error
+        of the solution. If it may be too large, the MTTKRP is computed again in double precision, and that mode's next
+        MTTKRPs use double precision from the start.
         """
         at_once = self._in_double.get(mode, 0) > 0
         solved = yield from self.queue(mode, double=at_once, checked=True)
@@ -186,7 +185,7 @@ class LeastSquares:
         return status
 
     def iteration(self, exact: bool) -> None:
-        """Solve the modes and compute the fit, perhaps with an `exact` pass."""
+        """Solve all modes and compute the fit; `exact`: also with a pass in double precision."""
         for mode in self.modes:
             run_passes(self._operator, self.queue(mode))
         self.fit()
@@ -199,9 +198,9 @@ class LeastSquares:
             self.equations.fit()
 
     def refit(self) -> Passes[None]:
-        """Compute a fit that is near 1 once more, from inner products in double precision.
+        """Recompute a fit near 1 from inner products in double precision.
 
-        Mode 0 is the one that is computed next, and the first to be copied to a device that does not hold it.
+        This uses mode 0, which is computed next and so copied first to a device that streams it.
         """
         operator, equations, device = self._operator, self.equations, self._operator.machine.device
         source = yield Pass(0, then=self._then(self.modes[-1]), double=True)
@@ -213,9 +212,9 @@ class LeastSquares:
             equations.fit(exact=True)
 
     def checked_fit(self) -> Passes[tuple[EquationsStatus, bool]]:
-        """Return what was told after the fit, rank 0's fit, and whether it was near 1. Collective."""
+        """Compute the fit; return the status with rank 0's fit, and whether the fit was near 1. Collective."""
         comm = self._operator.machine.comm
-        self.equations.measure(self._operator.norm)  # perhaps only known since elements were read
+        self.equations.measure(self._operator.norm)  # may be known only after elements were read
         self.fit()
         status = self.status()
         near = any(comm.allgather(bool(status.flags & NEAR)))  # ranks' arithmetic may differ in the last bit
@@ -225,23 +224,23 @@ class LeastSquares:
         return status._replace(fit=comm.bcast(status.fit)), near
 
     def status(self) -> EquationsStatus:
-        """Wait for what is queued; return the state of a single run."""
+        """Wait for queued work; return the status of a single run."""
         return self.statuses()[0]
 
     def statuses(self) -> list[EquationsStatus]:
-        """Wait for what is queued; return the states of all runs."""
+        """Wait for queued work; return the status of all runs."""
         self._operator.machine.device.wait_side()
         return self.equations.status()
 
 
 def terms_of(operator: Operator, rank: int) -> Terms:
-    """Return what the equations of a decomposition into so many components have in common."""
+    """Return the parameters of the equations of a decomposition into `rank` components."""
     comm, order = operator.machine.comm, operator.order
     return Terms(order, rank, comm.size, comm.rank, operator.norm, far(order), gains(operator.options))
 
 
 def case_of(operator: Operator, rank: int, constraints: Constraints, places: int = 1) -> Case:
-    """Return what equations are made for: of a run with so many columns, or of several with at most as many."""
+    """Return the case for which equations are created: `places` runs of at most `rank` columns."""
     rows = tuple(len(operator.owned(mode)) for mode in range(operator.order))
     return Case(terms_of(operator, rank), operator.options.dtype, rows, constraints.bounds(operator.order), places)
 
@@ -249,7 +248,7 @@ def case_of(operator: Operator, rank: int, constraints: Constraints, places: int
 def grams_of(operator: Operator) -> NDArray[np.float64]:
     """Return the Gram matrices of a run's factor matrices in host memory, (N, R, R). Collective."""
     comm, rank = operator.machine.comm, operator.ranks[0]
-    # Sums have the size of those of an iteration, so that MPI adds up the ranks' numbers in the same order.
+    # The arrays have the size of those of an iteration, so that MPI sums the ranks' numbers in the same order.
     sums = np.zeros((operator.order, rank + 2 + comm.size, rank))
     for mode, each in enumerate(sums):
         each[:rank] = gram_of(operator, mode)
@@ -259,10 +258,9 @@ def grams_of(operator: Operator) -> NDArray[np.float64]:
 
 
 def gram_of(operator: Operator, mode: int) -> NDArray[np.float64]:
-    """Return the Gram matrix of the rows of a factor matrix that this rank owns, in host memory.
+    """Return the Gram matrix of the owned rows of a factor matrix, in host memory.
 
-    Of a small one the host computes it: a device would load libraries for matrix products, which small matrices need
-    nowhere else.
+    The host computes it for small matrices, which then never require a GPU's libraries for matrix products.
     """
     device, rank = operator.machine.device, operator.ranks[0]
     result = np.zeros((rank, rank))
@@ -275,5 +273,5 @@ def gram_of(operator: Operator, mode: int) -> NDArray[np.float64]:
 
 
 def gains(options: Options) -> bool:
-    """Return whether an operator computes better products if it is asked for double precision."""
+    """Return whether double precision improves the products of an operator with these options."""
     return options.precision == "fp32" and options.gather == "full"

@@ -93,7 +93,7 @@ def test_labels_are_kept(folder: Path) -> None:
         (["--rank", "2,2,2", "--error", "0.1"], "not allowed with"),
         ([], "is required"),
         (["--error", "1"], "between 0 and 1"),
-        (["--rank", "2,2,2", "--method", "hosvd", "--init", "nvecs"], "goes with method 'hooi'"),
+        (["--rank", "2,2,2", "--method", "hosvd", "--init", "nvecs"], "requires method 'hooi'"),
         (["--rank", "2,2,2", "--max-iters", "0"], "--max-iters 0"),
         (["--rank", "2,2,2", "--gather", "fp16"], "gather 'fp16'"),
         (["--rank", "2,2,2", "--kernel", "fibre"], "computes no Tucker decomposition: segmented do"),

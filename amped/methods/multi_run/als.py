@@ -1,7 +1,7 @@
-"""Several runs of small ranks at once: one pass over the elements serves all of them.
+"""Multiple runs of small ranks at once: one pass over the elements serves all of them.
 
-The columns of an MTTKRP do not depend on each other. So one operator holds the factor matrices of several runs side by
-side. Each run takes part with columns of its own until it has converged; then others get its place.
+The columns of an MTTKRP are independent of each other. Therefore one operator can hold the factor matrices of several
+runs side by side. Each run has its own columns until it ends; then another run takes its place.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Run = TypeVar("Run", bound=Restartable)
 
 
 class MultiRun(ABC, Generic[Key, Run]):
-    """Runs side by side. Its methods are collective.
+    """Runs a method several times at once. All methods are collective.
 
     Parameters
     ----------
     operator : Operator
-        Of so many columns as the runs have together, or as a pass is to have.
+        Has as many columns as all runs together, or as one pass should have.
     start : callable
-        Returns the method that runs in some columns, with the factor matrices to start from in place. Collective.
+        Returns the method for a run in the given columns, whose initial factor matrices it sets. Collective.
 
     Attributes
     ----------
     seconds : dict
-        Of each run, its share of those of all iterations that it took part in, by its columns.
+        Seconds of each run: its share, by columns, of the iterations in which it took part.
     """
 
     def __init__(self, operator: Operator, start: Callable[[Columns, Key], Run]) -> None:
@@ -51,10 +51,10 @@ class MultiRun(ABC, Generic[Key, Run]):
     def run(
         self, ranks: Mapping[Key, int], rule: StopRule, stop: Callable[[], bool] = never
     ) -> Iterator[tuple[Key, Run]]:
-        """Run all of what has these ranks; yield each when it has ended.
+        """Run all keys with these ranks; yield each run when it has ended.
 
-        Its state lasts until the next one is asked for. Large ones come first: the small ones fit between them. Once
-        `stop`, called between iterations, returns True, those that still run are given up.
+        Its state is valid until the next one is requested. Runs of large rank start first, as small ones fit into the
+        gaps. Once `stop`, called between iterations, returns True, the remaining runs are abandoned.
         """
         waiting = sorted(ranks, key=lambda key: -ranks[key])
         going = dict[Key, Run]()
@@ -71,7 +71,7 @@ class MultiRun(ABC, Generic[Key, Run]):
     def _rounds(
         self, waiting: list[Key], going: dict[Key, Run], ranks: Mapping[Key, int], rule: StopRule
     ) -> Iterator[list[Key]]:
-        """Compute an iteration of all runs again and again; yield those that have ended."""
+        """Compute iterations of all current runs; yield the keys that ended after each."""
         ended = list[Key](ranks)
         while waiting or going:
             began = time.perf_counter()
@@ -89,7 +89,7 @@ class MultiRun(ABC, Generic[Key, Run]):
             yield ended
 
     def _fill(self, waiting: list[Key], going: dict[Key, Run], ranks: Mapping[Key, int]) -> None:
-        """Start runs in the columns that are free."""
+        """Start runs in the free columns."""
         for rank in sorted(set(map(ranks.__getitem__, waiting)), reverse=True):
             for key in [key for key in waiting if ranks[key] == rank]:
                 columns = self._place(rank)
@@ -102,15 +102,15 @@ class MultiRun(ABC, Generic[Key, Run]):
         return self._start(columns, key)
 
     def _end(self, method: Run) -> None:
-        """Leave the state of a run that has ended in the method."""
+        """Complete the state of a run that has ended."""
 
     @abstractmethod
     def _place(self, rank: int) -> Columns | None:
-        """Return columns that are free, now taken; None if there are not so many."""
+        """Reserve and return `rank` free columns; None if there are not enough."""
 
     @abstractmethod
     def _leave(self, columns: Columns) -> None:
-        """Let others have columns."""
+        """Release columns."""
 
     @abstractmethod
     def _iterate(self, methods: Sequence[Run]) -> None:
@@ -118,22 +118,22 @@ class MultiRun(ABC, Generic[Key, Run]):
 
 
 class AlsRuns(MultiRun[Key, CpAls]):
-    """CP-ALS side by side: MTTKRPs are computed for all, and each run solves its rows. See `MultiRun`."""
+    """Multiple runs of CP-ALS: MTTKRPs are shared, and each run solves its own rows. See `MultiRun`."""
 
     def __init__(self, operator: Operator, start: Callable[[Columns, Key], CpAls]) -> None:
         super().__init__(operator, start)
         self._taken = np.zeros(operator.ranks[0], bool)  # columns
 
     def _place(self, rank: int) -> Columns | None:
-        """See `MultiRun`: the first ones in a row."""
+        """See `MultiRun`: reserves the first gap of adjacent columns."""
         taken = np.flatnonzero(np.append(self._taken, True))
         begins = np.append(0, taken[:-1] + 1)
         fitting = begins[taken - begins >= rank]
         if not fitting.size:
             return None
-        result = Columns(self._operator, int(fitting[0]), rank)
-        self._taken[result.columns] = True
-        return result
+        columns = Columns(self._operator, int(fitting[0]), rank)
+        self._taken[columns.columns] = True
+        return columns
 
     def _leave(self, columns: Columns) -> None:
         self._taken[columns.columns] = False
@@ -142,7 +142,7 @@ class AlsRuns(MultiRun[Key, CpAls]):
         steps = [method.passes() for method in methods]
         wanted = {k: next(each) for k, each in enumerate(steps)}
         while wanted:
-            # What few ask for besides comes first, so that they catch up with the others.
+            # Additional passes of a few runs come first, so that these catch up with the others.
             kind = max(map(_kind, wanted.values()))
             group = [k for k, each in wanted.items() if _kind(each) == kind]
             parts = [columns_of(methods[k]) for k in group]
@@ -152,7 +152,7 @@ class AlsRuns(MultiRun[Key, CpAls]):
                     wanted[k] = steps[k].send(part.of(result))
 
     def _pass(self, parts: Sequence[Columns], wanted: Sequence[Pass], steps: Sequence[Passes[bool]]) -> Array:
-        """Compute an MTTKRP that several ask for."""
+        """Compute an MTTKRP that several runs requested."""
         operator, first = self._operator, wanted[0]
         joint = _Joint(operator, [each.sums for each in wanted if each.sums is not None])
 
@@ -162,31 +162,31 @@ class AlsRuns(MultiRun[Key, CpAls]):
                 try:
                     each.solve(part.of(source), part.of(target))
                 except DivergedError as error:
-                    step.throw(error)  # which says more
-            joint.wait_comm()
+                    step.throw(error)  # which adds the iteration and the cause
+            joint.collect()
 
         result = operator.mttkrp(first.mode, solve if first.solve else None, first.then, first.double, joint.sums)
-        joint.divide()
+        joint.distribute()
         return result
 
 
 class _Joint:
-    """The sums of several runs, to be added up over the ranks at once; nothing where there is one rank alone."""
+    """The sums of several runs in one array, so that one reduction over the ranks serves all; empty for one rank."""
 
     def __init__(self, operator: Operator, parts: Sequence[Array]) -> None:
         self._operator, self._parts = operator, parts if operator.machine.comm.size > 1 else ()
         size = sum(part.size for part in self._parts)
         self.sums = operator.machine.device.empty((size,), np.float64) if size else None
 
-    def wait_comm(self) -> None:
-        """Bring them together."""
+    def collect(self) -> None:
+        """Copy the runs' sums into the array."""
         if self.sums is not None:
             self._operator.machine.device.wait_side()
             for place, part in self._places():
                 self.sums[place] = part.reshape(-1)
 
-    def divide(self) -> None:
-        """Give each run its own."""
+    def distribute(self) -> None:
+        """Copy the reduced sums back to the runs."""
         if self.sums is not None:
             self._operator.wait_comm()
             for place, part in self._places():
@@ -204,7 +204,7 @@ def _kind(wanted: Pass) -> tuple[bool, int, bool]:
 
 
 def columns_of(method: Restartable) -> Columns:
-    """Return the columns that a run has."""
-    result: Any = method.operator
-    assert isinstance(result, Columns)
-    return result
+    """Return the columns of a run."""
+    operator: Any = method.operator
+    assert isinstance(operator, Columns)
+    return operator

@@ -1,6 +1,6 @@
-"""Several runs of CP-APR at once, by multiplicative updates; see `apr` and `parallel_map`.
+"""Multiple runs of CP-APR at once, by multiplicative updates; see `methods.apr` and `multi_run.als`.
 
-Each model has some columns (`backend.ops.phi`), and all that is done row by row is done for all of them.
+Each model has some of the columns (see `backend.ops.phi`); operations on rows are done for all models together.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ Numbers = NDArray[np.float64]
 
 
 class AprRuns(MultiRun[Key, CpApr]):
-    """See `MultiRun`; groups of models have an equal number of columns."""
+    """Multiple runs of CP-APR. All groups of models have the same number of columns. See `MultiRun`."""
 
     def __init__(
         self,
         operator: SparseOperator,
         start: Callable[[Columns, Key], CpApr],
         params: Poisson,
-        how: InterleavedPhi,
+        phi: InterleavedPhi,
     ) -> None:
         super().__init__(operator, start)
-        self._counts, self._params, self._how = operator, params, how
+        self._counts, self._params, self._phi = operator, params, phi
         self._dtype = operator.options.dtype
-        self._width, self._columns = self._how.width(self._dtype), operator.ranks[0]
+        self._width, self._columns = self._phi.width(self._dtype), operator.ranks[0]
         machine = operator.machine
         self._multiply = MU_UPDATE.require(machine.device).make(machine.device, self._columns, self._dtype)
-        self._status = _AprRunsStatus(machine.device, operator.order, self._columns, params.inner_iters)
-        # See `Multiplicative`. Only a host leaves out what is done by asking for less.
+        self._status = _Status(machine.device, operator.order, self._columns, params.inner_iters)
+        # See `Multiplicative`. Only the CPU skips models that are done by passing fewer groups.
         self._on_host = machine.device.on_host
         self._polls = self._on_host or any(machine.comm.allgather(operator.plan.slot > 0))
-        self._models: dict[int, list[int]] = {}  # by a group's first column: its models' ranks, 0 where there is none
-        self._used = set[int]()  # columns that may not be zero any more
-        self._places: dict[int, tuple[int, int]] = {}  # by a model's first column: its group's, and its number there
+        self._models: dict[int, list[int]] = {}  # by a group's first column: ranks of its models, 0 for free places
+        self._used = set[int]()  # columns that may be nonzero
+        self._places: dict[int, tuple[int, int]] = {}  # by a model's first column: its group's, and its number in it
 
     def _place(self, rank: int) -> Columns | None:
-        """See `MultiRun`: those of a model of a group, or of a new one."""
-        models = self._how.models(rank, self._dtype)
+        """See `MultiRun`: reserves a model's columns in an existing group or in a new one."""
+        models = self._phi.models(rank, self._dtype)
         for first, taken in self._models.items():
             if len(taken) == models and not all(taken):
                 return self._take(first, taken.index(0), rank)
@@ -67,10 +67,10 @@ class AprRuns(MultiRun[Key, CpApr]):
     def _take(self, first: int, model: int, rank: int) -> Columns:
         models = self._models[first]
         models[model] = rank
-        place = self._how.columns(model, len(models), self._dtype)
+        place = self._phi.columns(model, len(models), self._dtype)
         begin, apart, every = first + place.start, place.step or 1, self._width // len(models)
         self._places[begin] = first, model
-        if begin in self._used:  # columns that a smaller model does not have are zero
+        if begin in self._used:  # the columns that a smaller model does not use must be zero
             whole = Columns(self._counts, begin, every, apart)
             for mode, length in enumerate(self._counts.shape):
                 whole.set_factor(mode, np.zeros((length, every), self._dtype))
@@ -85,7 +85,7 @@ class AprRuns(MultiRun[Key, CpApr]):
         self._used.add(columns.columns.start)
 
     def _groups(self, columns: Sequence[slice]) -> Groups:
-        """Return the groups that these columns are in."""
+        """Return the groups that contain these columns."""
         result = defaultdict[GroupShape, list[int]](list)
         for first in sorted({self._places[each.start][0] for each in columns}):
             models = self._models[first]
@@ -118,7 +118,7 @@ class AprRuns(MultiRun[Key, CpApr]):
             method.take((float(logs[place.start]), weights[place].copy(), facts[:, place.start].copy()))
 
     def _load(self, methods: Sequence[CpApr], places: Sequence[slice]) -> None:
-        """Begin an outer iteration with the weights of each run."""
+        """Start an outer iteration with the weights of each run."""
         weights, kappa, idle = np.zeros(self._columns), np.zeros(self._columns), np.ones(self._columns, np.int32)
         for method, place in zip(methods, places, strict=True):
             weights[place] = method.state.arrays["weights"]
@@ -127,17 +127,17 @@ class AprRuns(MultiRun[Key, CpApr]):
         self._status.load(weights, kappa, idle)
 
     def _update(self, mode: int, places: Sequence[slice], groups: Groups) -> Array:
-        """Multiply B with Phi until each run's violation is small; return the last Phi. See `Multiplicative.queue`."""
-        operator, params, status, how = self._counts, self._params, self._status, self._how
+        """Multiply B by Phi until each run's violation is small; return the last Phi. See `Multiplicative.queue`."""
+        operator, params, status = self._counts, self._params, self._status
         matrix, others = operator.computed(mode), in_turn(mode, operator.order)
         for inner in range(params.inner_iters):
             violations, then = status.violations[inner], [mode] * (params.inner_iters - inner - 1) + others
             phi = operator.compute(Phi(params.eps, status.done, groups), mode, then)
             with operator.span("solve", mode):
-                how.measure(phi, matrix, groups, violations, status.done)
+                self._phi.measure(phi, matrix, groups, violations, status.done)
             operator.reduce(violations, "max", mode)
             with operator.span("solve", mode):
-                how.apply(phi, matrix, groups, violations, status.facts[mode], params.tol, status.done)
+                self._phi.apply(phi, matrix, groups, violations, status.facts[mode], params.tol, status.done)
             if self._polls:
                 done = operator.machine.device.to_host(status.done)
                 left = [place for place in places if not done[place.start]]
@@ -148,10 +148,10 @@ class AprRuns(MultiRun[Key, CpApr]):
         return phi
 
 
-class _AprRunsStatus:
-    """Device memory for what decides and what is told of an outer iteration; see `poisson.Told`.
+class _Status:
+    """Device memory for the status of an outer iteration; see `PoissonStatus`.
 
-    What is of a model has the place of its first column.
+    Numbers of a model are stored at its first column.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class _AprRunsStatus:
     facts : (order, R, 2) float64 device array
     violations : (inner iterations, R) float64 device array
     done : (R,) int32 device array
-        Not 0 once a model is done with the mode at hand, and in all columns that no run has.
+        Nonzero once a model has solved the current mode, and in all columns without a run.
     """
 
     def __init__(self, device: Device, order: int, columns: int, inner: int) -> None:
@@ -176,23 +176,23 @@ class _AprRunsStatus:
         self._idle = device.zeros((columns,), np.int32)
 
     def load(self, weights: Numbers, kappa: Numbers, idle: NDArray[np.int32]) -> None:
-        """Begin an outer iteration; `idle` is what `done` is when a mode begins."""
+        """Reset for an outer iteration; `idle` is the value of `done` at the beginning of each mode."""
         self._status.fill(0)
         self._device.fill([self.weights, self.kappa, self._idle], [weights, kappa, idle])
 
     def begin(self) -> None:
-        """Begin a mode."""
+        """Reset for a mode."""
         self._of_mode.fill(0)
         self.done[...] = self._idle
 
     def read(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Wait; return log-likelihoods, weights and facts."""
+        """Wait for the device; return log-likelihoods, weights and facts."""
         result = self._device.to_host(self._status)
         return result[0], result[1], result[2:].reshape(self.facts.shape)
 
 
 def solving_bytes(machine: Machine, params: Poisson, order: int) -> Solving:
-    """Return how many bytes runs of so many columns in all take on a device beside Phi."""
+    """Return a function of (rows, columns of all runs): the device memory needed in addition to Phi."""
 
     def takes(count: int, columns: int) -> SolverBytes:
         each = 8 * (5 + params.inner_iters + 2 * order + 1)

@@ -1,4 +1,4 @@
-"""CP-ALS side by side on a device that computes the small matrices of all runs, and their rows, by one launch each."""
+"""Multiple runs of CP-ALS on a device that solves the normal equations of all runs by one launch per step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from .als import AlsRuns, Key, columns_of
 
 
 class BatchedAlsRuns(AlsRuns[Key]):
-    """See `MultiRun`. A run that raises a flag is taken out of the batch, and is one of `AlsRuns` for a while.
+    """Multiple runs of CP-ALS in a batch; see `MultiRun`.
+
+    A run that raises a flag leaves the batch and is computed as in `AlsRuns` for some iterations.
 
     Parameters
     ----------
     operator, start
         See `MultiRun`.
     provider : EquationsProvider
-        One that serves several runs.
+        Must support several runs.
     rank, runs : int
-        The most columns of a run, and how many runs there are.
+        The largest number of columns of a run, and the number of runs.
     constraints : Constraints
     """
 
@@ -46,7 +48,7 @@ class BatchedAlsRuns(AlsRuns[Key]):
 
     def _begin(self, columns: Columns, key: Key) -> CpAls:
         method = super()._begin(columns, key)
-        method.checked = 0  # the batch does what the host does in the first iteration
+        method.checked = 0  # the batch needs no iteration on the host first
         return method
 
     def _end(self, method: CpAls) -> None:
@@ -65,20 +67,20 @@ class BatchedAlsRuns(AlsRuns[Key]):
             super()._iterate(others)
 
     def _put(self, method: CpAls) -> None:
-        """Let a run go on in the batch."""
+        """Move a run into the batch."""
         columns = columns_of(method)
         self._places[method] = self._free.pop()
         status, best, weights = method.standing()
         self._batch.put(self._places[method], columns.columns, RunStart(status, best, grams_of(columns), weights))
 
     def _take_out(self, method: CpAls, raised: bool) -> None:
-        """Let a run go on by itself, or end."""
+        """Move a run out of the batch."""
         place = self._places.pop(method)
         self._free.append(place)
         method.stand(self._operator.machine.comm.bcast(self._batch.take(place)), raised)
 
     def _advance(self, methods: Sequence[CpAls]) -> list[CpAls]:
-        """Compute an iteration of runs in the batch; return those that have raised a flag, and are taken out."""
+        """Compute an iteration of the batch; remove and return the runs that raised a flag."""
         status, raised = self._iterations.next(), list[CpAls]()
         for method in methods:
             facts = status[self._places[method]]
@@ -91,9 +93,10 @@ class BatchedAlsRuns(AlsRuns[Key]):
 
 
 class _Iterations:
-    """Iterations of the runs of a batch.
+    """Iterations of a batch of runs.
 
-    Once all that an iteration takes is compiled, it is captured and launched as a whole, where the device can.
+    From the second iteration on, when all code is compiled, iterations are captured and launched as a whole if the
+    device supports it.
     """
 
     def __init__(self, operator: Operator, update: LeastSquares) -> None:
@@ -103,12 +106,12 @@ class _Iterations:
         self._replay: Replay | None = None
 
     def next(self) -> list[EquationsStatus]:
-        """Compute an iteration; return the state of each place on rank 0: all ranks do the same."""
+        """Compute an iteration; return rank 0's status of each place on all ranks."""
         self._computed += 1
         if self._pipelined and self._computed > 1:
             self._replay = self._replay or self._captured()
             self._replay.launch()
-            self._operator.forget()  # it was told nothing of what the launch leaves
+            self._operator.forget()  # the operator does not know the effects of the launch
             status = self._update.equations.read(self._replay.wait())
         else:
             self._compute()
@@ -124,10 +127,10 @@ class _Iterations:
 
     def _captured(self) -> Replay:
         operator, equations = self._operator, self._update.equations
-        computed = _Iterations(operator, self._update)  # the replay holds it, and would hold this one
+        computed = _Iterations(operator, self._update)  # the replay must not refer to `self`
 
         def iteration() -> None:
-            operator.forget()  # what is kept from one iteration to the next is not captured
+            operator.forget()  # partial results kept between iterations are not captured
             computed._compute()
             operator.wait_comm()
             equations.report()
@@ -146,11 +149,11 @@ class _Iterations:
     def _solve(self, mode: int) -> None:
         """Compute, solve and publish the rows of a mode of all runs."""
         solved = run_passes(self._operator, self._update.queue(mode))
-        # To launch what nothing needs takes less than to ask, but not where ranks would exchange rows for it.
+        # An unnecessary launch is cheaper than a query of the flags, but an exchange between ranks is not.
         if not self._several or any(each.flags & RANGE for each in self._status()):
             self._update.queue_again(mode, solved)
 
 
 def places_of(runs: int, columns: int) -> int:
-    """Return how many runs a batch has places for; two at least: the flags of a single run are for the host."""
+    """Return the number of places of a batch, at least two: a single run's flags are handled by the host."""
     return max(2, min(runs, columns))

@@ -340,7 +340,7 @@ def test_eigenvectors_are_made_non_negative(device: str) -> None:
 SIGNED = [np.full((n, 3), 0.5) for n in DENSE.shape]
 SIGNED[1][2, 1] = -0.25
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"nonnegative": (0, 3)}, "nonnegative: there is no mode 3; the tensor's are 0 to 2"),
+    ({"nonnegative": (0, 3)}, "nonnegative: there is no mode 3; the tensor has modes 0 to 2"),
     ({"nonnegative": (-1,)}, "nonnegative: mode -1: expected"),
     ({"nonnegative": 2}, "nonnegative 2: expected modes, counted from 0"),
     ({"nonnegative": "all"}, "nonnegative: mode 'a': expected"),
@@ -354,7 +354,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"ridge": "much"}, "ridge 'much'"),
     ({"ridge": (1.0, 2.0)}, "ridge: 2 numbers for a tensor of order 3"),
     ({"ridge": (1.0, 2.0, -3.0)}, "ridge -3.0"),
-    ({"nonnegative": True, "init": SIGNED}, "factor_1 of the start has negative entries; mode 1 is to be non-negative"),
+    ({"nonnegative": True, "init": SIGNED}, "factor_1 of the start has negative entries, but mode 1 is non-negative"),
     ({"nonnegative": (1,), "init": SIGNED, "fixed_modes": (1,)}, "factor_1 of the start has negative entries"),
 ]  # fmt: skip
 

@@ -179,7 +179,7 @@ def test_the_model_is_that_of_the_iteration_that_converged(comm: Comm, where: st
 
 def test_no_iteration_is_launched_that_nobody_wants(comm: Comm, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ahead, _ = methods(random_tensor(2), 3, where, comm)
-    launched, noted = [], Pipelined._noted
+    launched, noted = [], Pipelined._captured
 
     def counted(self: Pipelined, *which: Any) -> Any:
         replay = noted(self, *which)
@@ -187,7 +187,7 @@ def test_no_iteration_is_launched_that_nobody_wants(comm: Comm, where: str, monk
         replay.launch = lambda: launched.append(1) or launch()  # type: ignore[method-assign, func-returns-value]
         return replay
 
-    monkeypatch.setattr(Pipelined, "_noted", counted)
+    monkeypatch.setattr(Pipelined, "_captured", counted)
     for _ in iterate(ahead, StopRule(6, 0)):
         pass
     assert len(launched) == 5, "all but the first"

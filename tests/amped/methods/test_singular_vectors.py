@@ -31,9 +31,7 @@ def seen(device: str, way: eigh.Eigh) -> Iterator[list[bool]]:
         answers.append(find(self, *arguments))
         return answers[-1]
 
-    chosen = (
-        mock.patch.object(singular_vectors, "leading_of", return_value=way) if device == "cpu" else mock.MagicMock()
-    )
+    chosen = mock.patch.object(singular_vectors, "eigh_of", return_value=way) if device == "cpu" else mock.MagicMock()
     with chosen, mock.patch.object(LeadingRows, "_find_queued", spy):
         yield answers
 

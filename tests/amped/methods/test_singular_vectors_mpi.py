@@ -40,7 +40,7 @@ def test_all_ranks_take_rank_0_s(comm: Comm, failing: int | None) -> None:
     tensor = amped.SparseTensor(columns.T, values, SHAPE)
     start = [np.random.default_rng([n, r]).random((n, r)) for n, r in zip(SHAPE, RANKS, strict=True)]
     _, fits = dense_hooi(dense, start, 4)
-    with mock.patch.object(singular_vectors, "leading_of", return_value=Own(comm.rank, failing)):
+    with mock.patch.object(singular_vectors, "eigh_of", return_value=Own(comm.rank, failing)):
         model = amped.tucker(
             tensor if comm.rank == 0 else None, RANKS, init=start, max_iters=4, tol=0, precision="fp64", device="cpu"
         )
@@ -54,7 +54,7 @@ def test_where_one_rank_cannot_none_does(comm: Comm) -> None:
     columns, values = random_nonzeros(1, SHAPE, 500)
     way = NumpyEigh() if comm.rank == 0 or comm.size == 1 else None
     tensor = amped.SparseTensor(columns.T, values, SHAPE)
-    with mock.patch.object(singular_vectors, "leading_of", return_value=way):
+    with mock.patch.object(singular_vectors, "eigh_of", return_value=way):
         with mock.patch.object(NumpyEigh, "whiten", side_effect=AssertionError) as whitened:
             if comm.size == 1:
                 pytest.skip("one rank")

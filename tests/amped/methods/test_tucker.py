@@ -129,14 +129,14 @@ def test_hooi_from_spectra_begins_with_their_fit() -> None:
     [
         ({"rank": (2, 2)}, "rank 2,2: 2 numbers for a tensor of 3 modes"),
         ({"rank": (9, 3, 3)}, "mode 0 has length 6"),
-        ({"rank": (5, 2, 2)}, "the other modes' ranks leave at most 4 columns"),
+        ({"rank": (5, 2, 2)}, "at most 4 columns, the product of the other modes' ranks"),
         ({"rank": (0, 1, 1)}, "rank 0"),
         ({"rank": 3}, "expected a number for each mode"),
         ({}, "either rank or error"),
         ({"rank": (1, 1, 1), "error": 0.5}, "not both"),
         ({"error": 1.5}, "between 0 and 1"),
         ({"rank": (1, 1, 1), "method": "svd"}, "expected 'hooi', 'hosvd' or 'sthosvd'"),
-        ({"rank": (1, 1, 1), "method": "hosvd", "init": "nvecs"}, "goes with method 'hooi'"),
+        ({"rank": (1, 1, 1), "method": "hosvd", "init": "nvecs"}, "requires method 'hooi'"),
         ({"rank": (2, 2, 2), "init": [np.ones((6, 3))] * 3}, "expected (6, 2)"),
     ],
 )

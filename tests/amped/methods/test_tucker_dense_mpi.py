@@ -54,7 +54,7 @@ def test_blocks_of_some_ranks_alone_leave_the_device(comm: Comm, monkeypatch: py
         leaves.append(core.plan.slot > 0 and core._block.resident)
         make_room(core, source)
 
-    monkeypatch.setattr(DenseCore, "_make_room", noted)
+    monkeypatch.setattr(DenseCore, "_reserve", noted)
     mine, fits = dense if comm.rank == 0 else None, list[float]()
     for memory in range(200_000, 1_000_000, 40_000):
         with suppress(amped.InputError):  # too little of it

@@ -111,9 +111,9 @@ def test_sums_of_many_equal_terms(device: str) -> None:
 @pytest.mark.parametrize(("precision", "least"), [("fp32", 1e-6), ("fp64", 2e-7)])
 def test_an_error_that_numbers_cannot_hold_is_refused(precision: Any, least: float) -> None:
     array = np.random.default_rng(0).random((4, 3, 2))
-    with pytest.raises(InputError, match=f"precision {precision} holds errors of at least {least:g}") as caught:
+    with pytest.raises(InputError, match=f"precision {precision} permits errors of at least {least:g}") as caught:
         amped.tucker(array, error=least / 2, precision=precision, device="cpu")
-    assert ("fp64 holds 2e-07" in str(caught.value)) == (precision == "fp32")
+    assert ("fp64 permits 2e-07" in str(caught.value)) == (precision == "fp32")
     assert 1 - amped.tucker(array, error=least, precision=precision, device="cpu").fits[-1] <= least
 
 

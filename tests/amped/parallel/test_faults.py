@@ -387,7 +387,7 @@ def test_numbers_that_are_not_finite(folder: Path) -> None:
     assert result.code == EXIT_FAILURE
     assert len(result.err.splitlines()) == 1, result.err
     assert "iteration 1, mode 0" in result.err
-    assert "the likely cause: values, or a start, so large" in result.err
+    assert "likely cause: values or initial factors so large" in result.err
     assert not (folder / "small-rank3" / "model.npz").exists()
 
 

@@ -41,7 +41,7 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, device: Any, **opti
         ranks = dict.fromkeys(range(40), rank)
         runs = multi_run_apr(source, ranks, machine, chosen, Poisson(), lambda key: key)
         operator: Any = runs._counts
-        how, dtype = runs._how, chosen.dtype
+        how, dtype = runs._phi, chosen.dtype
         models, width = how.models(rank, dtype), how.width(dtype)
         begins = np.array([0, 2 * width], np.int64)
         whole = [np.full((n, operator.ranks[0]), np.nan, dtype) for n in tensor.shape]
@@ -120,7 +120,7 @@ def test_updates(comm: Comm, device: Any, precision: Any) -> None:
     with opened(random_counts(3, (9, 8, 7)), comm, chosen, None) as (machine, source):
         runs = multi_run_apr(source, dict.fromkeys(range(8), 5), machine, chosen, Poisson(), lambda key: key)
         operator: Any = runs._counts
-        how, dtype, xp = runs._how, chosen.dtype, machine.device.xp
+        how, dtype, xp = runs._phi, chosen.dtype, machine.device.xp
         models, rng = how.models(5, dtype), np.random.default_rng(0)
         columns = operator.ranks[0]
         groups = {GroupShape(models, how.width(dtype) // models): np.array([0], np.int64)}
