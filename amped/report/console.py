@@ -8,7 +8,7 @@ from dataclasses import asdict
 from signal import Signals
 from typing import Protocol
 
-from partitioner.host.stages import STAGES
+from partitioner.host.stages import COMPILATIONS, STAGES
 
 from ..backend.exchange import Machine
 from ..methods.driver import Method, Spans, StopRule
@@ -21,6 +21,7 @@ from .dense import source_line
 from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
 from .plans import MemoryPlan
 from .progress import Display
+from .remaining import Remaining
 
 WORDS = {"choose": "choosing kernels", "compile": "compiling", "sort": "sorting", "spectra": "computing spectra"}
 """Names of stages on a terminal; other stages are shown as loading."""
@@ -54,6 +55,7 @@ class RunReporter:
         self.display, self.metrics = display or Display(), metrics or Metrics()
         self._initial_bytes = resident_bytes()
         self._stages: dict[str, float] = {}
+        self._remaining = Remaining()
 
     def source(self, name: str, source: DescribedSource) -> None:
         """Print a line about the tensor. Collective."""
@@ -99,11 +101,13 @@ class RunReporter:
         if of > 1:
             self.display.note(f"best of {of} starts: seed {seed}")
 
-    def iteration(self, method: Method, spans: Spans, seconds: float, of: int) -> None:
+    def iteration(self, method: Method, spans: Spans, seconds: float, rule: StopRule) -> None:
         """Report an iteration; see `Observer`. Collective."""
         metrics, state = self.metrics, method.state
         by_rank = self.comm.allgather(spans)
-        self.display.iteration(state.iterations, of, text.iteration_facts(state, method.change()))
+        change, gaps = method.change(), state.series.get("kkt")  # of counts, these are compared with the tolerance
+        left = self._remaining.seconds(state.iterations, rule.max_iters, gaps[-1] if gaps else change, rule.tol)
+        self.display.iteration(state.iterations, rule.max_iters, text.iteration_facts(state, change), left)
         split = metrics.spans(by_rank)
         metrics.iterations.append(seconds)
         latest = {name: numbers[-1] for name, numbers in state.series.items()}
@@ -144,9 +148,17 @@ class RunReporter:
         self.display.components(lambda: components.brief(model))
 
     @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Show when code is compiled within the block, which takes seconds on its first use."""
+        with COMPILATIONS.heard(self.display.compiling) as seconds:
+            yield
+        if seconds:
+            self.display.compiled(sum(seconds))
+
+    @contextmanager
     def loading(self) -> Iterator[None]:
         """Within the block, show the current stage on a terminal: loading, choosing kernels, ..."""
-        with STAGES.observed(lambda stage: self.display.stage(WORDS.get(stage or "", "loading"))):
+        with self.compiling(), STAGES.observed(lambda stage: self.display.stage(WORDS.get(stage or "", "loading"))):
             self.display.stage("loading")
             try:
                 yield

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -16,7 +14,7 @@ from ..errors import OutputError, UnreadError
 from ..parallel.mpi import launched
 
 MIN_INTERVAL = 0.05  # seconds between updates while reading
-RECENT = 8  # iterations from which the remaining time is estimated
+COMPILING = "compiling (first use on this machine)"
 
 
 class Display:
@@ -47,8 +45,14 @@ class Display:
     def stage(self, name: str | None) -> None:
         """Show the current stage between reading and iterating; None removes it."""
 
-    def iteration(self, number: int, of: int, facts: str) -> None:
-        """Show the figures of an iteration, number `number` of at most `of`."""
+    def compiling(self) -> None:
+        """Show that code is being compiled."""
+
+    def compiled(self, seconds: float) -> None:
+        """Show that compiling has finished, and how long it took."""
+
+    def iteration(self, number: int, of: int, facts: str, left: float | None = None) -> None:
+        """Show the figures of an iteration, number `number` of at most `of`, and the remaining seconds, if known."""
 
     def components(self, describe: Callable[[], str]) -> None:
         """Show the components of a model, on terminals only."""
@@ -62,8 +66,6 @@ class PlainDisplay(Display):
 
     def __init__(self, result: bool = False) -> None:
         self._is_result = result
-        self._last, self._number = time.perf_counter(), 0
-        self._seconds = deque[float](maxlen=RECENT)  # of recent iterations
 
     def note(self, text: str) -> None:
         if not self.failed:
@@ -75,19 +77,14 @@ class PlainDisplay(Display):
                 self.failed = True
                 print(f"amped: {error}; the run continues without it", file=sys.stderr, flush=True)
 
-    def iteration(self, number: int, of: int, facts: str) -> None:
-        self.note(f"iteration {number:3d}  {facts}  {self._eta(number, of)}".rstrip())
+    def compiling(self) -> None:
+        self.note(COMPILING)
 
-    def _eta(self, number: int, of: int) -> str:
-        """Estimate the remaining time from the median of recent iterations: single ones may include compilation."""
-        now = time.perf_counter()
-        if not self._number or number <= self._number:  # the first iteration, or that of another start
-            self._seconds.clear()
-        else:
-            self._seconds.append((now - self._last) / (number - self._number))
-        self._last, self._number = now, number
-        left = statistics.median(self._seconds or [0.0]) * (of - number)
-        return f"at most {left:.0f} s left" if left >= 1 else ""
+    def compiled(self, seconds: float) -> None:
+        self.note(f"compiled in {seconds:.1f} s")
+
+    def iteration(self, number: int, of: int, facts: str, left: float | None = None) -> None:
+        self.note(f"iteration {number:3d}  {facts}  {_left(left)}".rstrip())
 
 
 class LiveDisplay(PlainDisplay):
@@ -97,10 +94,18 @@ class LiveDisplay(PlainDisplay):
         super().__init__(result)
         self._opened, self._drawn, self._done = time.perf_counter(), 0.0, 0  # times of reading, and its progress
         from rich import progress
+        from rich.text import Text
 
         columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn())
         facts = progress.TextColumn("{task.fields[facts]}")
-        times = facts, progress.TimeElapsedColumn(), progress.TimeRemainingColumn()
+
+        class ReadingRemains(progress.TimeRemainingColumn):
+            """The time that is left of reading; of iterations nobody knows how many there will be."""
+
+            def render(self, task: progress.Task) -> Text:
+                return super().render(task) if task.description == "reading" else Text("")
+
+        times = facts, progress.TimeElapsedColumn(), ReadingRemains()
         self._bars = progress.Progress(*columns, *times, transient=True)
         self._bars.start()
         self._tasks: dict[str, progress.TaskID] = {}
@@ -133,8 +138,16 @@ class LiveDisplay(PlainDisplay):
             self._stages.add(name)
             self._show(name, 0, None, "")
 
-    def iteration(self, number: int, of: int, facts: str) -> None:
-        self._show("iterating", number, of, facts)
+    def compiling(self) -> None:
+        """See `Display`: a bar with the seconds that have passed."""
+        self._show(COMPILING, 0, None, "")
+
+    def compiled(self, seconds: float) -> None:
+        self._bars.update(self._tasks[COMPILING], visible=False)
+        super().compiled(seconds)
+
+    def iteration(self, number: int, of: int, facts: str, left: float | None = None) -> None:
+        self._show("iterating", number, of, f"{facts}  {_left(left)}".rstrip())
         self.note(f"iteration {number:3d}  {facts}")
 
     def components(self, describe: Callable[[], str]) -> None:
@@ -148,6 +161,10 @@ class LiveDisplay(PlainDisplay):
 
     def close(self) -> None:
         self._bars.stop()
+
+
+def _left(seconds: float | None) -> str:
+    return "" if seconds is None else f"about {seconds:.0f} s left"
 
 
 def say(text: str) -> None:

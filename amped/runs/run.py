@@ -88,7 +88,7 @@ class Reporting(RunObserver):
         self._reporter.began(self._tensor, run.source, operator, run.method.rank, self._budget.spent)
 
     def iterated(self, run: Run[AnyModel], spans: Spans, seconds: float) -> None:
-        self._reporter.iteration(run.method, spans, seconds, run.rule.max_iters)
+        self._reporter.iteration(run.method, spans, seconds, run.rule)
 
     def ended(self, run: Run[AnyModel], record: dict[str, Any], signal: Signals | None, result: str) -> None:
         reporter, operator = self._reporter, run.method.operator
@@ -193,7 +193,7 @@ class Run(Generic[M_co]):
         params, where, began = self.params, self.params.checkpoint, time.perf_counter()
         folder, every = (where.folder, where.every) if where else (None, 1)
         saver = checkpoint.Saver(folder, self.method, self.origin, every, self._resumed, self.source.labels)
-        with STAGES.of("iterate"), saver:
+        with self._reporter.compiling(), STAGES.of("iterate"), saver:
             best, merits = best_of(
                 self.method,
                 params.starts,

@@ -66,7 +66,7 @@ class Session:
         reading = None
         if self.reporter.enabled:
             reading = self.display.rows if path and is_table(path, form) else self.display.reading
-        with STAGES.of("read"):
+        with self.reporter.compiling(), STAGES.of("read"):
             self.source = open_tensor(tensor, self.machine, self.options, reading, verify, form)
         self.reporter.source(Path(self.tensor).name, self.source)
         return self.source

@@ -32,7 +32,7 @@ from numba.extending import typeof_impl
 
 from ..errors import InputError
 from .cache import Reservation, load_entry, save_entry
-from .stages import STAGES
+from .stages import COMPILATIONS, STAGES
 
 _IMPORTS = re.compile(r"^from (\S+) import (.+)", re.MULTILINE)
 
@@ -109,12 +109,14 @@ class _CompileTimer(event.Listener):  # type: ignore[misc]
         self._mine = threading.local()
 
     def on_start(self, event: object) -> None:
+        COMPILATIONS.begin()
         stage = STAGES.of("compile")
         stage.__enter__()
         self._mine.__dict__.setdefault("stages", []).append(stage)
 
     def on_end(self, event: object) -> None:
         self._mine.stages.pop().__exit__(None, None, None)
+        COMPILATIONS.end()
 
 
 event.register("numba:compile", _CompileTimer())

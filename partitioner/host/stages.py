@@ -83,3 +83,44 @@ class Stages(threading.local):
 
 
 STAGES = Stages()
+
+
+class Compilations:
+    """Listeners for compilations in any thread; loading compiled code from disk does not count."""
+
+    def __init__(self) -> None:
+        self._lock, self._within, self._began = threading.Lock(), 0, 0.0
+        self._listeners: list[tuple[Callable[[], object], list[float]]] = []
+
+    @contextmanager
+    def heard(self, begins: Callable[[], object]) -> Iterator[list[float]]:
+        """Call `begins` at the first compilation in the block; yield a list of the seconds of each, in order."""
+        seconds = list[float]()
+        mine = begins, seconds
+        self._listeners.append(mine)
+        try:
+            yield seconds
+        finally:
+            self._listeners.remove(mine)
+
+    def begin(self) -> None:
+        """Record that a thread begins to compile."""
+        with self._lock:
+            self._within += 1
+            if self._within > 1:
+                return
+            self._began = time.perf_counter()
+            new = [begins for begins, seconds in self._listeners if not seconds]
+        for begins in new:
+            begins()
+
+    def end(self) -> None:
+        """Record that it has finished."""
+        with self._lock:
+            self._within -= 1
+            if not self._within:
+                for _, seconds in self._listeners:
+                    seconds.append(time.perf_counter() - self._began)
+
+
+COMPILATIONS = Compilations()

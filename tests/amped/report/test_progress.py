@@ -11,7 +11,7 @@ from rich.console import Console
 from amped.parallel.mpi import world
 from amped.report import progress
 from amped.report.console import RunReporter
-from partitioner.host.stages import STAGES
+from partitioner.host.stages import COMPILATIONS, STAGES
 
 
 @pytest.fixture
@@ -92,19 +92,32 @@ def test_what_is_done_before_iterations_is_shown() -> None:
             assert not shown(live).strip(), "nobody asked for it"
 
 
-def test_what_is_left_is_told_by_recent_iterations(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_left_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     lines = progress.PlainDisplay()
-    for number, seconds in enumerate([1.0, 60.0, *[1.0, 3.0] * 8], 1):  # of the second one most is compiling
-        clock[0] += seconds
-        lines.iteration(number, 100, "fit 0.5")
-    told = capsys.readouterr().out.splitlines()
-    assert "left" not in told[0]
-    assert "at most 5880 s left" in told[1]
-    assert "at most 164 s left" in told[-1], "two seconds each: the mean of those that alternate"
-    clock[0] += 60
-    lines.iteration(1, 100, "fit 0.5")  # another start
-    clock[0] += 1
-    lines.iteration(2, 100, "fit 0.5")
-    first, second = capsys.readouterr().out.splitlines()
-    assert "left" not in first
-    assert "at most 98 s left" in second
+    lines.iteration(1, 100, "fit 0.5")
+    lines.iteration(2, 100, "fit 0.5", 12.4)
+    assert capsys.readouterr().out.splitlines() == ["iteration   1  fit 0.5", "iteration   2  fit 0.5  about 12 s left"]
+
+
+def test_compiling_is_told_once_in_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    teller = RunReporter(world(), progress.PlainDisplay())
+    with teller.compiling():
+        assert not capsys.readouterr().out
+        for _ in range(3):
+            COMPILATIONS.begin()
+            COMPILATIONS.begin()  # what a function calls is compiled within
+            COMPILATIONS.end()
+            COMPILATIONS.end()
+    assert capsys.readouterr().out.splitlines() == [progress.COMPILING, "compiled in 0.0 s"]
+    with teller.compiling():
+        pass
+    assert not capsys.readouterr().out
+
+
+def test_compiling_is_a_bar_on_terminals() -> None:
+    with progress.LiveDisplay() as live:
+        with RunReporter(world(), live).compiling():
+            COMPILATIONS.begin()
+            assert "compiling (first use on this machine)" in shown(live)
+            COMPILATIONS.end()
+        assert "compiling" not in shown(live)
