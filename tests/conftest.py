@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from amped.backend.cuda import probe
 from amped.backend.device import Device
 from amped.backend.null.device import NullDevice
 from amped.parallel.mpi import Comm, world
+
+os.environ.setdefault("AMPED_COMPILE", "always")  # tests of both paths choose for themselves
 
 # The same examples in every run, more of them with --exhaustive; `--hypothesis-profile=explore` tries many new ones.
 settings.register_profile(

@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
@@ -50,8 +51,14 @@ def wake(device: DeviceName, local_rank: int) -> None:
 
     The driver does this without the GIL, so Python imports libraries in the meantime.
     """
-    if device != "cpu" and find_spec("cupy") is not None:
+    if device != "cpu" and has_cupy():
         Thread(target=_wake, args=(local_rank,), daemon=True).start()
+
+
+@cache
+def has_cupy() -> bool:
+    """Return whether CuPy is installed."""
+    return find_spec("cupy") is not None
 
 
 def _wake(local_rank: int) -> None:
@@ -66,6 +73,8 @@ def _wake(local_rank: int) -> None:
 
 def probe() -> str:
     """Return why no GPU is usable, or an empty string if one is."""
+    if not has_cupy():
+        return "CuPy is not installed (No module named 'cupy'); install amped[cuda12] or amped[cuda13]"
     try:
         import cupy
     except ImportError as error:

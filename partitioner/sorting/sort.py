@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
 import numpy as np
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from ..host.jit import jit
 from ..host.threads import parallel_map, usable_cores
+from ..host.worth import Compilable
+from . import plain
 from .buckets import DIGIT, copy_buckets, count_bins, merge_buckets, move, sort_buckets
 from .tables import Indices, Nonzeros, Values, mapped
 
@@ -25,6 +28,11 @@ BIN_BITS = 16  # leading index bits that form a nonzero's bin
 BLOCK = 4096  # nonzeros whose destinations are computed at a time
 BUCKET = 1 << 15  # nonzeros, unless one bin has more; a column and its keys fit a core's cache
 TASKS = 8  # per thread, for load balance
+FOLDER = Path(__file__).parent
+ARGSORT, COMPARISON, SORT = (
+    Compilable(name, seconds, [FOLDER]) for name, seconds in (("argsort", 0.3), ("comparison", 0.15), ("sort", 2.0))
+)
+ORDERED, MOVED, COMPARED = 1e-7, 1e-8, 2e-9  # seconds NumPy takes to sort a nonzero, to move or compare an index
 KEY_BYTES = 24  # per nonzero of a bucket being sorted: two uint64 keys and two uint32 positions
 
 Leading = tuple[NDArray[np.int64], ...]
@@ -68,6 +76,8 @@ def stable_argsort(columns: Sequence[Indices], lengths: Sequence[int], dtype: np
     pass on it holds two permutations in memory.
     """
     nonzeros = columns[0].size
+    if not ARGSORT.compiles(ORDERED * nonzeros, str(dtype)):
+        return plain.order_of(columns, lengths).astype(dtype)
     order = spare = np.empty(0, dtype)  # empty: the identity
     for column, length in zip(reversed(columns), reversed(lengths), strict=True):
         bits = max(1, (length - 1).bit_length())
@@ -82,6 +92,8 @@ def stable_argsort(columns: Sequence[Indices], lengths: Sequence[int], dtype: np
 
 def strictly_increasing(columns: Indices) -> bool:
     """Return whether nonzeros, (order, nnz) columns, are in lexicographic order without duplicates."""
+    if not COMPARISON.compiles(COMPARED * columns.size):
+        return plain.increases(columns)
     return bool(_strictly_increasing(columns))
 
 
@@ -151,6 +163,8 @@ def sort_nonzeros(  # eight parameters; the last four are `SortOptions`
         By default one per usable core.
     """
     threads, nonzeros = threads or usable_cores(), values.size
+    if not SORT.compiles(nonzeros * (ORDERED + MOVED * len(columns)), f"{values.dtype} {dtype or values.dtype}"):
+        return _sort_plain(columns, values, modes, lengths, dtype or values.dtype, merge, overwrite)
     moved = mapped(columns.size, columns.dtype).reshape(columns.shape), mapped(nonzeros, dtype or values.dtype)
     bounds = _into_buckets((columns, values), _leading(modes, lengths), threads, moved)
     tasks, keys = _tasks(bounds, threads), key_bytes(nonzeros, int(np.diff(bounds).max()), threads)
@@ -175,6 +189,28 @@ def sort_nonzeros(  # eight parameters; the last four are `SortOptions`
     if not merge:
         return Sorted(*result, scratch)
     return Sorted(*result, scratch, nonzeros - int(distinct.sum()), int(distinct.sum() - remaining.sum()))
+
+
+def _sort_plain(
+    columns: Indices,
+    values: Values,
+    modes: Sequence[int],
+    lengths: Sequence[int],
+    dtype: np.dtype[Any],
+    merge: bool,
+    overwrite: bool,
+) -> Sorted:
+    """Sort nonzeros with NumPy; see `sort_nonzeros`."""
+    found = plain.sorted_by(columns, values, modes, lengths, dtype)
+    scratch, distinct = found[0].nbytes + found[1].nbytes + 2 * INT64.itemsize * values.size, values.size
+    if merge:
+        found, distinct = plain.merged(*found)
+    if overwrite:
+        result = result_arrays(columns, values, found[1].size, dtype, overwrite)
+        for target, source in zip(result, found, strict=True):
+            target[...] = source
+        found = result
+    return Sorted(*found, scratch, values.size - distinct, distinct - found[1].size)
 
 
 def key_bytes(nonzeros: int, largest: int = BUCKET, threads: int | None = None) -> int:

@@ -13,7 +13,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-NEWLINE = 10
+from .plain import NEWLINE
+
 _inline: Callable[..., Any] = intrinsic  # decorates a function written in LLVM instructions
 
 

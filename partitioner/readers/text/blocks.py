@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from ..pieces import BrokenError
-from .parse import PAD
-from .tokens import MANY
+from .plain import MANY, PAD
 
 GZIP = b"\x1f\x8b"
 _FOREIGN = {

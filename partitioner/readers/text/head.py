@@ -12,7 +12,7 @@ from ...errors import InputError
 from ...tensors.sparse import MAX_MODE_LENGTH, check_order
 from ..first_line import FirstLine
 from .blocks import BlockSlot, Cutter
-from .parse import PAD, skip_lines
+from .plain import PAD, skip_lines
 
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...host.jit import inner, jit
-from .bits import NEWLINE, count_ones, find_blanks, trailing_zeros
-from .tokens import ENDING, ENDS_LINE, KIND, MANY, NUMBER, ODD, SCALES, read_mantissas, read_tokens
+from .bits import count_ones, find_blanks, trailing_zeros
+from .plain import MANY, NEWLINE
+from .tokens import ENDING, ENDS_LINE, KIND, NUMBER, ODD, SCALES, read_mantissas, read_tokens
 from .values import BAD, FULL, LATE, any_value, by_product, is_blank
 
 U8 = NDArray[np.uint8]
@@ -27,7 +28,6 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
-PAD = 64  # bytes around a block that vector loads may touch
 # Kinds of lines: completely parsed; value deferred; comment or empty; invalid.
 NONZERO, ASIDE, SKIP, WRONG = range(4)
 _U1, _U15 = np.uint64(1), np.uint64(15)
@@ -55,23 +55,6 @@ def mark_blanks(text: U8, start: int, stop: int, marks: U32) -> tuple[int, int]:
                 blank &= blank - _U1
         count += blanks
     return count, lines
-
-
-@jit
-def skip_lines(text: U8, at: int, stop: int) -> tuple[int, int]:
-    """Skip empty lines and comments in `text[at:stop]`, which consists of whole lines.
-
-    Returns the start of the first other line, or `stop`, and the number of lines before it.
-    """
-    lines, line = 0, at
-    while at < stop and (is_blank(text[at]) or text[at] == 35 or text[at] == 37):
-        if text[at] == 35 or text[at] == 37:
-            while text[at] != NEWLINE:
-                at += 1
-        if text[at] == NEWLINE:
-            lines, line = lines + 1, at + 1
-        at += 1
-    return line, lines
 
 
 @inner

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import isinf
 from os import PathLike
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from ..first_line import FirstLine
 from ..pieces import BrokenError, Outcome, Progress, naming, usable_threads
 from .blocks import GZIP, BlockSlot, Cutter, PlainSource, line_start, text_source
 from .head import SKIPPED, Head
-from .parse import mark_blanks, parse_aside, parse_block, skip_lines
+from .plain import PARSED, PARSER, parse, skip_lines
 
 BLOCK = 1 << 19  # bytes; small enough for text, marks and nonzeros to stay in the cache
 SAMPLES, SAMPLE = 16, 4096  # number and size of the samples that estimate the number of lines
@@ -201,13 +202,52 @@ class _Lines:
     all_whole: bool = True  # whether the checked values are whole numbers from 1 up
 
 
+class _Parsed(NamedTuple):
+    """The nonzeros of a block, the number of lines before the first invalid one, and its position or -1."""
+
+    columns: NDArray[np.int32]
+    values: NDArray[np.float64]
+    lines: int
+    wrong: int
+
+
 def _parse(head: Head, slot: BlockSlot) -> _Lines:
-    text, begin, skipped = slot.text, slot.start, 0
+    begin, skipped = slot.start, 0
     if slot.raw[begin] in SKIPPED:  # possibly the whole block, as a compressed file may have millions of them
-        begin, skipped = skip_lines(text, begin, slot.stop)
+        begin, skipped = skip_lines(slot.text, begin, slot.stop)
+    limits = head.limits[: head.order - head.no_values]  # without values, the last index is parsed as one
+    compiled = PARSER.compiles(PARSED * (slot.stop - begin))
+    found = (None if compiled else _plain(head, slot, begin, limits)) or _compiled(head, slot, begin, limits)
+    columns, values, line, wrong = found
+    if head.no_values:
+        place = _wrong_key(head, slot, begin, values)
+        if place >= 0:
+            wrong, line = place, slot.raw.count(b"\n", begin, place)
+        else:
+            columns[-1], values[:] = values - head.base, 1
+    cause = None if wrong < 0 else bytes(slot.raw[wrong : slot.raw.index(b"\n", wrong)])
+    some = values[:: max(1, values.size // CHECKED)]
+    whole = not head.bare or bool(np.all((some >= 1) & (some == np.rint(some))))
+    return _Lines(columns, values, skipped + line, cause, whole)
+
+
+def _plain(head: Head, slot: BlockSlot, begin: int, limits: NDArray[np.uint64]) -> _Parsed | None:
+    """Parse a block with NumPy if it has the usual form; see `parse`."""
+    found = parse(slot.text[begin : slot.stop], head.base, limits)
+    if found is None:
+        return None
+    columns, values, _ = slot.table(head.order, found.values.size)
+    columns[: limits.size], values[:] = found.columns, found.values
+    return _Parsed(columns, values, slot.raw.count(b"\n", begin, slot.stop), -1)
+
+
+def _compiled(head: Head, slot: BlockSlot, begin: int, limits: NDArray[np.uint64]) -> _Parsed:
+    """Parse a block with compiled code."""
+    from .parse import mark_blanks, parse_aside, parse_block  # imports Numba
+
+    text = slot.text
     count, lines = mark_blanks(text, begin, slot.stop, slot.marks)
     columns, values, aside = slot.table(head.order, lines)
-    limits = head.limits[: head.order - head.no_values]  # without values, the last index is parsed as one
     rows, line, asides, wrong = parse_block(
         text, slot.marks, count, head.base, limits, slot.scratch, columns, values, aside
     )
@@ -219,16 +259,7 @@ def _parse(head: Head, slot: BlockSlot) -> _Lines:
     if invalid:
         rows, start, _, line = invalid[0]
         wrong = max(begin, slot.raw.rfind(b"\n", 0, start) + 1)
-    if head.no_values:
-        place = _wrong_key(head, slot, begin, values[:rows])
-        if place >= 0:
-            wrong, line = place, slot.raw.count(b"\n", begin, place)
-        else:
-            columns[-1, :rows], values[:rows] = values[:rows] - head.base, 1
-    cause = None if wrong < 0 else bytes(slot.raw[wrong : slot.raw.index(b"\n", wrong)])
-    some = values[: rows : max(1, rows // CHECKED)]
-    whole = not head.bare or bool(np.all((some >= 1) & (some == np.rint(some))))
-    return _Lines(columns[:, :rows], values[:rows], skipped + line, cause, whole)
+    return _Parsed(columns[:, :rows], values[:rows], line, wrong)
 
 
 def _wrong_key(head: Head, slot: BlockSlot, begin: int, keys: NDArray[np.float64]) -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from ...host.jit import inner
-from .bits import NEWLINE, leading_zeros, load_word
+from .bits import leading_zeros, load_word
+from .plain import NEWLINE
 from .values import EIGHT_DIGITS, FULL, HIGHS, MAX_DIGITS, ZEROS, eight_digits, not_digits
 
-MANY = 256  # tokens parsed at a time; intermediate results stay in the L1 cache
 KIND = np.uint64(32)  # first bit of a token's number of decimals, sign and ending
 ENDS_LINE = np.uint64(1)  # bits from `ENDING` on for a plain number at the end of a line
 ENDING = np.uint64(36)

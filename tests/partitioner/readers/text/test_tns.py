@@ -14,7 +14,7 @@ import pytest
 from partitioner.errors import InputError
 from partitioner.readers import chunks, open_part, read, settle
 from partitioner.readers.pieces import collect
-from partitioner.readers.text import tns
+from partitioner.readers.text import parse, tns
 from partitioner.readers.text.head import Head
 from partitioner.readers.text.tns import TextPart
 from partitioner.sorting.tables import Nonzeros
@@ -372,14 +372,14 @@ def test_lines_that_hold_nothing_cost_next_to_nothing(
     """Compressed, a million of them take a kilobyte: none goes through Python, before a nonzero or after it."""
     looked_at: list[bytes] = []
     parsed: list[int] = []
-    take, mark = Head._parse_line, tns.mark_blanks
+    take, mark = Head._parse_line, parse.mark_blanks
 
     def marked(text: Any, start: int, stop: int, marks: Any) -> tuple[int, int]:
         parsed.append(stop - start)
         return mark(text, start, stop, marks)
 
     monkeypatch.setattr(Head, "_parse_line", lambda self, line: looked_at.append(line) or take(self, line))
-    monkeypatch.setattr(tns, "mark_blanks", marked)
+    monkeypatch.setattr(parse, "mark_blanks", marked)
     nothing = EMPTY[lines] * 1_000_000
     text = b"\xef\xbb\xbf" + nothing + b"  3\n" + nothing + b"4 1 3\n" + nothing + b" 1 1 1 1.5\n" + nothing
     text += b"4 1 3 2.5\n" + nothing

@@ -1,0 +1,100 @@
+"""Parsing of text without compiled code: comments, and blocks of plain lines ``i j ... value`` with NumPy.
+
+`parse` takes the usual forms only: indices of digits, and values. Blocks with comments, signs of indices or errors are
+for the compiled parser; the results are the same.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...host.worth import Compilable
+
+PARSER = Compilable("parser", 2.0, [Path(__file__).parent])
+PARSED = 4e-8  # seconds that `parse` takes for a byte
+PAD = 64  # bytes around a block that vector loads may touch
+MANY = 256  # tokens that compiled code parses at once: intermediate results stay in the L1 cache
+NEWLINE, ZERO = 10, 48
+DIGITS = 15  # of a number, at most, that is exact in a double
+WIDTH = 10  # digits of the highest index
+VALUE = re.compile(rb"[0-9+\-.eE ]*")
+_SKIPPED = re.compile(rb"(?:[ \t\v\f\r]*+(?:[#%][^\n]*+)?+\n)*+")  # lines; what is matched is never given back
+_BLANK = np.zeros(256, bool)
+_BLANK[[9, 10, 11, 12, 13, 32]] = True
+
+
+class PlainLines(NamedTuple):
+    """The nonzeros of a block of whole lines."""
+
+    columns: NDArray[np.int32]
+    values: NDArray[np.float64]
+
+
+def skip_lines(text: NDArray[np.uint8], at: int, stop: int) -> tuple[int, int]:
+    """Return where the first line that is neither empty nor a comment begins in `text[at:stop]`, whole lines, or
+    `stop`; and the number of lines before it.
+    """
+    found = _SKIPPED.match(text.data, at, stop)
+    assert found is not None
+    return found.end(), int(np.count_nonzero(text[at : found.end()] == NEWLINE))
+
+
+def parse(text: NDArray[np.uint8], base: int, limits: NDArray[np.uint64]) -> PlainLines | None:
+    """Parse whole lines; None if that is for the compiled parser.
+
+    `base` is the lowest index in the text, `limits` holds the mode lengths.
+    """
+    blank, tokens = _BLANK[text], limits.size + 1
+    if blank.all():
+        return PlainLines(np.empty((limits.size, 0), np.int32), np.empty(0))
+    ends: NDArray[np.int64] = np.flatnonzero(blank[1:] & ~blank[:-1]) + 1
+    if ends.size % tokens:
+        return None
+    starts = np.flatnonzero(~blank[1:] & blank[:-1]) + 1
+    starts = starts if blank[0] else np.append(0, starts)
+    lines = np.cumsum(text == NEWLINE, dtype=np.int32)[starts].reshape(-1, tokens)
+    lengths, ends = (each.reshape(-1, tokens) for each in (ends - starts, ends))
+    whole = np.array_equal(lines[:, 0], lines[:, -1]) and bool(np.all(lines[1:, 0] > lines[:-1, 0]))
+    if not whole or lengths[:, :-1].max() > WIDTH:
+        return None
+    columns = np.empty((limits.size, len(ends)), np.int32)
+    for m, limit in enumerate(limits.tolist()):
+        numbers = _numbers(text, ends[:, m], lengths[:, m])
+        if numbers is None or numbers.min() < base or numbers.max() - base >= limit:
+            return None
+        columns[m] = numbers - base
+    values = _values(text, ends[:, -1], lengths[:, -1])
+    return None if values is None else PlainLines(columns, values)
+
+
+def _numbers(text: NDArray[np.uint8], ends: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Return the numbers of digits only that end before `ends`; None if there are other characters."""
+    numbers, scale = np.zeros(ends.size, np.int64), 1
+    for k in range(int(lengths.max())):
+        digits = text[ends - 1 - k].astype(np.int64) - ZERO
+        there = lengths > k
+        if np.any(there & ((digits < 0) | (digits > 9))):
+            return None
+        numbers += np.where(there, digits, 0) * scale
+        scale *= 10
+    return numbers
+
+
+def _values(text: NDArray[np.uint8], ends: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    """Return the values that end before `ends`; None if one of them is no finite number."""
+    if lengths.max() <= DIGITS and (numbers := _numbers(text, ends, lengths)) is not None:
+        return numbers.astype(np.float64)
+    raw = text.tobytes()
+    tokens = [raw[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
+    if not VALUE.fullmatch(b" ".join(tokens)):
+        return None
+    try:
+        values = np.array([float(token) for token in tokens])
+    except ValueError:
+        return None
+    return values if np.isfinite(values).all() else None
