@@ -132,7 +132,7 @@ def cp_als(
     ((4, 4, 4), True)
     >>> weights, factors = model
     """
-    budget, chosen = Budget(max_iters), Options(**options)
+    budget, chosen = Budget(max_iters * starts), Options(**options)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]  # paths are text by now
     with session(X, chosen, deadline, verbose, side, rank, starts) as call:
         comm, machine, source = call.comm, call.machine, call.source
@@ -237,7 +237,7 @@ def cp_apr(
     >>> bool(np.isclose(model.weights.sum(), counts.sum(), rtol=1e-3))  # the model preserves the sum
     True
     """
-    budget, chosen = Budget(max_iters * inner_iters), Options(**options)
+    budget, chosen = Budget(max_iters * inner_iters * starts), Options(**options)
     poisson = Poisson(tol, inner_iters, kappa, kappa_tol, eps, method, mu_iters)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
     with session(X, chosen, deadline, verbose, side, rank, starts) as call:

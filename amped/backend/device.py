@@ -100,7 +100,8 @@ class Collectives(Protocol):
 class Device(Protocol):
     """One GPU, or the host's cores, as used by one rank."""
 
-    name: str  # name in messages and of its folder in `amped.backend`
+    name: str  # in messages
+    folder: str  # name of the folder in `amped.backend` that has its providers
     description: str
     model: str  # devices of equal model are equally fast
     on_host: bool  # whether device memory is host memory: arrays are NumPy's, and nothing is copied

@@ -47,7 +47,7 @@ class Op(Generic[P]):
         Parameters
         ----------
         device : str
-            Name of the device and of its folder.
+            Name of the device's folder.
         priority : int
             Functions of higher priority come first; those of equal priority in the order of their modules' names.
         """
@@ -66,7 +66,7 @@ class Op(Generic[P]):
 
     def providers(self, device: Device) -> list[P]:
         """Return the providers of a device in order of preference; an empty list if it cannot compute the operation."""
-        return [each for source in self._sources_of(device.name) for each in source.make(device)]
+        return [each for source in self._sources_of(device.folder) for each in source.make(device)]
 
     def first(self, device: Device, suits: Callable[[P], bool] = lambda provider: True) -> P | None:
         """Return the first provider for which `suits` is true, or None."""

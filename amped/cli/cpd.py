@@ -100,6 +100,8 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
 
     def prepare(self, device: Device) -> None:
         dtype = self.options.dtype
+        if device.on_host:  # where code that is compiled depends on the tensor as well
+            return
         if self.counts:
             apr.prepare(device, dtype)
         else:
@@ -109,9 +111,9 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
         machine, options = job.machine, self.options
         if self.counts:
             poisson = self.poisson()
-            budget = job.budget(self.max_iters * poisson.inner_iters)
+            budget = job.budget(self.max_iters * poisson.inner_iters * self.starts)
             return counts(source, self.rank, machine, options, poisson, budget, self.init), None
-        constraints, budget = self.constraint_params.of(len(source.shape)), job.budget(self.max_iters)
+        constraints, budget = self.constraint_params.of(len(source.shape)), job.budget(self.max_iters * self.starts)
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None
         return decomposition(source, self.rank, machine, options, budget, constraints, self.init), start
 

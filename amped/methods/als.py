@@ -27,6 +27,7 @@ from ..operators.base import Operator
 from ..operators.placement import Solving
 from .constraints import NONE, Constraints
 from .driver import MethodState, never
+from .lean import Lean
 from .pipelined import Pipelined
 from .updates import DivergedError, LeastSquares, Passes, run_passes
 
@@ -73,6 +74,7 @@ class CpAls:
         self.operator, self.constraints = operator, constraints
         can_pipeline = all(operator.machine.comm.allgather(operator.plan.ahead and self._update.can_pipeline))
         self._pipelined = Pipelined(operator, self._update.equations, self._update.iteration) if can_pipeline else None
+        self._lean = Lean(operator, constraints) if Lean.suits(operator) else None
         self.restart()
 
     @cached_property
@@ -87,6 +89,7 @@ class CpAls:
         self.state = state or self._new_state()
         self._loaded = False  # whether the equations hold this state
         self._exact = False  # whether fits are near 1 and so computed in double precision
+        self._lean_loaded = False
         self.checked = self._next_checked = 1
 
     @property
@@ -116,9 +119,12 @@ class CpAls:
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         pipelined = self._pipelined
+        if self._lean is not None and not self.checked and not self.state.mode:
+            return self._step_lean(self._lean, stop)
         if not self._loaded:
             self._load()
         if pipelined is None or self.checked or self.state.mode:
+            self._lean_loaded = False
             return run_passes(self.operator, self.passes(stop))
         status = pipelined.next(self._exact, left)
         flags, fit = self._agreed(status)
@@ -128,6 +134,23 @@ class CpAls:
             return run_passes(self.operator, self.passes(stop))
         self._take(status, self._update.modes[-1])
         self.advance(fit, status.squares)
+        return True
+
+    def _step_lean(self, lean: Lean, stop: Callable[[], bool]) -> bool:
+        arrays = self.state.arrays
+        if not self._lean_loaded:
+            lean.load(arrays["scales"])
+            self._loaded, self._lean_loaded = False, True
+        arrays["norms"], arrays["scales"] = arrays["norms"].copy(), arrays["scales"].copy()
+        reached = lean.iteration(arrays["norms"], arrays["scales"], arrays["weights"])
+        arrays["weights"] = reached.weights.copy()
+        if not np.isfinite(reached.fit):
+            self.state.mode = reached.mode
+            self._raised()
+            self._lean_loaded = False
+            self._load()
+            return run_passes(self.operator, self.passes(stop))
+        self.advance(reached.fit, reached.squares)
         return True
 
     def _raised(self) -> None:

@@ -144,7 +144,7 @@ class Planned(Generic[P]):
 
     def provider(self, device: Device, kernel: Kernel, mode: ModePlan) -> P | None:
         """Return the first provider that suits, if one does."""
-        if kernel.derive or not kernel.suits(mode.share):
+        if (kernel.derive and not kernel.offers) or not kernel.suits(mode.share):
             return None
         return self.op.first(device, lambda provider: self.suits(provider, kernel, mode))
 

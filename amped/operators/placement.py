@@ -138,6 +138,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     kernels = MTTKRP.providers(device)
     modes = [_mode_plan(mode, cuts, part, setting) for mode in range(len(cuts))]
     placement, one_copy = options.placement, any(k.name == options.kernel and k.derive for k in kernels)
+    one_copy |= all(k.derive for k in kernels)
     if one_copy:  # the tensor is in the order of mode 0: nothing is sorted to be dealt
         modes, placement = _one_copy(modes), "resident"
     modes = [_with_kernels(m, kernels, setting) for m in modes]
@@ -194,11 +195,12 @@ def check_options(options: Options, device: Device, others: str = "") -> None:
 
     `others` tells of the kernels that tensors of other kinds have.
     """
-    formats, kernels = ("full", *(each.name for each in CAST16.providers(device))), MTTKRP.providers(device)
+    formats = "full", *(each.name for each in CAST16.providers(device))
     if options.gather not in formats:
         raise InputError(f"gather {options.gather!r}: {device.name} has {', '.join(formats)}")
     if options.kernel == "auto":
         return
+    kernels = MTTKRP.providers(device)
     asked = next((k for k in kernels if k.name == options.kernel), None)
     if asked is None:
         names = ", ".join(k.name for k in kernels)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from partitioner.host.jit import load_compiler
 from partitioner.readers import PLAIN, ReadOptions, is_dense, read_sparse, with_zeros
-from partitioner.shards.sorters import wake
+from partitioner.shards.sorters import has_cupy, wake
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 
@@ -50,6 +50,7 @@ from ..options import Options
 from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
+from .compiling import Work, chosen
 from .kinds import SPARSE, TENSOR_KINDS, kind_of
 
 Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | None
@@ -58,7 +59,8 @@ Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | No
 def bring_up(options: Options, comm: Comm) -> Machine:
     """Connect the device and the exchange between ranks; check the options against the device. Collective."""
     wake(options.device, comm.local_rank)
-    load_compiler()  # while the device wakes
+    if options.device != "cpu" and has_cupy():
+        load_compiler()  # while the device wakes
     device = together(comm, lambda: choose(options.device, comm, options.threads))
     together(comm, lambda: _check_options(options, device))
     return connect(device, comm)
@@ -66,8 +68,11 @@ def bring_up(options: Options, comm: Comm) -> Machine:
 
 def _check_options(options: Options, device: Device) -> None:
     """Raise `InputError` if the device supports the options for no kind of tensor."""
+    if options.kernel == "auto":
+        check_options(options, device)
+        return
     dense, products = [k.name for k in DENSE.providers(device)], [k.name for k in TTM.providers(device)]
-    if options.kernel == "auto" or options.kernel not in (*dense, *products):
+    if options.kernel not in (*dense, *products):
         others = f"; of dense tensors {', '.join(dense)}; of products {', '.join(products)}"
         check_options(options, device, others)
 
@@ -133,6 +138,8 @@ def setting_for(
 
     The memory limit is that of the options, or else the free device memory. With `poisson` the product is Phi.
     """
+    if machine.device.code_bytes:
+        load_compiler()  # before memory is measured
     memory = options.device_memory or machine.device.memory(machine.comm.local_size)
     ranks = (rank,) * len(source.shape) if isinstance(rank, int) else tuple(rank)
     pipelined = solving is not nothing and machine.device.queues and poisson is None
@@ -193,6 +200,7 @@ def decomposition(
     init: Init | None = None,
 ) -> als.CpAls:
     """Place a tensor and return its CP-ALS; `begin` sets the start. `init` only reserves memory. Collective."""
+    machine = chosen(machine, source, options, Work(rank, budget.repeats if budget else None))
     solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
     setting = setting_for(source, rank, machine, options, solving)
     setting = setting._replace(late=not constraints, root_bytes=start_bytes(source, rank, machine.comm, init))
@@ -216,6 +224,7 @@ def multi_run_als(
 
     `ranks` has the number of components of each run, by key; `seed` returns the seed of a run.
     """
+    machine = chosen(machine, source, options, Work(columns, budget.repeats))
     most, order, provider = max(ranks.values()), len(source.shape), batch_equations(machine.device)
     if provider and most > provider.batch_columns:
         provider = None
@@ -310,6 +319,8 @@ def counts(
         If a value is negative, or the device does not support the method.
     """
     source = as_counts(source, machine, options)
+    repeats = budget.repeats if budget and not poisson.rows else None
+    machine = chosen(machine, source, options, Work(rank, repeats, "phi"))
     solving = apr.solving_bytes(machine, poisson, len(source.shape))
     setting = setting_for(source, rank, machine, options, solving, poisson)
     setting = setting._replace(root_bytes=start_bytes(source, rank, machine.comm, init))

@@ -31,6 +31,7 @@ from ..operators.sources.protocols import DescribedSource
 from ..options import Options
 from ..parallel.mpi import together
 from .assembly import begin, setting_for
+from .compiling import Work, chosen
 from .kinds import CoreSource, kind_of
 
 MAX_CORE_SIZE = 1 << 18  # elements of a core whose CP decomposition takes seconds
@@ -89,7 +90,10 @@ def consistent(
     source: DescribedSource, machine: Machine, options: Options, factors: Sequence[NDArray[np.floating]]
 ) -> float:
     """Return the core consistency of a CP model whose factor matrices include the weights. Collective."""
-    operator = core_operator(source, [factor.shape[1] for factor in factors], machine, options)
+    ranks = [factor.shape[1] for factor in factors]
+    if source.kind == "sparse":
+        machine = chosen(machine, source, options, Work(math.prod(ranks) // min(ranks), 1, "ttmc"))
+    operator = core_operator(source, ranks, machine, options)
     for mode, factor in enumerate(factors):
         operator.set_factor(mode, np.linalg.pinv(factor.astype(np.float64)).T)
     last = operator.order - 1

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 
+from partitioner.host.jit import load_compiler
 from partitioner.readers import is_semisparse
 from partitioner.tensors.labels import Labels
 
@@ -32,6 +33,7 @@ def product_setting(source: ProductSource, mode: int, rank: int, machine: Machin
         raise InputError(f"mode {mode} is outside 0..{order - 1}")
     check_rank(rank)
     ttm_kernel(options, device)
+    load_compiler()  # before memory is measured
     width = int(np.prod([source.shape[m] for m in source.dense])) if source.dense else 1
     memory = options.device_memory or device.memory(machine.comm.local_size)
     sparse, length = len(source.sparse), source.shape[mode]

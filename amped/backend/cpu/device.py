@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -20,14 +21,16 @@ from partitioner.tensors.npy_file import PART, PIECE, READERS, RUN
 from ...parallel.mpi import Comm
 from ..blas import limit_blas
 from ..device import Array, Movable, Replay, Write
-from .simd.vectors import LANE, LINE
-from .threads import Threads, aligned
+from .caches import LANE, LINE, aligned
+
+if TYPE_CHECKING:  # it loads Numba
+    from .threads import Threads
 
 
 class CpuDevice:
     """See `Device`. Streaming copies shards from memory or a store while others are computed."""
 
-    name = "cpu"
+    name = folder = "cpu"
     xp = np
     on_host = True
     queues = False
@@ -42,8 +45,15 @@ class CpuDevice:
         count = threads or fair_threads(comm)
         self.description = f"CPU, {count} thread{'s' * (count > 1)}"
         self.model = f"{self.description} of {platform.processor() or platform.machine()}"
-        self.threads = Threads(count, spare=not threads or threads * comm.size <= usable_cores())
+        self.count, self._spare = count, not threads or threads * comm.size <= usable_cores()
         limit_blas(1)  # see `kernels.solve`
+
+    @cached_property
+    def threads(self) -> Threads:
+        """The threads of compiled code, which start when it is first needed."""
+        from .threads import Threads
+
+        return Threads(self.count, self._spare)
 
     def stride(self, rank: int, itemsize: int) -> int:
         """See `Device`: one lane, or whole cache lines."""
@@ -57,7 +67,7 @@ class CpuDevice:
 
     @property
     def _readers(self) -> int:
-        return max(READERS, self.threads.count)
+        return max(READERS, self.count)
 
     def memory(self, local_ranks: int) -> int:
         """See `Device`: an equal share of the node's free memory."""

@@ -1,20 +1,18 @@
-"""The threads of a rank, and cache-aligned memory."""
+"""The threads of a rank."""
 
 from __future__ import annotations
 
 import _thread
 import atexit
-import math
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .caches import aligned
 from .simd.thread_team import ASLEEP, SPINS, WORDS, dismiss, serve
-from .simd.vectors import LINE
 
 SPIN = 4000  # pauses of 10 to 50 ns: longer than the gap between two MTTKRPs of a small tensor
 
@@ -82,11 +80,3 @@ def check(faults: int) -> None:
     """Raise an error if threads failed in a compiled function."""
     if faults:
         raise RuntimeError(f"{faults} threads failed in a kernel")
-
-
-def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array aligned to a cache line, so that rows of whole lines touch as few lines as possible."""
-    count = math.prod(shape) * dtype.itemsize
-    memory = np.empty(count + LINE, np.uint8)
-    start = -memory.ctypes.data % LINE
-    return memory[start : start + count].view(dtype).reshape(shape)

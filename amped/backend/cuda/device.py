@@ -33,7 +33,7 @@ LARGE = 1 << 24  # copies of at least this many bytes are staged by threads, who
 class CudaDevice:
     """See `Device`. Work is queued on the caller's current stream, copies from the host on a separate one."""
 
-    name = "cuda"
+    name = folder = "cuda"
     xp = cupy
     on_host = False
     queues = True

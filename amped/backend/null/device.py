@@ -17,7 +17,7 @@ from ..device import Array
 class NullDevice(CpuDevice):
     """See `Device`. Making a shard takes memory, scratch memory grows with nonzeros, work can be noted down."""
 
-    name = "null"
+    name = folder = "null"
     queues = True
 
     def __init__(self, comm: Comm, threads: int | None = 1) -> None:

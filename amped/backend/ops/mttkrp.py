@@ -60,6 +60,7 @@ class Offers(Flag):
     NOTHING = 0
     ROWS = auto()  # the nonzeros of a row lie side by side
     SORTED = auto()  # those of a row are in ascending order of their input indices, and read in one pass
+    TREE = auto()  # they are a tree of index prefixes, which serves all modes
     PACKED = auto()  # they are in packed records, of the layout that the device makes for the kernel
 
 

@@ -98,7 +98,8 @@ class Tuner:
         """
         with STAGES.of("choose"):
             if len(mode.kernels) == 1:
-                return self._compiled(mode, make), None
+                compiles = self._machine.device.code_bytes > 0
+                return self._compiled(mode, make) if compiles else mode.kernels[0], None
             known = self._known(mode)
             if known.costs and mode.resident:
                 self.budget.expect(min(known.costs.values()) * mode.nnz)

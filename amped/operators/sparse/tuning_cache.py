@@ -44,7 +44,7 @@ def rounded(count: int) -> str:
 
 
 def _name(kind: str, facts: Mapping[str, Any], device: Device) -> str:
-    whole = {**facts, "device": device.model, "version": __version__, "code": _code(device.name)}
+    whole = {**facts, "device": device.model, "version": __version__, "code": _code(device.folder)}
     return f"{kind}-{sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:40]}.json"
 
 

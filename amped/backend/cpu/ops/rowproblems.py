@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.rowproblems import FAILED, ITERATIONS, KKT, ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblemsProvider
+from ..caches import aligned
 from ..device import CpuDevice
 from ..layout import NARROW
 from ..rows import newton, quasi_newton
@@ -22,7 +23,7 @@ from ..rows.steps import LENGTHS
 from ..shard import HostShard
 from ..simd.doubles import FOUR
 from ..simd.vectors import LINE
-from ..threads import aligned, check
+from ..threads import check
 
 KEPT_BYTES = 4 << 20  # of a thread's room: reading Pi from a far cache is still sooner than making it again
 WORK = 4  # matrices of the rank's size that a thread works with, for PDNR

@@ -16,8 +16,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-LANE = 32  # bytes of a factor row per element of `lanes`
-LINE = 64  # bytes of a cache line
+from ..caches import LANE as LANE
+from ..caches import LINE as LINE
 
 STORE, ADD, PAST = range(3)
 """How `put` writes a sum: overwrite, add, or overwrite by a non-temporal store, which bypasses the caches."""

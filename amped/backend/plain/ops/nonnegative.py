@@ -1,0 +1,15 @@
+"""Rows without negative numbers, a column at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...normal_equations.hals import ColumnSolver
+from ...ops.nonnegative import NONNEGATIVE, NonnegativeSolver
+from ..device import PlainDevice
+
+
+@NONNEGATIVE.provider("plain")
+def providers(device: PlainDevice) -> Sequence[NonnegativeSolver]:
+    """Return the solvers of the operation."""
+    return [ColumnSolver(device)]

@@ -1,0 +1,51 @@
+"""TTMc without compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...device import NOTHING, Array
+from ...ops.mttkrp import Kernel, Share
+from ...ops.ttmc import TTMC, TtmcProvider, width
+from ..device import PlainDevice
+from .mttkrp import PlainShard, put
+
+
+class PlainTtmc:
+    """See `TtmcProvider`; suits all."""
+
+    summed = 1  # no sum is rounded to the factors' precision
+
+    def suits(self, kernel: Kernel, share: Share) -> bool:
+        return True
+
+    def prepare(self, share: Share, ranks: Sequence[int]) -> None:
+        """See `TtmcProvider`: nothing is compiled."""
+
+    def bytes(self, share: Share, ranks: Sequence[int], nnz: int) -> int:
+        """See `TtmcProvider`: NumPy takes memory of its own, at most as much for each node."""
+        return 8 * 2 * width(ranks) * nnz // max(ranks)
+
+    def run(
+        self,
+        shard: PlainShard,
+        factors: Sequence[Array],
+        ranks: Sequence[int],
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+        double: bool = False,
+    ) -> None:
+        """See `TtmcProvider`: in double precision in any case."""
+        exact = [factor[:, :rank].astype(np.float64, copy=False) for factor, rank in zip(factors, ranks, strict=True)]
+        inputs = [*exact[: shard.mode], None, *exact[shard.mode :]]
+        found = shard.tree.ttmc(shard.mode, inputs)
+        put(found, out[:, : found.shape[1]], new)
+
+
+@TTMC.provider("plain")
+def providers(device: PlainDevice) -> Sequence[TtmcProvider]:
+    """Return the providers of the operation."""
+    return [PlainTtmc()]

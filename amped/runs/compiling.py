@@ -1,0 +1,83 @@
+"""The choice between compiled code and NumPy for a run on a CPU: small runs end sooner than the compiler would."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from partitioner.host.worth import Compilable
+
+from ..backend.cpu.device import CpuDevice
+from ..backend.exchange import Machine
+from ..backend.plain.device import PlainDevice
+from ..operators.sources.protocols import DescribedSource
+from ..options import Options
+
+BACKEND = Path(__file__).parents[1] / "backend"
+FOLDERS = BACKEND / "cpu", BACKEND / "normal_equations"
+DENSE = "dense"
+COMPILING = {"mttkrp": 5.0, DENSE: 2.5, "phi": 5.0, "ttmc": 4.0}  # seconds, about
+CODE = {name: Compilable(name, seconds, FOLDERS) for name, seconds in COMPILING.items()}
+SWEPT, UPDATED, MULTIPLIED = 5e-9, 4e-9, 5e-10
+"""Seconds without compiled code of a nonzero and a component: of an iteration, of an update of Phi for one mode, and
+of an iteration of dense tensors."""
+SPARED = 3e-4  # seconds by which an iteration of the smallest tensor is shorter without compiled code
+MOST = 1 << 23  # nonzeros times components: more would take more memory than compiled code
+NARROW = 1 << 16  # indices of the longest mode: beyond, other code is compiled
+
+
+class Work(NamedTuple):
+    """Upper bounds of the work of a run."""
+
+    columns: int  # of factor matrices
+    repeats: int | None  # of each mode, at most; None if unknown
+    product: str = "mttkrp"  # what is computed: MTTKRPs, Phi or TTMc
+
+
+def chosen(machine: Machine, source: DescribedSource, options: Options, work: Work) -> Machine:
+    """Return the machine of a run: with a device that compiles nothing if that is estimated to take less time.
+
+    Code that earlier runs have compiled only has to be loaded. A run uses one path throughout. Runs on several ranks,
+    deterministic runs, and runs with options that name a kernel, a format or a placement always use compiled code.
+    """
+    if not isinstance(machine.device, CpuDevice) or machine.device.folder != "cpu":
+        return machine
+    plain = _seconds(source, work) if _suits(machine, source, options, work) else math.inf
+    if _code_of(source, work).compiles(plain, _form(machine, source, options, work)):
+        return machine
+    return machine._replace(device=PlainDevice(machine.device))
+
+
+def _suits(machine: Machine, source: DescribedSource, options: Options, work: Work) -> bool:
+    """Return whether the run is possible without compiled code."""
+    usual = options.kernel == "auto" and options.gather == "full" and options.placement != "stream"
+    if machine.comm.size > 1 or options.deterministic or options.device_memory or not usual:
+        return False
+    if source.kind == DENSE:
+        return work.product == "mttkrp"
+    return not source.stored and source.nnz * work.columns <= MOST
+
+
+def _code_of(source: DescribedSource, work: Work) -> Compilable:
+    return CODE[DENSE if source.kind == DENSE else work.product]
+
+
+def _form(machine: Machine, source: DescribedSource, options: Options, work: Work) -> str:
+    """Return the variant of the compiled code."""
+    if source.kind == DENSE:
+        return options.precision
+    stride = machine.device.stride(work.columns, options.dtype.itemsize)
+    return f"{len(source.shape)} {stride} {options.precision} {max(source.shape) > NARROW}"
+
+
+def _seconds(source: DescribedSource, work: Work) -> float:
+    """Return the estimated seconds that a run takes longer without compiled code."""
+    if work.repeats is None:
+        return math.inf
+    numbers = source.nnz * work.columns
+    if source.kind == DENSE:
+        each = MULTIPLIED * numbers
+    else:
+        each = UPDATED * numbers * len(source.shape) if work.product == "phi" else SWEPT * numbers
+    return work.repeats * max(0.0, each - SPARED)

@@ -1,0 +1,133 @@
+"""Small runs compile nothing, and agree with those of compiled code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import amped
+from partitioner.host.worth import SETTING
+
+DATA = Path(amped.__file__).parent / "data"
+COUNTS = amped.SparseTensor(
+    np.stack(np.unravel_index(np.random.default_rng(0).choice(480, 200, replace=False), (8, 10, 6)), 1),
+    np.random.default_rng(1).integers(1, 6, 200).astype(float),
+    (8, 10, 6),
+)
+GRID = np.random.default_rng(2).random((5, 6, 7))
+START = [np.random.default_rng(3 + m).random((n, 2)) for m, n in enumerate(COUNTS.shape)]
+RUNS: dict[str, Callable[..., Any]] = {
+    "sparse": lambda **how: amped.cp_als(COUNTS, 2, max_iters=8, tol=0, **how),
+    "nonnegative": lambda **how: amped.cp_als(COUNTS, 2, max_iters=8, tol=0, nonnegative=True, **how),
+    "ridge": lambda **how: amped.cp_als(COUNTS, 2, max_iters=8, tol=0, ridge=0.5, **how),
+    "starts": lambda **how: amped.cp_als(COUNTS, 2, max_iters=8, tol=0, starts=2, **how),
+    "fixed": lambda **how: amped.cp_als(COUNTS, 2, max_iters=8, tol=0, fixed_modes=[2], init=START, **how),
+    "dense": lambda **how: amped.cp_als(GRID, 2, max_iters=8, tol=0, **how),
+    "dense nonnegative": lambda **how: amped.cp_als(GRID, 2, max_iters=8, tol=0, nonnegative=[0, 2], **how),
+    "counts": lambda **how: amped.cp_apr(COUNTS, 2, max_iters=4, tol=0, **how),
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("name", RUNS)
+def test_both_paths_agree(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = []
+    for wish in ("always", "never"):
+        monkeypatch.setenv(SETTING, wish)
+        models.append(RUNS[name](precision=precision))
+    compiled, plain = models
+    assert "without compiled code" in plain.run["device_description"]
+    assert "without compiled code" not in compiled.run["device_description"]
+    bound = 1e-12 if precision == "fp64" else 1e-6
+    for series, numbers in compiled.series.items():
+        if series != "kkt":  # which is a difference of numbers near 1
+            np.testing.assert_allclose(plain.series[series], numbers, rtol=bound, atol=bound)
+    for one, other in zip(compiled.factors, plain.factors, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e3 * bound, atol=1e3 * bound)
+
+
+def test_more_components_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equations are singular: the pseudo-inverse is for the usual steps, between which short ones go on."""
+    exact = np.einsum("ir,jr,kr->ijk", *(np.random.default_rng(m).random((n, 1)) for m, n in enumerate((5, 6, 7))))
+    fits = []
+    for wish in ("always", "never"):
+        monkeypatch.setenv(SETTING, wish)
+        fits.append(amped.cp_als(exact, 3, precision="fp64", max_iters=12, tol=0).fits)
+    assert len(fits[0]) == len(fits[1]) == 12
+    np.testing.assert_allclose(fits[0], fits[1], atol=1e-6)
+
+
+def test_a_run_without_compiled_code_resumes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(SETTING, "never")
+    how: dict[str, Any] = {"tol": 0, "precision": "fp64"}
+    whole = amped.cp_als(COUNTS, 2, max_iters=9, **how)
+    amped.cp_als(COUNTS, 2, max_iters=5, checkpoint=tmp_path / "c", **how)
+    resumed = amped.cp_als(COUNTS, 2, max_iters=9, checkpoint=tmp_path / "c", resume=True, **how)
+    np.testing.assert_allclose(resumed.fits, whole.fits, rtol=1e-11)
+    for one, other in zip(resumed.factors, whole.factors, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("tensor", [COUNTS, GRID, GRID * 3e7, GRID * 1e-6], ids=["sparse", "dense", "large", "small"])
+def test_a_scan_on_both_paths(tensor: Any, nonnegative: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for wish in ("always", "never"):
+        monkeypatch.setenv(SETTING, wish)
+        how: dict[str, Any] = {"nonnegative": nonnegative, "precision": "fp64", "max_iters": 12, "tol": 1e-4}
+        scan = amped.scan(tensor, [1, 2, 3], starts=2, halves=False, **how)
+        found.append([(each.rank, *each.explained, each.iterations, each.consistency) for each in scan.tried])
+    np.testing.assert_allclose(np.array(found[0], float), np.array(found[1], float), rtol=1e-7)
+
+
+def test_a_singular_run_leaves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More components than a tensor has: equations are singular, and decided one by one."""
+    exact = np.einsum("ir,jr,kr->ijk", *(np.random.default_rng(m).random((n, 2)) for m, n in enumerate((5, 6, 7))))
+    found = []
+    for wish in ("always", "never"):
+        monkeypatch.setenv(SETTING, wish)
+        scan = amped.scan(exact, [2, 4], starts=2, halves=False, precision="fp64", max_iters=30, tol=0)
+        found.append([max(each.explained) for each in scan.tried])
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "how", [{"deterministic": True}, {"kernel": "segmented"}, {"placement": "stream"}, {"device_memory": 1 << 30}]
+)
+def test_what_names_a_path_is_compiled(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SETTING)
+    model = amped.cp_als(COUNTS, 2, max_iters=2, **how)
+    assert "without compiled code" not in model.run["device_description"]
+
+
+PROGRAM = """
+import sys
+import amped
+model = {call}
+assert "numba" not in sys.modules, "Numba was loaded"
+assert "without compiled code" in model.run["device_description"]
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "amped.cp_als(amped.read(sys.argv[1] + '/uber_pickups.npz'), 2)",
+        "amped.cp_als(amped.read(sys.argv[1] + '/uber393k_4d.tns.gz'), 2, max_iters=2)",
+        "amped.cp_als(__import__('numpy').random.default_rng(0).random((5, 6, 7)), 2, nonnegative=True)",
+        "amped.cp_apr(amped.read(sys.argv[1] + '/uber_pickups.npz'), 2, max_iters=2)",
+    ],
+)
+def test_a_first_run_loads_no_compiler(call: str, tmp_path: Path) -> None:
+    environment = {name: each for name, each in os.environ.items() if name != SETTING}
+    environment |= {"NUMBA_CACHE_DIR": str(tmp_path), "HOME": str(tmp_path)}
+    program = [sys.executable, "-W", "ignore", "-c", PROGRAM.format(call=call), str(DATA)]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
