@@ -54,7 +54,7 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # the request of each verb, an
         "amped table flights.parquet --key carrier --key dest --key 'hour(time_hour)' --output flights",
     ),
 }
-PARTITION = "partition"
+PARTITION, WARMUP = "partition", "warmup"
 TOP_EXAMPLE = "amped cpd flights.csv --key carrier --key dest --key 'hour(time_hour)' --rank 10 --nonnegative"
 
 
@@ -78,8 +78,9 @@ def parser() -> Parser:
             add_flags(shared, Options)
             add_flags(shared, Request)
             add_flags(verb.add_argument_group("how to read"), ReadOptions)
-    # The partitioner parses its own flags.
+    # These parse their own flags.
     verbs.add_parser(PARTITION, help="Convert a tensor to a store: sorted once, for many runs.")
+    verbs.add_parser(WARMUP, help="Compile the kernels of typical runs, so that later runs start at once.")
     return top
 
 
@@ -105,6 +106,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from partitioner.__main__ import main as partition
 
         return partition(words[1:], f"amped {PARTITION}")
+    if words[:1] == [WARMUP]:
+        from .cli.warmup import main as warmup
+
+        return warmup(words[1:])
     comm: Comm | None = None
     with StopRequest() as stop:
         try:

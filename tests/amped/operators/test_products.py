@@ -17,7 +17,8 @@ from amped.operators.modes import ModePlan, Places
 from amped.operators.products import Mttkrp
 from amped.options import Options
 from amped.parallel.mpi import world
-from amped.runs.assembly import bring_up, open_tensor, placed_sparse, setting_for
+from amped.runs.assembly import bring_up, open_tensor, setting_for
+from amped.runs.kinds import SPARSE
 
 RNG = np.random.default_rng(0)
 INDICES = np.unique(RNG.integers(0, (9, 8, 7), (200, 3)), axis=0)
@@ -49,7 +50,7 @@ def placed(product: Mttkrp, **options: Any) -> Any:
     chosen = Options("cpu", precision="fp64", **options)
     machine = bring_up(chosen, world())
     source = open_tensor(TENSOR, machine, chosen)
-    return placed_sparse(source, machine, setting_for(source, 3, machine, chosen)._replace(product=product), None)
+    return SPARSE.place(source, machine, setting_for(source, 3, machine, chosen)._replace(product=product), None)
 
 
 @pytest.mark.parametrize("placement", ["resident", "stream"])
