@@ -52,11 +52,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files ``*_mpi.py`` to runs under mpirun, with ``--with-mpi``, and all other files to runs without it."""
+    """Leave files ``*_mpi.py`` to runs under mpirun, with ``--with-mpi``, and all other files to runs without it.
+
+    Files that have no test of a tier, or on a number of ranks, are not read.
+    """
     under_mpirun = bool(config.getoption("with_mpi", default=False))
-    if collection_path.suffix == ".py" and collection_path.stem.endswith("_mpi") != under_mpirun:
+    if collection_path.suffix != ".py":
+        return None
+    if collection_path.stem.endswith("_mpi") != under_mpirun:
         return True
-    return None
+    entries = tiers.QUICK if config.getoption("markexpr") == "quick" else None
+    if entries is None and under_mpirun and not _is_exhaustive(config):
+        entries = tiers.entries_on(world().size)
+    return True if entries is not None and not tiers.has_tests(collection_path, entries) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

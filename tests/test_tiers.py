@@ -33,6 +33,28 @@ def test_what_runs_on_ranks(ranks: int, due: str) -> None:
     assert "".join(each.parameter for each in tiers.on_ranks(ranks, ITEMS)) == due
 
 
+@pytest.mark.parametrize(
+    ("options", "read", "unread"),
+    [
+        ({"markexpr": ""}, ["test_tiers.py", "amped/models/test_kruskal.py"], ["amped/parallel/test_comm_mpi.py"]),
+        ({"markexpr": "quick"}, ["amped/models/test_kruskal.py"], ["test_tiers.py", "amped/models/test_interop.py"]),
+        ({"markexpr": "", "with_mpi": True}, ["amped/parallel/test_comm_mpi.py"], ["amped/parallel/test_calls_mpi.py"]),
+        ({"markexpr": "quick", "with_mpi": True}, ["amped/parallel/test_comm_mpi.py"], ["test_documents.py"]),
+        ({"markexpr": "", "with_mpi": True, "exhaustive": True}, ["amped/parallel/test_calls_mpi.py"], []),
+    ],
+)
+def test_files_without_tests_of_a_tier_are_not_read(
+    pytestconfig: pytest.Config, options: dict[str, Any], read: list[str], unread: list[str]
+) -> None:
+    """To read them all takes seconds; this is one rank."""
+    config: Any = SimpleNamespace(getoption=lambda name, default=None: options.get(name, default))
+    plugins = pytestconfig.pluginmanager.get_plugins()
+    (conftest,) = (p for p in plugins if getattr(p, "__file__", None) == str(tiers.TESTS / "conftest.py"))
+    for names, ignored in ((read, None), (unread, True)):
+        for name in names:
+            assert conftest.pytest_ignore_collect(tiers.TESTS / name, config) is ignored, name
+
+
 def test_all_entries_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tiers.missing() == []
     wrong = ["amped/test_none.py", f"{OTHER}_not", f"{OTHER}"]

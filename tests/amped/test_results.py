@@ -81,4 +81,4 @@ def test_a_picture_takes_labels_of_any_kind(folder: Path, named_model: amped.Kru
     many.plot(folder / "z.png", top=1)
     for wrong in ("no/such/folder.png", "x.docx"):
         with pytest.raises(amped.InputError, match="cannot draw"):
-            many.plot(folder / wrong, top=1)
+            named_model.plot(folder / wrong, top=1)

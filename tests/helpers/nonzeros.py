@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,24 @@ SHAPES_OF_ROWS: dict[str, tuple[int, Callable[[np.random.Generator, int], np.nda
 }
 
 
+@lru_cache(4)  # for the kernels and devices that compute one problem in turn
+def _drawn(
+    order: int, rank: int, rows: str, count: int, integers: bool, grain: float, longest: int
+) -> list[np.ndarray]:
+    """Return the columns of sorted nonzeros, their values, and the factors of a problem."""
+    length, draw = SHAPES_OF_ROWS[rows]
+    # As long for any number of nonzeros: a GPU's kernels are compiled for the bits of indices.
+    lengths = np.random.default_rng([order, rank]).integers(1, longest + 1, order - 1)
+    shape, rng = (length, *map(int, lengths)), np.random.default_rng([order, rank, count])
+    columns = np.stack([draw(rng, count), *(rng.integers(0, n, count) for n in shape[1:])])
+    columns = columns[:, np.lexsort(columns[::-1])].astype(np.int32)
+    values, factors = rng.random(count) + 0.5, random_factors(rank, shape, rank)
+    if integers:
+        values = rng.integers(-3, 4, count) * grain
+        factors = [rng.integers(-2, 3, f.shape).astype(float) for f in factors]
+    return [columns, values, *factors]
+
+
 class Problem:
     """Sorted nonzeros, factors, and their MTTKRP: the output mode is the first."""
 
@@ -48,20 +67,11 @@ class Problem:
         grain: float = 1,
         longest: int = 49,
     ):
-        length, draw = SHAPES_OF_ROWS[rows]
-        # As long for any number of nonzeros: a GPU's kernels are compiled for the bits of indices.
-        lengths = np.random.default_rng([order, rank]).integers(1, longest + 1, order - 1)
-        shape, rng = (length, *map(int, lengths)), np.random.default_rng([order, rank, count])
-        columns = np.stack([draw(rng, count), *(rng.integers(0, n, count) for n in shape[1:])])
-        self.columns = columns[:, np.lexsort(columns[::-1])].astype(np.int32)
-        self.values = rng.random(count) + 0.5
-        self.factors = random_factors(rank, shape, rank)
-        if integers:
-            self.values = rng.integers(-3, 4, count) * grain
-            self.factors = [rng.integers(-2, 3, f.shape).astype(float) for f in self.factors]
+        drawn = _drawn(order, rank, rows, count, integers, grain, longest)
+        self.columns, self.values, *self.factors = (array.copy() for array in drawn)
         self.expected = coo_mttkrp(self.columns, self.values, self.factors, 0)
         self.grain = grain if integers else 0.0
-        self.named = np.bincount(self.columns[0], minlength=length) > 0
+        self.named = np.bincount(self.columns[0], minlength=SHAPES_OF_ROWS[rows][0]) > 0
 
     def share(self, backend: Device, precision: str, gather: GatherName = "full") -> Share:
         """Return what is known of the nonzeros."""

@@ -73,9 +73,8 @@ def coo_mttkrp(columns: Any, values: np.ndarray, factors: Sequence[np.ndarray], 
     for m, factor in enumerate(factors):
         if m != mode:
             product *= factor[columns[m]].astype(np.float64)
-    out = np.zeros((factors[mode].shape[0], product.shape[1]))
-    np.add.at(out, columns[mode], product)
-    return out
+    length, rows = len(factors[mode]), np.asarray(columns[mode])
+    return np.stack([np.bincount(rows, each, length) for each in product.T], axis=1)
 
 
 def model_values(columns: Any, factors: Sequence[np.ndarray]) -> np.ndarray:

@@ -115,13 +115,24 @@ def is_of(item: pytest.Item, entries: Collection[str]) -> bool:
     return name in entries or f"{name}::{getattr(item, 'originalname', '')}" in entries
 
 
+def has_tests(path: Path, entries: Collection[str]) -> bool:
+    """Return whether entries name a file, or tests of it."""
+    return path.relative_to(TESTS).as_posix() in {entry.partition("::")[0] for entry in entries}
+
+
+def entries_on(size: int) -> Collection[str] | None:
+    """Return the entries of the tests under mpirun that run on this number of ranks; None if all do."""
+    return None if size == 2 else UNEVEN if size == 3 else SMOKE
+
+
 def on_ranks(size: int, items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """Return the tests under mpirun that run on this number of ranks."""
-    if size == 2:
+    entries = entries_on(size)
+    if entries is None:
         return list(items)
     found, seen = [], set[tuple[Any, ...]]()
     for item in items:
-        if is_of(item, UNEVEN if size == 3 else SMOKE):
+        if is_of(item, entries):
             test = item.path, getattr(item, "originalname", ""), bool(item.get_closest_marker("gpu"))
             if size == 3 or test not in seen:
                 found.append(item)

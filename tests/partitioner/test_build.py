@@ -27,6 +27,8 @@ from partitioner.store.format import Store
 from partitioner.tensors.sparse import SparseTensor
 
 CASES = hard_nonzeros()
+REPEATED = {("many duplicates", 40), ("half sums to zero", 40), ("single precision", 100)}
+"""Many small pieces take seconds, and these cases others in the same way: rows that have more than a piece."""
 
 
 @contextmanager
@@ -48,7 +50,7 @@ def save(path: Path, columns: np.ndarray, values: np.ndarray) -> Path:
 @pytest.mark.parametrize(
     ("name", "limit"),
     [  # 100 cuts 3000 nonzeros into more runs than there are samples; less is for rows that have more than that
-        (name, limit)
+        pytest.param(name, limit, marks=[pytest.mark.exhaustive] * ((name, limit) in REPEATED))
         for name in CASES
         for limit in (40, 100, 999, 2999)
         if limit > 40 or name not in ("spread", "order 6", "one row has most", "single precision")

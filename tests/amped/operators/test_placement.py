@@ -278,7 +278,7 @@ def test_what_is_said_to_be_needed_is_enough() -> None:
 def test_the_engine_allocates_what_the_plan_says(comm: Comm, precision: str, placement: str) -> None:
     shape = (300, 20, 1, 70)
     columns, values = random_nonzeros(5, shape, 20_000)
-    tensor, factors = SparseTensor(columns.T, values, shape), random_factors(5, shape, 9)
+    tensor, factors = SparseTensor(columns.T, values, shape), random_factors(5, shape, 7)
     options: dict[str, Any] = {"device": "cpu", "precision": precision, "placement": placement}
     whole = bytes_of(make_operator(tensor, factors, comm, **options).plan)
     memory = whole * 3 // 4 if placement == "auto" else None

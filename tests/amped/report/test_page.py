@@ -123,13 +123,14 @@ def test_its_command_makes_the_model_again(folder: Path) -> None:
 
 def test_a_table_is_told_by_its_keys_and_read_again_by_them(folder: Path) -> None:
     pytest.importorskip("duckdb")
-    rows = [f"{'abc'[n % 3]},{n % 4},{n % 5}" for n in range(60)]
-    (folder / "t.csv").write_text("\n".join(["who,what,size", *rows]) + "\n")
-    flags = ["--key", "who", "--key", "what", "--where", "size > 0", "--value", "size", "--rank", 2, "--output", "out"]
+    rows = [f"{'abc'[n % 3]},{n % 4},{n % 7},{n % 5}" for n in range(60)]
+    (folder / "t.csv").write_text("\n".join(["who,what,day,size", *rows]) + "\n")
+    keys = ["--key", "who", "--key", "what", "--key", "day"]
+    flags = [*keys, "--where", "size > 0", "--value", "size", "--rank", 2, "--output", "out"]
     succeeded(run_amped("cpd", "t.csv", *flags))
     succeeded(run_amped("report", "out", "--tensor", "t.csv"))
     read = text_of((folder / "out" / "report.html").read_text())
-    for part in ("keys who; what", "value size", "rows where size > 0", "Largest residuals"):
+    for part in ("keys who; what; day", "value size", "rows where size > 0", "Largest residuals"):
         assert part in read, part
     (folder / "other.csv").write_text((folder / "t.csv").read_text().replace("c", "d"))
     refused(run_amped("report", "out", "--tensor", "other.csv", "--force"), "other.csv", "other labels")

@@ -32,8 +32,9 @@ def test_each_row_is_noted_by_one_shard(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(HostRows, "make", noting)
     monkeypatch.setattr(HostRows, "run", running)
     rng = np.random.default_rng(0)
-    indices = np.unique(np.column_stack([rng.integers(3, 90, 200) // 7 * 7, rng.integers(0, 9, 200)]), axis=0)
-    tensor = amped.SparseTensor(indices, np.ones(len(indices)), (LENGTH, 9))
+    columns = rng.integers(3, 90, 200) // 7 * 7, rng.integers(0, 9, 200), rng.integers(0, 2, 200)
+    indices = np.unique(np.column_stack(columns), axis=0)
+    tensor = amped.SparseTensor(indices, np.ones(len(indices)), (LENGTH, 9, 2))
     how: dict[str, Any] = {"placement": "stream", "method": "pdnr", "mu_iters": 0, "device": "cpu", "precision": "fp64"}
     with small_pieces(20):
         model = amped.cp_apr(tensor, 2, max_iters=1, **how)
