@@ -1,1 +1,1 @@
-"""A tensor placed on ranks, and what can be computed with it."""
+"""Operators: tensors distributed over ranks, and the products computed from them."""

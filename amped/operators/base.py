@@ -1,4 +1,4 @@
-"""What methods ask of a tensor that is placed on ranks, whatever kind it is of."""
+"""Protocols of operators: the interface between methods and distributed tensors of any kind."""
 
 from __future__ import annotations
 
@@ -16,82 +16,82 @@ from .placement import Plan
 from .products import Ttmc
 
 Solve = Callable[[Array, Array], None]
-"""Called with rows of an MTTKRP, (rows, R) float64, and the same rows of the factor matrix, which it is to write."""
+"""Called with rows of an MTTKRP, (rows, R) float64, and the same rows of the factor matrix, which it must write."""
 
 
 class Placed(Protocol):
-    """A tensor on all ranks, with a factor matrix for each mode on each of them. Its methods are collective."""
+    """A tensor distributed over the ranks, with all factor matrices on each rank. All methods are collective."""
 
     machine: Machine
     options: Options
     shape: tuple[int, ...]
     ranks: tuple[int, ...]  # columns of each mode's factor matrix
-    norm: float  # of the tensor, its values as they are held
-    clock: Clock  # seconds of `copy`, `compute`, `exchange` and `solve` for each mode
-    kernels: list[str]  # the one chosen for each mode
+    norm: float  # of the tensor, with values as stored
+    clock: Clock  # seconds of `copy`, `compute`, `exchange` and `solve` per mode
+    kernels: list[str]  # the chosen kernel of each mode
 
     @property
     def plan(self) -> Plan:
-        """What this rank holds."""
+        """The plan of this rank."""
 
     @property
     def order(self) -> int:
         """The number of modes."""
 
     def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
-        """Give every rank the (I_n, R_n) factor matrix of one mode, in host memory."""
+        """Set the factor matrix of a mode on all ranks, from an (I_n, R_n) array in host memory."""
 
     @property
     def matrices(self) -> Array:
-        """All factor matrices as they are stored, (bytes,) uint8."""
+        """All factor matrices as stored, (bytes,) uint8."""
 
     def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
-        """Return the (I_n, R_n) factor matrix of one mode in host memory, or that of a copy of `matrices`."""
+        """Return the (I_n, R_n) factor matrix of a mode in host memory; from a copy of `matrices` if given."""
 
     def changed(self, mode: int) -> None:
-        """Note that a factor matrix was written by others."""
+        """Report that the caller has written to a factor matrix."""
 
     def owned(self, mode: int) -> Array:
         """Return the rows of a factor matrix that this rank owns, as an (owned, R_n) view."""
 
     def publish(self, mode: int, sums: Array | None = None) -> None:
-        """All-gather the owned rows of a factor matrix, and add up `sums` over the ranks."""
+        """All-gather the owned rows of a factor matrix, and sum `sums` over the ranks."""
 
     def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
-        """Queue the combination of a small device array over the ranks, in place."""
+        """Queue the reduction of a small device array over the ranks, in place."""
 
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
-        """Count the work queued within under `kind`."""
+        """Time the work queued in the block under `kind`."""
 
     def wait_comm(self) -> None:
-        """Let the work that is queued from now on wait for all that was queued beside it, and for rows on their way."""
+        """Make later work wait for the side stream and for rows in transit."""
 
     def synchronize(self) -> None:
         """Wait until all queued work is done."""
 
 
 class Operator(Placed, Protocol):
-    """A placed tensor whose MTTKRPs are computed."""
+    """A placed tensor that computes MTTKRPs."""
 
     def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
-        """See `Placed`; or only some columns."""
+        """See `Placed`; `columns` restricts it to some columns."""
 
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
-        """See `Placed`; or only some columns."""
+        """See `Placed`; `columns` restricts it to some columns."""
 
     def forget(self) -> None:
-        """Keep nothing that was computed for modes to come: the next MTTKRP begins with the elements."""
+        """Discard partial results for later modes: the next MTTKRP starts from the elements."""
 
     def kept(self) -> Hashable:
-        """Return what was computed for modes to come and is still of use; None if nothing is."""
+        """Return a key of the valid partial results for later modes; None if there are none."""
 
     def resume(self, kept: Hashable) -> None:
-        """Go on as if that had been computed: work that was noted down has done it."""
+        """Continue with these partial results, which captured work has computed."""
 
     def computed(self, mode: int) -> Array:
-        """Return the rows of a factor matrix that this rank owns or computes a part of, as a (rows, R) view.
+        """Return the rows of a factor matrix that this rank owns or contributes to, as a (rows, R) view.
 
-        Of the latter each rank has the same Phi: each is to update them in the same way.
+        All ranks that contribute to a row get the same Phi, and must update the row in the same way.
         """
 
     def mttkrp(
@@ -102,38 +102,38 @@ class Operator(Placed, Protocol):
         double: bool = False,
         sums: Array | None = None,
     ) -> Array:
-        """Queue the MTTKRP of one mode from the factor matrices of the others; wait for nothing.
+        """Queue the MTTKRP of a mode with the factor matrices of the other modes; return without waiting.
 
         Parameters
         ----------
         mode : int
         solve : callable, optional
-            See `Solve`. It is called with blocks of owned rows as they are done, and these are sent to all ranks
-            while others are computed, or used for the mode that follows.
+            See `Solve`. It is called with each block of owned rows once the block is complete. The solved rows are sent
+            to all ranks, or used for the next mode, while other rows are computed.
         then : sequence of int
-            The modes to come, as far as they are known: what is streamed for them is copied ahead.
+            The next modes, as far as known: their streamed shards are copied in advance.
         double : bool
-            Compute all products in double precision, from numbers that are held in single precision; not of factor
-            matrices in 16 bits. The first time takes seconds, to compile code.
+            Compute all products in double precision from numbers stored in single precision. Not supported for 16-bit
+            factor matrices. The first call compiles code for seconds.
         sums : (any shape) float64 device array, optional
-            Added up over the ranks with the last rows that are sent; `solve` has queued what it is.
+            Summed over the ranks together with the last rows that are sent; `solve` queues its computation.
 
         Returns
         -------
         (owned, R) float64 device array
-            The rows that this rank owns; valid until the next call.
+            The rows that this rank owns, valid until the next call.
         """
 
     def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
-        """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
+        """All-gather owned rows, as returned by `mttkrp`, into an (I_n, R) matrix in host memory."""
 
 
 class CoreOperator(Placed, Protocol):
-    """What Tucker decompositions need of a tensor of any kind. Collective, too."""
+    """A placed tensor that computes TTMc, for Tucker decompositions. All methods are collective."""
 
     @property
     def summed(self) -> int:
-        """Terms of the longest sum that is rounded to the factor matrices' precision, unless TTMc is `double`."""
+        """Number of terms of the longest sum in the factor matrices' precision, unless TTMc is `double`."""
 
     def compute(self, product: Ttmc, mode: int, then: Sequence[int] = ()) -> Array:
         """Queue the tensor times the transposed factor matrices of all modes but one, unfolded in that mode.
@@ -141,8 +141,8 @@ class CoreOperator(Placed, Protocol):
         Parameters
         ----------
         product : Ttmc
-            If it is `double`, all products are in double precision, from numbers that are held in single precision. The
-            first time may take seconds, to compile code.
+            If `double`, all products are in double precision, from numbers stored in single precision. The first call
+            may compile code for seconds.
         mode : int
         then : sequence of int
             See `Operator.mttkrp`.
@@ -150,11 +150,11 @@ class CoreOperator(Placed, Protocol):
         Returns
         -------
         (owned, product of the other ranks) float64 device array
-            The rows that this rank owns, the last mode's columns fastest; valid until the next call.
+            The rows that this rank owns, the last mode's columns varying fastest; valid until the next call.
         """
 
 
 def in_turn(mode: int, order: int, among: Container[int] | None = None) -> list[int]:
-    """Return the modes that follow `mode` where all, or some `among` them, are computed in turn; `mode` comes last."""
+    """Return all modes, or those in `among`, in cyclic order after `mode`; `mode` itself comes last."""
     every = [(mode + k) % order for k in range(1, order + 1)]
     return every if among is None else [each for each in every if each in among]

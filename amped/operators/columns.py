@@ -1,4 +1,4 @@
-"""Some columns of an operator's factor matrices, as an operator of their own: for one of several runs side by side."""
+"""A view of some columns of an operator's factor matrices as an operator, for one of multiple runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .base import Operator, Solve
 
 
 class Columns:
-    """See `Placed`. What computes passes over the nonzeros does so for all columns, and gives this one its part."""
+    """An operator of some columns; see `Operator`. Passes over the nonzeros compute all columns of `whole`."""
 
     def __init__(self, whole: Operator, first: int, rank: int, apart: int = 1) -> None:
-        """So many columns from the first one on; there are others between them if they are more than 1 `apart`."""
+        """View `rank` columns from `first` on, at a distance of `apart`."""
         self._whole, self.columns = whole, slice(first, first + (rank - 1) * apart + 1, apart)
         self.machine, self.options, self.shape = whole.machine, whole.options, whole.shape
         self.norm, self.clock, self.kernels = whole.norm, whole.clock, whole.kernels
@@ -85,7 +85,7 @@ class Columns:
         double: bool = False,
         sums: Array | None = None,
     ) -> Array:
-        """See `Operator`: a pass for these columns alone."""
+        """See `Operator`: a pass of which only these columns are used."""
 
         def part(source: Array, target: Array) -> None:
             assert solve is not None
@@ -100,5 +100,5 @@ class Columns:
         return np.ascontiguousarray(self._whole.gathered(mode, result)[:, self.columns])
 
     def of(self, rows: Array) -> Array:
-        """Return the part of a pass's rows that is of these columns."""
+        """Return these columns of the rows of a pass."""
         return rows[:, self.columns]

@@ -1,4 +1,4 @@
-"""What the operators of all kinds of tensors have in common: factor matrices on all ranks, and their exchange."""
+"""Base class of operators: the factor matrices on all ranks, and their exchange."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Factors:
         """All-gather rows of a factor matrix, each rank those from its `begin` to its `end`."""
         exchange = self.machine.exchange
         if self.machine.comm.size > 1:
-            if sums is not None:  # perhaps made beside
+            if sums is not None:  # may be computed on the side stream
                 self.machine.device.wait_side()
             with exchange.comm_stream(), self.clock.span("exchange", mode):
                 exchange.gather_rows(self.work.factors[mode], begin, end, sums)
@@ -80,7 +80,7 @@ class Factors:
         self.machine.device.synchronize()
 
     def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
-        """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
+        """All-gather owned rows, as returned by `mttkrp`, into an (I_n, R) matrix in host memory."""
         share = self.plan.modes[mode]
         whole = np.empty((self.shape[mode], share.rank), self.plan.dtype)
         whole[share.owned] = self.machine.device.to_host(rows)

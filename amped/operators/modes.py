@@ -1,4 +1,4 @@
-"""One rank's share of a mode, and products: what is computed of it, from the shards of MTTKRP kernels."""
+"""The plan of one rank's share of a mode, and the base classes of products that are computed from its shards."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class ModePlan:
     rank: int  # columns of the mode's factor matrix
     cut: Cut  # how all ranks share the mode
     owned: slice  # the output rows that this rank owns
-    share: Share  # what it computes
-    product: Product[Any]  # what is computed of it
-    beside: tuple[Planned[Any], ...] = ()  # what is computed of its shards in other ways
-    kernels: tuple[Kernel, ...] = ()  # may compute it; the first one's memory is what the plan counts for shards
-    # What computes a product from a kernel's shards, by operation and kernel name; see `Planned.of`.
+    share: Share  # the nonzeros that this rank computes
+    product: Product[Any]  # the main computation
+    extras: tuple[Planned[Any], ...] = ()  # additional computations from the same shards
+    kernels: tuple[Kernel, ...] = ()  # candidates; the plan counts the first one's memory for shards
+    # Providers that compute a product from a kernel's shards, by operation and kernel name; see `Planned.of`.
     providers: Mapping[tuple[Op[Any], str], object] = field(default_factory=dict)
     inputs: tuple[int, ...] = ()  # columns of the input modes' factor matrices
-    resident: int = 0  # nonzeros of this rank, the first ones, that stay on the device
-    parts: tuple[float, ...] = (1.0,)  # of the nonzeros, shards of their own: rows are exchanged before all are done
-    spare: int = 0  # bytes of device memory that its shards may take beyond what the plan counts
+    resident: int = 0  # number of leading nonzeros of this rank that stay on the device
+    parts: tuple[float, ...] = (1.0,)  # fractions of the nonzeros after which finished rows are exchanged
+    spare: int = 0  # bytes of device memory by which its shards may exceed the planned size
 
     @property
     def nnz(self) -> int:
@@ -43,7 +43,7 @@ class ModePlan:
 
     @property
     def rows(self) -> slice:
-        """The output rows that it computes: `owned`, and before them the row that it shares with an earlier rank."""
+        """The output rows that this rank computes: `owned`, preceded by a row shared with an earlier rank, if any."""
         return self.share.rows
 
     @property
@@ -53,68 +53,68 @@ class ModePlan:
 
     @property
     def any_row(self) -> bool:
-        """Whether its nonzeros are those of mode 0's copy, and may be of any row."""
+        """Whether its nonzeros are those of mode 0's copy and so may belong to any row."""
         return self.share.column > 0
 
     @property
     def width(self) -> int:
-        """The columns of the output in memory."""
+        """The number of columns of the output in memory, including padding."""
         return self.product.width(self)
 
     @property
     def columns(self) -> int:
-        """The columns of the output that count."""
+        """The number of columns of the output without padding."""
         return self.product.columns(self)
 
     @property
     def computed(self) -> tuple[Planned[Any], ...]:
-        """All that is computed of its shards."""
-        return self.product, *self.beside
+        """All computations from its shards."""
+        return self.product, *self.extras
 
     def shard_bytes(self, nnz: int, streamed: bool = False) -> int:
-        """Return the most bytes that shards of so many nonzeros take."""
+        """Return an upper bound of the bytes of shards with `nnz` nonzeros."""
         return self.kernels[0].bytes(replace(self.share, streamed=streamed), nnz).shard
 
     def making_bytes(self, nnz: int) -> int:
-        """Return the bytes that making a shard takes for a while, of any of the kernels."""
+        """Return the temporary memory for building a shard: the maximum over the kernels."""
         return max(kernel.bytes(self.share, min(self.nnz, nnz)).making for kernel in self.kernels)
 
     def running_bytes(self, nnz: int) -> int:
-        """Return the bytes of scratch memory that computing a shard takes, of any of the kernels."""
+        """Return the scratch memory for computing a shard: the maximum over the kernels."""
         return max(self.running(kernel, min(self.nnz, nnz)) for kernel in self.kernels)
 
     def running(self, kernel: Kernel, nnz: int) -> int:
-        """Return the bytes of scratch memory that computing a kernel's shard takes."""
+        """Return the scratch memory for computing a kernel's shard."""
         return max(each.bytes(kernel, self, nnz) for each in self.computed)
 
     def shard_limit(self, nnz: int, streamed: bool = False) -> int:
-        """Return the most bytes that a shard of so many nonzeros may take."""
+        """Return the largest permitted size of a shard with `nnz` nonzeros."""
         return self.shard_bytes(nnz, streamed) + self.spare * nnz // max(1, self.nnz)
 
 
 class Places(NamedTuple):
-    """What a product of one mode reads and writes, on the device."""
+    """The device arrays that a product of one mode reads and writes."""
 
     factors: Sequence[Array]  # (I_m, stride): the other modes' factor matrices as kernels read them
-    own: Array  # (rows, stride): the rows of its own factor matrix that this rank computes
+    own: Array  # (rows, stride): the rows of the mode's factor matrix that this rank computes
     out: Array  # (rows, width) float64
     scratch: Array  # (bytes,) uint8
 
 
 class Planned(Generic[P]):
-    """What plans have memory for, computed by providers of an operation from the shards of MTTKRP kernels.
+    """A computation from the shards of MTTKRP kernels by providers of an operation; plans reserve memory for it.
 
     Attributes
     ----------
     op : Op
     label : str
-        What it is called in messages.
+        Name in messages.
     reading : str
-        What is said if factor matrices were to be read in 16 bits, and cannot be; empty if they can.
+        Error message if 16-bit copies of factor matrices are requested; empty if they are supported.
     keeps : str
-        What its memory beside the shards is called; empty if it takes none.
+        Name of its memory in addition to the shards; empty if it needs none.
     instead : str
-        The end of the message that no kernel suits: what to use.
+        End of the error message that no kernel is suitable: the alternatives.
     """
 
     op: Op[P]
@@ -124,52 +124,52 @@ class Planned(Generic[P]):
 
     @abstractmethod
     def suits(self, provider: P, kernel: Kernel, mode: ModePlan) -> bool:
-        """Tell whether a provider computes a mode's nonzeros from a kernel's shards."""
+        """Return whether a provider supports a mode's nonzeros in a kernel's shards."""
 
     @abstractmethod
     def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
-        """Return the bytes of scratch memory that a kernel's shard of so many nonzeros takes."""
+        """Return the scratch memory for a kernel's shard of `nnz` nonzeros."""
 
     def kept(self, mode: ModePlan) -> int:
-        """Return the bytes of device memory that a mode takes beside its shards."""
+        """Return the device memory that a mode needs in addition to its shards."""
         return 0
 
     def refusal(self, kernels: str) -> str:
-        """Return the message that a kernel does not suit, unlike those `kernels`."""
+        """Return the error message for an unsuitable kernel; `kernels` are the suitable ones."""
         return f"computes no {self.label}: {kernels} do"
 
     def codes(self, mode: ModePlan) -> int:
-        """Return what its compiled code takes of host memory, as so many kernels do; see `Device.code_bytes`."""
+        """Return the host memory of its compiled code, in units of `Device.code_bytes`."""
         return 0
 
     def provider(self, device: Device, kernel: Kernel, mode: ModePlan) -> P | None:
-        """Return the first provider that suits, if one does."""
+        """Return the first suitable provider; None if there is none."""
         if (kernel.derive and not kernel.offers) or not kernel.suits(mode.share):
             return None
         return self.op.first(device, lambda provider: self.suits(provider, kernel, mode))
 
     def of(self, kernel: Kernel, mode: ModePlan) -> P:
-        """Return the provider for a kernel's shards: also for those that were made for an earlier plan."""
+        """Return the provider for a kernel's shards, including shards built for an earlier plan."""
         return cast("P", mode.providers[self.op, kernel.name])
 
 
 class Product(Planned[P]):
-    """Rows of output, for each row of a mode, that are sums over nonzeros; see `Planned`.
+    """A computation whose output has, for each row of a mode, a row of sums over nonzeros; see `Planned`.
 
-    A product has the parameters of one pass. An operator that was placed for it computes it with any others.
+    A product includes the parameters of one pass. An operator placed for a product computes it with any parameters.
 
     Attributes
     ----------
     output : str
-        What its output is called in plans.
+        Name of its output in plans.
     doubt : str
-        Why nobody knows how long an iteration takes; empty if that can be predicted.
+        Why the time of an iteration cannot be predicted; empty if it can.
     timed : bool
-        Whether kernels are compared by the time that they take.
+        Whether kernels are chosen by timing.
     replicated : bool
-        Whether every rank gets the rows of which it computes a part; otherwise only a row's owner does.
+        Whether all ranks that contribute to a row get its sum; otherwise only its owner does.
     facts : dict
-        What distinguishes its times from other products' in the tuning cache.
+        Key that distinguishes its times from other products' in the tuning cache.
     """
 
     output, doubt = "MTTKRP output", ""
@@ -177,35 +177,35 @@ class Product(Planned[P]):
     facts: Mapping[str, object] = MappingProxyType({"phi": False})
 
     def width(self, mode: ModePlan) -> int:
-        """Return the columns of the output in memory."""
+        """Return the number of columns of the output in memory, including padding."""
         return mode.share.stride
 
     def columns(self, mode: ModePlan) -> int:
-        """Return the columns of the output that count."""
+        """Return the number of columns of the output without padding."""
         return mode.rank
 
     def summed(self, mode: ModePlan) -> int:
-        """Return the terms of the longest sum that is rounded to the factor matrices' precision."""
+        """Return the number of terms of the longest sum in the factor matrices' precision."""
         return 1
 
     def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
-        """Begin to compile, and return at once."""
+        """Start compiling; return immediately."""
         kernel.prepare(mode.share)
 
     def make(self, shard: Shard, mode: ModePlan) -> object:
-        """Return what `run` needs to know of a shard: made once for a shard."""
+        """Return the data that `run` needs for a shard, computed once per shard."""
         return None
 
     @abstractmethod
     def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
-        """Queue the addition of a shard's part to the output.
+        """Queue the addition of a shard's contribution to the output.
 
-        `new` are rows of the output that hold nothing yet: they get the shard's sums, or zeros. `made` is what `make`
-        returned.
+        Rows `new` of the output are uninitialised and are set to the shard's sums or zeros. `made` is the result of
+        `make`.
         """
 
     def copy(self, source: Array, target: Array, kernel: Kernel, mode: ModePlan) -> None:
-        """Queue the copy of a row of the output, if it was computed."""
+        """Queue the copy of a row of the output, unless its computation was skipped."""
         target[:] = source
 
 
@@ -213,4 +213,4 @@ class Summed(Protocol):
     """A sum over all nonzeros of a tensor."""
 
     def add(self, shard: Shard, mode: ModePlan, at: Places, total: Array) -> None:
-        """Queue the addition of a shard's part to `total`, float64."""
+        """Queue the addition of a shard's contribution to `total`, float64."""

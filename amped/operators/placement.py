@@ -1,6 +1,6 @@
-"""What goes where: the bytes that a rank needs on its device, and which nonzeros stay there or are streamed.
+"""Plans: the memory that a rank needs on its device, and which nonzeros stay there or are streamed.
 
-The plan is made before anything is allocated; the operator then allocates what the plan says.
+A plan is complete before anything is allocated; the operator then allocates according to it.
 """
 
 from __future__ import annotations
@@ -26,90 +26,90 @@ from .memory import Fit, Need, Passing, fit, fraction
 from .modes import ModePlan, Planned, Product
 from .products import Mttkrp
 
-MOST_PARTS = 4  # of a mode whose rows are exchanged as they are done
-SENT = 25  # a row of a factor matrix takes as long to be received as so many rows take to be multiplied (H200, NVLink)
-PART_BYTES = 3 << 29  # of rows that are multiplied in the time that one more shard costs
-MAX_RANK, MAX_DENSE_RANK = 1024, 4096  # of sparse tensors, whose kernels hold rows on chip, and of dense ones
+MOST_PARTS = 4  # parts of a mode whose finished rows are exchanged while others are computed
+SENT = 25  # receiving a factor row takes as long as multiplying this many rows (H200, NVLink)
+PART_BYTES = 3 << 29  # bytes of rows that are multiplied in the time that an additional shard costs
+MAX_RANK, MAX_DENSE_RANK = 1024, 4096  # of sparse tensors, whose kernels keep rows on chip, and of dense tensors
 INDEX_BYTES = 4
 
 Solving = Callable[[int, int], SolverBytes]
-"""Bytes that a method takes on the device beside an MTTKRP, for so many owned rows and columns."""
+"""Device memory that a method needs in addition to an MTTKRP, for given numbers of owned rows and columns."""
 
 
 def nothing(rows: int, rank: int) -> SolverBytes:
-    """Return that an MTTKRP is all that is computed; see `Solving`."""
+    """Return 0 bytes, for an MTTKRP without a method; see `Solving`."""
     return SolverBytes()
 
 
 class Loading(NamedTuple):
-    """Bytes of host memory that rank 0 needs to load a tensor."""
+    """Host memory, in bytes, that rank 0 needs to load a tensor."""
 
     reading: int = 0  # while it is read
-    tensor: int = 0  # to hold it, from then on
-    dealing: int = 0  # while it is dealt to the ranks, beside what they keep
-    sorting: int = 0  # while it is sorted to be dealt, beside that
-    shareable: int = 0  # of the tensor, what is also a shard of a rank that is alone and computes on the host
-    streamed: int = 0  # for each nonzero that is streamed, on every rank
-    columns: int = 0  # for each of a mode's that stay on a host: read from a store, until a shard is made of them
-    others: Loading | None = None  # what every other rank needs; by default only what is streamed
-    device: Passing | None = None  # of every rank's device, if nonzeros can be sorted there
+    tensor: int = 0  # permanently, after reading
+    dealing: int = 0  # additionally, while it is distributed to the ranks
+    sorting: int = 0  # additionally, while it is sorted for distribution
+    shareable: int = 0  # part of `tensor` that a single rank's shard on the host uses in place
+    streamed: int = 0  # per streamed nonzero, on every rank
+    columns: int = 0  # per nonzero of a mode that stays on the host: read from a store, until a shard is built
+    others: Loading | None = None  # needs of every other rank; by default only `streamed`
+    device: Passing | None = None  # device memory of every rank, if nonzeros can be sorted there
 
 
 ALREADY_LOADED = Loading()
 
 
 class Spectra(NamedTuple):
-    """Bytes of a host's memory that finding a tensor's spectra takes."""
+    """Host memory, in bytes, that computing a tensor's spectra needs."""
 
     sums: int
-    each: int  # for each nonzero of a rank
-    root: int = 0  # that rank 0 takes besides, where it solves eigenproblems
-    library: bool = False  # whether SciPy, which every rank loads, is in the sums
+    each: int  # per nonzero of a rank
+    root: int = 0  # additionally on rank 0, which solves eigenproblems
+    library: bool = False  # whether `sums` includes SciPy, which every rank loads
 
 
 class Setting(NamedTuple):
-    """What the plans of all ranks have in common."""
+    """Parameters that the plans of all ranks share."""
 
     ranks: tuple[int, ...]  # columns of each mode's factor matrix
     options: Options
     device: Device
     values: ValueRange
-    memory: int  # bytes of device memory to use
+    memory: int  # usable bytes of device memory
     overlaps: bool = False  # whether rows of factor matrices can be exchanged while others are computed
     solving: Solving = nothing
-    ahead: bool = False  # whether a second copy of the factor matrices is of use, where there is room
+    ahead: bool = False  # whether iterations are pipelined if memory permits a second copy of the factor matrices
     product: Product[Any] = Mttkrp()
-    beside: tuple[Planned[Any], ...] = ()  # what is computed of the same shards in other ways
-    spectra: Spectra | None = None  # if those of a sparse tensor are found before
-    # Bytes of device memory, by rank, number of ranks and threads, if spectra of a dense tensor are found before:
+    extras: tuple[Planned[Any], ...] = ()  # additional computations from the same shards
+    spectra: Spectra | None = None  # if the spectra of a sparse tensor are computed first
+    # Device memory as a function of (rank, ranks, threads), if the spectra of a dense tensor are computed first:
     unfolding: Callable[[int, int, int], int] | None = None
-    root_bytes: int = 0  # of host memory that rank 0 takes to find a start, or to solve eigenproblems
-    late: bool = False  # whether the norm of elements that are streamed from a file may be found by the first MTTKRP
+    root_bytes: int = 0  # host memory that rank 0 needs to compute a start or to solve eigenproblems
+    late: bool = False  # whether the first MTTKRP may compute the norm of elements that are streamed from a file
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one rank holds."""
+    """The plan of one rank."""
 
     modes: tuple[ModePlan, ...]
     dtype: np.dtype[Any]  # of values and factors
-    slot: int  # nonzeros that a slot for streamed shards holds; 0 if nothing is streamed
-    piece: int  # the most nonzeros of a resident shard
+    slot: int  # nonzeros per streaming slot; 0 if nothing is streamed
+    piece: int  # largest number of nonzeros of a resident shard
     device_bytes: dict[str, int]  # by use; their sum is the peak
-    # The peak of host memory: while the tensor is loaded, or with what is streamed (and, on a CPU, all of the above).
+    # Peak of host memory: while the tensor is loaded, or with streamed nonzeros (on a CPU, including device memory).
     host_bytes: int
-    on_device: bool = False  # whether nonzeros are sorted on the device: there is room for that beside its shards
-    ahead: bool = False  # whether there is room for a second copy of the factor matrices, and nothing is streamed
+    on_device: bool = False  # whether nonzeros are sorted on the device, which has memory for that
+    ahead: bool = False  # whether memory permits a second copy of the factor matrices, and nothing is streamed
     counted: ClassVar[str] = "nonzeros"
 
     @property
     def planned_bytes(self) -> dict[str, int]:
-        """Bytes of all memory by use."""
+        """Bytes of device and host memory by use."""
         return self.device_bytes | {"host": self.host_bytes}
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of factor rows and of streamed nonzeros that an iteration reads."""
+        """Bytes of factor rows and streamed nonzeros that an iteration reads."""
         rows = sum(m.nnz * len(m.share.lengths) * m.share.row_bytes for m in self.modes)
         return rows + sum(m.shard_bytes(m.streamed, streamed=True) for m in self.modes)
 
@@ -125,13 +125,12 @@ def nonzero_bytes(order: int, dtype: np.dtype[Any]) -> int:
 
 
 def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading = ALREADY_LOADED) -> Plan:
-    """Decide what rank number `part` of the `cuts`, one for each mode, keeps on its device; see `SparseSource.loading`.
+    """Return the plan of rank number `part`; `cuts` has one element per mode. For `loading` see `SparseSource.loading`.
 
     Raises
     ------
     InputError
-        If a rank is out of range, the device has no such kernel or format, or its memory cannot hold what has to be
-        there.
+        If a rank is out of range, the device lacks the requested kernel or format, or its memory is too small.
     """
     options, device = setting.options, setting.device
     check_options(options, device)
@@ -139,12 +138,12 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     modes = [_mode_plan(mode, cuts, part, setting) for mode in range(len(cuts))]
     placement, one_copy = options.placement, any(k.name == options.kernel and k.derive for k in kernels)
     one_copy |= all(k.derive for k in kernels)
-    if one_copy:  # the tensor is in the order of mode 0: nothing is sorted to be dealt
+    if one_copy:  # only mode 0's order is used, so nothing is sorted for distribution
         modes, placement = _one_copy(modes), "resident"
     modes = [_with_kernels(m, kernels, setting) for m in modes]
     need = _need(modes, setting)
     fitting = fit(need, placement)
-    # Each mode keeps an equal fraction, so that each has work to do while its streamed shards arrive.
+    # An equal fraction of each mode is resident, so that each has work while its streamed shards arrive.
     modes = [
         replace(
             m,
@@ -163,7 +162,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     runtime = device.host_bytes + device.code_bytes * compiled
     host = _host_bytes(modes, setting, sum(bytes_of.values()), mine) + runtime
     host += 0 if part else setting.root_bytes
-    if setting.spectra is not None:  # a process seldom gives back what it has freed
+    if setting.spectra is not None:  # freed memory usually stays with the process
         host += setting.spectra.sums + setting.spectra.each * max(m.nnz for m in modes)
     facts = fitting.slot, fitting.piece, bytes_of, host
     return Plan(tuple(modes), options.dtype, *facts, on_device=on_device, ahead=ahead)
@@ -172,14 +171,14 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
 def _device_bytes(
     need: Need, fitting: Fit, setting: Setting, passing: Passing | None
 ) -> tuple[dict[str, int], bool, bool]:
-    """Return bytes by use, whether nonzeros can be sorted on the device, and if factor matrices can be held twice."""
+    """Return bytes by use, whether nonzeros can be sorted on the device, and whether factor matrices fit twice."""
     placed, copies = need.resident(fitting.resident) + need.slots(fitting.slot), need.fixed["factor matrices"]
     working = need.working(fitting.piece, fitting.slot)
     always = placed + sum(need.fixed.values())
     ahead = setting.ahead and not fitting.slot and always + working + fitting.spare + copies <= setting.memory
     loading = need.loading(fitting.piece, passing) if passing and not fitting.slot else None
     on_device = loading is not None and always + loading <= setting.memory
-    if on_device and loading is not None:  # it is over when factor matrices are copied
+    if on_device and loading is not None:  # loading ends before factor matrices are copied
         working = max(working, loading - (copies if ahead else 0))
     bytes_of = {
         "resident nonzeros": need.resident(fitting.resident),
@@ -191,9 +190,9 @@ def _device_bytes(
 
 
 def check_options(options: Options, device: Device, others: str = "") -> None:
-    """Raise `InputError` if a device does not have what the options ask for; nothing of a tensor need be known.
+    """Raise `InputError` if a device does not support the options, independent of a tensor.
 
-    `others` tells of the kernels that tensors of other kinds have.
+    `others` is appended to the list of kernels: the kernels of other kinds of tensors.
     """
     formats = "full", *(each.name for each in CAST16.providers(device))
     if options.gather not in formats:
@@ -201,21 +200,21 @@ def check_options(options: Options, device: Device, others: str = "") -> None:
     if options.kernel == "auto":
         return
     kernels = MTTKRP.providers(device)
-    asked = next((k for k in kernels if k.name == options.kernel), None)
-    if asked is None:
+    kernel = next((k for k in kernels if k.name == options.kernel), None)
+    if kernel is None:
         names = ", ".join(k.name for k in kernels)
         raise InputError(f"kernel {options.kernel!r}: {device.name} has auto, {names}{others}")
-    if asked.derive and options.placement == "stream":
-        raise InputError(f"kernel {asked.name!r} keeps its nonzeros on the device: not with placement 'stream'")
-    if options.gather != "full" and not asked.reads_narrow:
-        raise InputError(f"kernel {asked.name!r} reads factor matrices as they are: not with gather {options.gather!r}")
-    if options.deterministic and not asked.repeatable:
+    if kernel.derive and options.placement == "stream":
+        raise InputError(f"kernel {kernel.name!r} does not support placement 'stream'")
+    if options.gather != "full" and not kernel.reads_narrow:
+        raise InputError(f"kernel {kernel.name!r} requires gather 'full', not {options.gather!r}")
+    if options.deterministic and not kernel.repeatable:
         repeatable = ", ".join(k.name for k in kernels if k.repeatable)
-        raise InputError(f"kernel {asked.name!r} is not deterministic: {repeatable} are")
+        raise InputError(f"kernel {kernel.name!r} is not deterministic: {repeatable} are")
 
 
 def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -> ModePlan:
-    """Return a mode's plan with the kernels that may compute it, and what computes each product from their shards."""
+    """Return the plan of a mode with its candidate kernels, and the providers of each product for their shards."""
     gather, wanted, providers = setting.options.gather, setting.options.kernel, dict(mode.providers)
     for each in mode.computed:
         if gather != "full" and each.reading:
@@ -229,12 +228,12 @@ def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -
         kernels = [k for k in kernels if k.name in known]
         providers |= {(each.op, name): how for name, how in known.items()}
     result = _candidates(mode.share, kernels, setting)
-    timed = mode.product.timed and not mode.beside  # row problems take longer than what would be timed
+    timed = mode.product.timed and not mode.extras  # row problems take longer than what would be timed
     return replace(mode, kernels=result if timed else result[:1], providers=providers)
 
 
 def _candidates(share: Share, kernels: Sequence[Kernel], setting: Setting) -> tuple[Kernel, ...]:
-    """Return the kernels that may compute a share: the one asked for, or those worth timing."""
+    """Return the candidate kernels of a share: the requested one, or those worth timing."""
     wanted, suiting = setting.options.kernel, [k for k in kernels if k.suits(share)]
     if wanted == "auto":
         plain, *others = suiting
@@ -247,10 +246,10 @@ def _candidates(share: Share, kernels: Sequence[Kernel], setting: Setting) -> tu
 
 
 def exchanged_parts(mode: ModePlan, dtype: np.dtype[Any]) -> tuple[float, ...]:
-    """Return the shares of a mode's nonzeros after which rows are to be sent, the same for all ranks.
+    """Return the fractions of a mode's nonzeros after which finished rows are sent, identical on all ranks.
 
-    Each is computed while the rows of the one before are sent; only those of the last are waited for. More parts leave
-    less to wait for, and each costs some time.
+    Each part is computed while the rows of the previous part are sent; only the last rows are waited for. More parts
+    shorten that wait, but each part has a cost.
     """
     ranks, rows = mode.cut.heads.size, int(mode.cut.rows[-1])
     send = SENT * rows * (ranks - 1) / ranks * mode.share.stride * dtype.itemsize
@@ -269,7 +268,7 @@ def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
     }
     fixed |= {each.keeps: sum(each.kept(m) for m in modes) for each in first.computed if each.keeps}
     takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
-    # Factor matrices come to a device in blocks of rows.
+    # Factor matrices are copied to a device in blocks of rows.
     moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * first.share.dtype.itemsize
     solving = max(t.kept for t in takes) + max(moving, *(t.passing for t in takes))
     columns = 0 if setting.device.on_host else nonzero_bytes(len(modes), first.share.dtype)
@@ -277,12 +276,12 @@ def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
 
 
 def _row_bytes(share: Share) -> int:
-    """Return the bytes of a row of a factor matrix, its copy in 16 bits included if there is one."""
+    """Return the bytes of a row of a factor matrix, including its 16-bit copy if there is one."""
     return share.stride * share.dtype.itemsize + (0 if share.gather == "full" else share.row_bytes)
 
 
 def _host_bytes(modes: Sequence[ModePlan], setting: Setting, on_device: int, loading: Loading) -> int:
-    """Return the peak of host memory. Where that is the device's, all bytes of the plan, `on_device`, are in it."""
+    """Return the peak of host memory. On a CPU it includes all bytes of the plan, `on_device`."""
     streamed = sum(m.streamed for m in modes)
     rows = 0 if setting.solving is nothing else sum(int(m.cut.rows[-1]) * m.rank for m in modes)
     model = rows * setting.options.dtype.itemsize
@@ -316,7 +315,7 @@ def _mode_plan(mode: int, cuts: Sequence[Cut], part: int, setting: Setting) -> M
     stride = setting.device.stride(rank, options.dtype.itemsize if options.gather == "full" else 2)
     share = Share(lengths, rows, nnz, stride, options.dtype, setting.values, gather=options.gather)
     inputs = tuple(columns for m, columns in enumerate(setting.ranks) if m != mode)
-    return ModePlan(mode, rank, cut, owned, share, setting.product, setting.beside, inputs=inputs)
+    return ModePlan(mode, rank, cut, owned, share, setting.product, setting.extras, inputs=inputs)
 
 
 def _one_copy(modes: Sequence[ModePlan]) -> list[ModePlan]:

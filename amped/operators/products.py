@@ -13,7 +13,7 @@ from ..backend.ops.row_systems import ROW_SYSTEMS, RowSystemsProvider, system_wi
 from ..backend.ops.ttmc import TTMC, TtmcProvider, width
 from .modes import ModePlan, Places, Product
 
-FLOOR = 1e-10  # of Phi, while it is timed
+FLOOR = 1e-10  # lower bound of divisors while Phi is timed
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,20 @@ class Phi(Product[PhiProvider]):
     Parameters
     ----------
     floor : float
-        The least that values are divided by.
+        Lower bound of divisors.
     skip : int32 device array, optional
         See `backend.ops.phi.PhiProvider.run`.
     groups : Groups, optional
-        Of several models: other columns stay as they were before.
+        For several models: the groups to compute; other columns remain unchanged.
     """
 
     floor: float = FLOOR
     skip: Array = None
     groups: Groups | None = None
 
-    op, label, reading = PHI, "Phi", "Phi reads factor matrices as they are"
+    op, label, reading = PHI, "Phi", "Phi requires gather 'full'"
     timed, replicated = True, True
-    doubt = "of CP-APR, outer iterations have as many updates as it takes"
+    doubt = "the number of updates per outer iteration of CP-APR varies"
     facts = MappingProxyType({"phi": True})
 
     def suits(self, provider: PhiProvider, kernel: Kernel, mode: ModePlan) -> bool:
@@ -80,13 +80,13 @@ class Phi(Product[PhiProvider]):
         self.of(kernel, mode).copy(source, target, self.skip, self.groups, mode.share.dtype)
 
     def add(self, shard: Shard, mode: ModePlan, at: Places, total: Array) -> None:
-        """See `Summed`: ``sum x log(max(m, floor))``, with the matrix of the mode, and those of the others."""
-        how, to = self.of(shard.kernel, mode), (total, at.scratch, self.groups)
-        how.add_logs(shard, at.factors, at.own, self.floor, *to)
+        """See `Summed`: adds ``sum x log(max(m, floor))``, m being the model's value at a nonzero."""
+        provider = self.of(shard.kernel, mode)
+        provider.add_logs(shard, at.factors, at.own, self.floor, total, at.scratch, self.groups)
 
 
 class SeveralPhi(Phi):
-    """Phi of several models, whose columns are in groups."""
+    """Phi of several models, whose columns form groups."""
 
     label, timed = "Phi of several models", False
 
@@ -96,7 +96,7 @@ class SeveralPhi(Phi):
 
 @dataclass(frozen=True)
 class RowSystems(Product[RowSystemsProvider]):
-    """Gradient, second derivatives and objective of each row, by the formulas of a loss; see `backend.ops.row_systems`.
+    """Gradient, second derivatives and objective of each row, for any loss; see `backend.ops.row_systems`.
 
     The output has `system_width` columns.
     """
@@ -104,14 +104,14 @@ class RowSystems(Product[RowSystemsProvider]):
     maps: Maps
 
     op, label, keeps = ROW_SYSTEMS, "row systems", "rows of shards"
-    reading = "row systems read factor matrices as they are; use 'full'"
+    reading = "row systems require gather 'full'"
 
     def refusal(self, kernels: str) -> str:
         return f"computes no row systems; use {kernels}"
 
     @property
     def curved(self) -> bool:
-        """Whether there are second derivatives."""
+        """Whether second derivatives are computed."""
         return self.maps.curve is not None
 
     def suits(self, provider: RowSystemsProvider, kernel: Kernel, mode: ModePlan) -> bool:
@@ -138,7 +138,7 @@ class RowSystems(Product[RowSystemsProvider]):
         return 1
 
     def make(self, shard: Shard, mode: ModePlan) -> object:
-        """See `Product`: where its rows are."""
+        """See `Product`: the positions of the shard's rows."""
         return self.of(shard.kernel, mode).make(shard, mode.share)
 
     def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
@@ -148,13 +148,13 @@ class RowSystems(Product[RowSystemsProvider]):
 
 @dataclass(frozen=True)
 class Ttmc(Product[TtmcProvider]):
-    """The tensor times the factor matrices of all modes but one; `double`: see `CoreOperator`."""
+    """TTMc: the tensor times the factor matrices of all modes but one; `double`: see `CoreOperator`."""
 
     double: bool = False
 
     op, label, output = TTMC, "Tucker decomposition", "TTMc output"
-    reading = "a Tucker decomposition reads factor matrices as they are"
-    doubt = "of Tucker decompositions it is not foretold"
+    reading = "Tucker decompositions require gather 'full'"
+    doubt = "Tucker decompositions are not predicted"
 
     def suits(self, provider: TtmcProvider, kernel: Kernel, mode: ModePlan) -> bool:
         return provider.suits(kernel, mode.share)
@@ -168,12 +168,12 @@ class Ttmc(Product[TtmcProvider]):
         return self.of(mode.kernels[0], mode).summed
 
     def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
-        """See `Product`: the kernel's own code is not needed."""
+        """See `Product`: does not compile the kernel's own code, which is not used."""
         self.of(kernel, mode).prepare(mode.share, mode.inputs)
 
     def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
         return self.of(kernel, mode).bytes(mode.share, mode.inputs, nnz)
 
     def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
-        how, to = self.of(shard.kernel, mode), (at.out, new, at.scratch, self.double)
-        how.run(shard, at.factors, mode.inputs, *to)
+        provider = self.of(shard.kernel, mode)
+        provider.run(shard, at.factors, mode.inputs, at.out, new, at.scratch, self.double)

@@ -1,4 +1,4 @@
-"""A rank's device memory for MTTKRP: the factor matrices, the output rows, and scratch memory for kernels."""
+"""A rank's device memory: factor matrices, output rows, and scratch memory of kernels."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ ALIGNED = 256  # bytes
 
 
 class Workspace:
-    """What kernels read and write; all of it is allocated before the first iteration.
+    """The arrays that kernels read and write, all allocated before the first iteration.
 
     Attributes
     ----------
     matrices : (bytes,) uint8 device array
-        All factor matrices, one after the other.
+        All factor matrices in one array.
     factors : list of (I_n, stride) device arrays
-        All factor matrices, on every rank; columns from the rank on are zero.
+        The factor matrices, identical on all ranks; padding columns are zero.
     outs : list of (rows, columns in memory) float64 device arrays
-        The output rows that this rank computes, of each mode; they share memory.
+        The output rows of each mode that this rank computes; the modes share memory.
     owned, sums : list of (owned, columns) views
-        The rows that this rank owns, of the factor matrix and of the output.
+        The rows of the factor matrix and of the output that this rank owns.
     computed : list of (rows, stride) views
         The rows of the factor matrix that this rank computes.
     """
@@ -49,7 +49,7 @@ class Workspace:
             else CAST16.require(self._device, lambda rounding: rounding.name == options.gather)
         )
         self._rounded = [zeros(factor.shape, np.uint16) for factor in self.factors] if self._rounding else []
-        self._stale = set(range(len(modes)))  # factor matrices that are newer than their copies in 16 bits
+        self._stale = set(range(len(modes)))  # modes whose 16-bit copies are outdated
         read = self._rounded or self.factors
         self._inputs = [[factor for n, factor in enumerate(read) if n != m.mode] for m in modes]
         self.scratch: Array = None  # of kernels
@@ -59,7 +59,7 @@ class Workspace:
         return -(-math.prod(shape) * self._dtype.itemsize // ALIGNED) * ALIGNED
 
     def _views(self, memory: Array) -> list[Array]:
-        """Return the factor matrices that lie in `memory`."""
+        """Return views of the factor matrices in `memory`."""
         bounds, nbytes = [0], self._dtype.itemsize
         for shape in self._shapes:
             bounds.append(bounds[-1] + self._stored_bytes(shape))
@@ -69,11 +69,11 @@ class Workspace:
         ]
 
     def allocate(self, plan: Plan) -> None:
-        """Make room for the rows that this rank computes, as a new plan says."""
-        self.outs, self.sums = list[Array](), list[Array]()  # nothing is left that keeps memory
+        """Allocate the rows that this rank computes according to a new plan."""
+        self.outs, self.sums = list[Array](), list[Array]()  # free the old memory first
         shapes = [(m.rows.stop - m.rows.start, m.width) for m in plan.modes]
         memory = self._device.empty((max(map(math.prod, shapes)),), np.float64)
-        # Views are made once: a GPU waits for the host when a small tensor's mode begins.
+        # Views are created once, as a GPU would wait for the host at the beginning of a small tensor's mode.
         self.outs = [memory[: math.prod(shape)].reshape(shape) for shape in shapes]
         self.owned = [self.factors[m.mode][m.owned, : m.rank] for m in plan.modes]
         self.computed = [self.factors[m.mode][m.rows] for m in plan.modes]
@@ -82,13 +82,13 @@ class Workspace:
             self.sums.append(out[first : first + len(self.owned[m.mode]), : m.columns])
 
     def reserve(self, nbytes: int) -> None:
-        """Let kernels have so many bytes of scratch memory; 0 gives it back."""
+        """Provide at least `nbytes` bytes of scratch memory to kernels; 0 frees it."""
         if not nbytes or self.scratch is None or self.scratch.size < nbytes:
-            self.scratch = None  # the old one is gone before the new one is made
+            self.scratch = None  # free the old memory before allocating
             self.scratch = self._device.empty((nbytes,), np.uint8) if nbytes else None
 
     def places(self, mode: int) -> Places:
-        """Return what a product of one mode reads and writes."""
+        """Return the arrays that a product of one mode reads and writes."""
         return Places(self.inputs(mode), self.computed[mode], self.outs[mode], self.scratch)
 
     def inputs(self, mode: int) -> list[Array]:
@@ -100,14 +100,14 @@ class Workspace:
         return self._inputs[mode]
 
     def changed(self, mode: int) -> None:
-        """Note that a factor matrix is new."""
+        """Mark the 16-bit copy of a factor matrix as outdated."""
         self._stale.add(mode)
 
     def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
-        """Copy an (I_n, R_n) matrix in host memory into a factor matrix, or some columns."""
+        """Copy an (I_n, R_n) host matrix to a factor matrix, or to some of its columns."""
         self._exchange.wait_comm()
         rank = factor.shape[1]
-        step = block_rows(rank)  # device memory has no room for a second matrix
+        step = block_rows(rank)  # in blocks, as device memory may not hold a second matrix
         for b in range(0, len(factor), step):
             rows, place = np.ascontiguousarray(factor[b : b + step], self._dtype), self.factors[mode][b : b + step]
             if rank == place.shape[1]:
@@ -117,14 +117,11 @@ class Workspace:
         self.changed(mode)
 
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
-        """Return a copy of a factor matrix, (I_n, R_n), in host memory, or of some columns.
-
-        It is that in a copy of `matrices`, if there is one.
-        """
+        """Return a host copy of a factor matrix, (I_n, R_n), or of some columns; from a copy of `matrices` if given."""
         self._exchange.wait_comm()
         stored = (self.factors if matrices is None else self._views(matrices))[mode]
         if columns is not None:
             return np.array(self._device.to_host(stored[:, columns]), order="C")
         whole = self._device.to_host(stored)[:, : self._ranks[mode]]
-        # What comes from a device is a copy already.
+        # An array from a GPU is already a copy.
         return np.array(whole, order="C") if self._device.on_host else np.ascontiguousarray(whole)

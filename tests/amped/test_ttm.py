@@ -141,7 +141,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"matrix": np.full((7, 2), "x")}, "expected a real matrix"),
     ({"matrix": np.full((7, 2), 1e300), "precision": "fp32"}, "matrix, as float32, is not finite"),
     ({"matrix": np.full((7, 2), 3e38), "precision": "fp32"}, "the product is not finite: it is beyond fp32"),
-    ({"X": np.ones((9, 7, 5))}, "a dense tensor: ttm takes sparse and semi-sparse ones"),
+    ({"X": np.ones((9, 7, 5))}, "dense tensor: ttm supports sparse and semi-sparse tensors"),
     ({"X": 5}, "X is of type int"),
     ({"X": "missing.tns"}, "no such file"),
     ({"kernel": "segmented"}, "kernel 'segmented': of products, cpu has auto, fibres"),

@@ -1,1 +1,1 @@
-"""The protocol of each operation: what a device's provider of it takes, holds and computes."""
+"""The operations of devices: a protocol for the providers of each."""

@@ -1,6 +1,6 @@
-"""The operation that rounds factor matrices to 16 bits, for kernels to read.
+"""The cast16 operation: rounds factor matrices to 16 bits for kernels to read.
 
-A CPU has none: it takes longer to widen such numbers than to read those of 32 bits.
+The CPU has no provider: converting 16-bit numbers back takes longer there than reading 32-bit numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..registry import Op
 class Rounding(Protocol):
     """One 16-bit format of a device: a provider of the operation."""
 
-    name: str  # as `Options.gather` has it
+    name: str  # the value of `Options.gather`
 
     def run(self, matrix: Array, out: Array) -> None:
         """Queue the rounding of a float32 matrix to a uint16 array of its shape."""

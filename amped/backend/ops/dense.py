@@ -1,6 +1,6 @@
 """The dense operation: MTTKRPs of a dense block of a tensor, mode by mode.
 
-Modes are numbered in memory order here: mode 0 varies slowest, the last one fastest.
+Modes are numbered in memory order: mode 0 varies slowest, the last mode fastest.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from ..registry import Op
 
 
 class BlockForm(NamedTuple):
-    """What is known of a block before it is there.
+    """Properties of a block from which memory is planned and code is compiled.
 
-    `lengths` are those of the block, in memory order; `slab`, how many indices of mode 0 are given at a time, at most:
-    all, where the block stays on the device. Factor matrices have `rank` columns, and `stride` in memory.
+    `lengths` are the lengths of the block's modes, in memory order. `slab` is the largest number of indices of mode 0
+    that are passed at a time: all if the block stays on the device. Factor matrices have `rank` columns, and `stride`
+    columns in memory.
     """
 
     lengths: tuple[int, ...]
@@ -27,15 +28,15 @@ class BlockForm(NamedTuple):
     rank: int
     stride: int
     dtype: np.dtype[Any]  # of factor matrices, and of elements unless `stored` says otherwise: float32 or float64
-    workspace: int  # bytes of scratch memory that a sweep may take; one that needs more takes what it needs least
-    whole: bool = False  # whether its rows of an MTTKRP are complete: no other block has a part of them
+    workspace: int  # bytes of scratch memory that a sweep should use at most; more only if unavoidable
+    whole: bool = False  # whether its MTTKRP rows are complete: no other block contributes to them
     dimension_tree: bool = False  # whether results at the end of a sweep may serve the next one (a dimension tree)
-    gaps: bool = False  # whether rows may have gaps if that helps: elements are copied to the device, and stay there
+    gaps: bool = False  # whether rows may be padded, as elements are copied to the device and stay there
     stored: np.dtype[Any] | None = None  # of elements: float32 where factor matrices are float64; else None
 
     @property
     def streamed(self) -> bool:
-        """Whether elements come to the device anew for each pass."""
+        """Whether elements are copied to the device for each pass."""
         return self.slab < self.lengths[0]
 
     @property
@@ -45,92 +46,91 @@ class BlockForm(NamedTuple):
 
 
 class RowLayout(NamedTuple):
-    """How a block that is copied to a device lies there: a row for each index of the modes before `split`.
+    """The padded layout of a block on a device: one row per index tuple of the modes before `split`.
 
-    Rows begin `pitch` numbers apart, so that they are aligned; what is between them is zero.
+    Rows are `pitch` elements apart, so that they are aligned; the padding is zero.
     """
 
     split: int
     pitch: int
 
     def numbers(self, form: BlockForm) -> int:
-        """Return how many numbers a block takes, with the gaps."""
+        """Return the number of elements of a block including padding."""
         return math.prod(form.lengths[: self.split]) * self.pitch
 
 
 class Sweep(Protocol):
-    """The MTTKRPs of one block, mode by mode, in any order. It may keep what the next mode can use.
+    """The MTTKRPs of one block, mode by mode, in any order. Partial results may be kept for the next modes.
 
-    An MTTKRP goes like this; all of it is queued, nothing waits, nothing is allocated::
+    An MTTKRP is computed as follows; all work is queued, without waiting or allocating memory::
 
         if sweep.reads(mode):
             sweep.begin(mode, factors, out)
             for start, slab in slabs: sweep.add(mode, slab, start, factors, out)
         sweep.end(mode, factors, out)
 
-    ``factors`` are (I_m, stride) arrays, one for each mode, the block's rows of the factor matrices, that of `mode`
-    itself among them (it is not read); ``out`` is an (I_mode, stride) float64 array, which gets the MTTKRP in its first
-    `rank` columns, whatever was there.
+    ``factors`` has one (I_m, stride) array per mode: the block's rows of the factor matrices. The array of `mode` is not
+    read. ``out`` is an (I_mode, stride) float64 array, whose first `rank` columns are set to the MTTKRP.
     """
 
     def reads(self, mode: int) -> bool:
-        """Return whether elements are read for this mode, as nothing is kept that it can be made of."""
+        """Return whether elements must be read for this mode: no partial result serves it."""
 
     def begin(self, mode: int, factors: Sequence[Array], out: Array) -> None:
-        """Begin to read."""
+        """Start a pass over the elements."""
 
     def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
-        """Add a slab: (n, I_1, ...), its first index of mode 0 being `start`. Slabs come in order.
+        """Add a slab, (n, I_1, ...), whose first index of mode 0 is `start`. Slabs are passed in order.
 
-        It is C-contiguous; of a block with gaps it lies as `DenseKernel.rows` says.
+        The slab is C-contiguous, or has the layout of `DenseKernel.rows` if the block is padded.
         """
 
     def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:
-        """Finish: `out` has the MTTKRP."""
+        """Complete the MTTKRP in `out`."""
 
     def changed(self, mode: int) -> None:
-        """Note that a factor matrix is new: what was made of it is kept no longer.
+        """Invalidate partial results that depend on a factor matrix, which has changed.
 
-        Once all are, nothing in scratch memory counts: another sweep may use it before this one is used again.
+        Once all matrices have changed, scratch memory holds no valid data, and another sweep may use it.
         """
 
     def kept(self) -> Hashable:
-        """Return what is kept that a later sweep may use; None if that is nothing."""
+        """Return a key of the valid partial results; None if there are none."""
 
     def resume(self, kept: Hashable) -> None:
-        """Keep what was kept then: scratch memory and factor matrices are as they were."""
+        """Restore the partial results with this key; scratch memory and factor matrices are as they were."""
 
 
 class DenseKernel(Protocol):
-    """One way to compute the MTTKRPs of a dense block on a device: a provider of the operation.
+    """A method to compute the MTTKRPs of a dense block on a device: a provider of the operation.
 
-    `split` is the default: two passes over the elements serve all modes. The others are those of the GenTen paper on
-    dense tensors: `elem`, `slice` and `tile` are matrix-free, `gemm` multiplies with Khatri-Rao products mode by mode.
+    The default, `split`, reads the elements twice for all modes. The others are those of the GenTen paper on dense
+    tensors: `elem`, `slice` and `tile` are matrix-free; `gemm` multiplies by Khatri-Rao products, mode by mode.
     """
 
     name: str
-    repeatable: bool  # whether its results are bitwise equal every time
+    repeatable: bool  # whether results are bitwise reproducible
 
     def suits(self, form: BlockForm) -> bool:
-        """Tell whether it computes such blocks."""
+        """Return whether it supports such blocks."""
 
     def prepare(self, form: BlockForm) -> None:
-        """Begin to compile, and return at once."""
+        """Start compiling; return immediately."""
 
     def bytes(self, form: BlockForm) -> int:
-        """Return the bytes of scratch memory that `make` is given."""
+        """Return the bytes of scratch memory that `make` needs."""
 
     def mixes(self, form: BlockForm) -> bool:
-        """Tell whether it computes in double precision from elements that are held in single precision."""
+        """Return whether it computes in double precision from elements in single precision."""
 
     def rows(self, form: BlockForm) -> RowLayout | None:
-        """Return how a block with gaps is to lie on the device; None if it is to have none."""
+        """Return the padded layout of a block on the device; None for no padding."""
 
     def passes(self, form: BlockForm) -> float:
-        """Return how often a sweep over all modes reads the elements, where each mode's factor matrix is then new."""
+        """Return how often a sweep over all modes, each followed by an update of its matrix, reads the elements."""
 
     def make(self, form: BlockForm, scratch: Array) -> Sweep:
-        """Return the sweep over a block, with (bytes,) uint8 scratch memory of its own."""
+        """Return a sweep over a block; `scratch`, (bytes,) uint8, is for its exclusive use."""
 
 
 DENSE = Op[DenseKernel]("dense")

@@ -1,13 +1,13 @@
-"""Sweeps over order-3 blocks in which three products serve six modes: those of two sweeps.
+"""Sweeps over order-3 blocks in which three products serve the six MTTKRPs of two sweeps.
 
-The product of a block with one mode's factor matrix is a *partial result*: a row for each pair of indices of the other
-two modes. It serves these two, one after the other. In turn that are modes 0 and 1, 2 and 0, 1 and 2: each factor
-matrix is the newest one when it is multiplied with, and has not changed when the second of the two is served
-(multi-sweep dimension trees: Ma and Solomonik 2021).
+The product of a block and one mode's factor matrix is a *partial result*, with a row for each pair of indices of the
+other two modes. It serves these two modes, one after the other: modes 0 and 1, then 2 and 0, then 1 and 2. Each factor
+matrix is up to date when the block is multiplied by it, and does not change before the second of the two modes is
+served (multi-sweep dimension trees: Ma and Solomonik 2021).
 
-A partial result that does not fit is made in blocks of indices of the first of its modes. The rows of the first mode's
-MTTKRP are complete then; they are solved, and the block is contracted with the new rows of the factor matrix, which is
-a part of the second mode's MTTKRP.
+A partial result that does not fit into memory is computed in blocks of indices of its first mode. The rows of the first
+mode's MTTKRP are then complete. They are solved, and the block is contracted with the new factor rows, which gives a
+contribution to the second mode's MTTKRP.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..device import Array
 from .dense import BlockForm
 
 ORDER = 3
-PASSES = 3 / 2  # over the elements, for all modes
-TILES = 128, 64, 32, 8  # rows of a product that are computed at a time: blocks are a multiple of the first that fits
+PASSES = 3 / 2  # passes over the elements per sweep
+TILES = 128, 64, 32, 8  # rows of a product computed at a time: block sizes are multiples of the first that fits
 
 
 class DimensionTree(NamedTuple):
-    """What is there of a partial result at once: rows of so many numbers; `whole`: whether any one fits as a whole."""
+    """The buffer of partial results: `rows` of `columns` numbers; `whole`: whether every partial result fits."""
 
     rows: int
     columns: int
@@ -41,20 +41,20 @@ def next_of(mode: int) -> int:
 
 
 def third(mode: int, following: int) -> int:
-    """Return the mode that is neither."""
+    """Return the third mode."""
     return 3 - mode - following
 
 
 def is_batch(mode: int, contracted: int) -> bool:
-    """Return whether a product for blocks of a mode is made of several, as its rows do not follow in memory.
+    """Return whether the product for blocks of a mode is a batch of products, as its rows are not contiguous.
 
-    The partial result's rows are indices of the two modes that are not `contracted`, in memory order.
+    The rows of the partial result are indices of the two modes that are not `contracted`, in memory order.
     """
     return contracted == 1 or (contracted, mode) in ((2, 1), (0, 2))
 
 
 def step_of(tree: DimensionTree, form: BlockForm, mode: int, contracted: int) -> int:
-    """Return how many indices of a mode make a block."""
+    """Return the number of indices of a mode per block."""
     length, other = form.lengths[mode], form.lengths[third(mode, contracted)]
     step = tree.rows // other
     if step >= length:
@@ -65,17 +65,17 @@ def step_of(tree: DimensionTree, form: BlockForm, mode: int, contracted: int) ->
 
 
 def added(form: BlockForm, contracted: int) -> int:
-    """Return how often a partial result is added to: where mode 0 is contracted, its indices may come in slabs."""
+    """Return the number of additions to a partial result: if mode 0 is contracted, it may be passed in slabs."""
     return -(-form.lengths[0] // form.slab) - 1 if contracted == 0 else 0
 
 
 def next_bytes(form: BlockForm, tree: DimensionTree) -> int:
-    """Return the bytes of the MTTKRP of a mode to come."""
+    """Return the bytes of the next mode's MTTKRP, which is computed block by block if partial results do not fit."""
     return 0 if tree.whole else max(form.lengths) * tree.columns * 8
 
 
 def tree_of(form: BlockForm, workspace: int, columns: int, itemsize: int) -> DimensionTree | None:
-    """Return how partial results, of such numbers in rows of so many, fit a workspace; None if they do not."""
+    """Return the buffer for partial results that fits a workspace; None if there is none."""
     if len(form.lengths) != ORDER or not form.dimension_tree:
         return None
     (a, b, c), row = form.lengths, columns * itemsize
@@ -89,47 +89,48 @@ def tree_of(form: BlockForm, workspace: int, columns: int, itemsize: int) -> Dim
 
 
 def tree_bytes(form: BlockForm, tree: DimensionTree) -> int:
-    """Return the bytes of scratch memory: a partial result, and an MTTKRP to come."""
+    """Return the bytes of scratch memory: a partial result and the next mode's MTTKRP."""
     return tree.rows * tree.columns * tree.itemsize + next_bytes(form, tree)
 
 
 class Products(Protocol):
-    """What a device computes for `DimensionTreeSweep`; all of it is queued.
+    """The matrix products that a device provides for `DimensionTreeSweep`; all work is queued.
 
-    Matrices may have more columns than `factor` has rows: zeros.
+    Matrices may have more columns than `factor` has rows; the additional columns are zero.
     """
 
     def whole(self, block: Array) -> Array:
-        """Return a block C-contiguous: if rows of its last mode have gaps, as one with these among its indices."""
+        """Return a C-contiguous block; padding of the last mode becomes additional indices."""
 
     def multiply(self, matrix: Array, factor: Array, out: Array, adds: bool, transposed: bool) -> None:
-        """Compute ``out = matrix @ factor``, or that of the transposed matrix; or add that to `out`."""
+        """Compute ``out = matrix @ factor``, with the matrix `transposed` or not; add to `out` if `adds`."""
 
     def multiply_each(self, matrices: Array, factor: Array, out: Array, transposed: bool) -> None:
-        """Compute ``out[i] = matrices[i] @ factor`` for all i, or that of the transposed matrices."""
+        """Compute ``out[i] = matrices[i] @ factor`` for all i, with the matrices `transposed` or not."""
 
     def contract(
         self, partial: Array, lengths: tuple[int, int], at: int, factor: Array, out: Array, adds: bool
     ) -> None:
-        """Compute ``out[i] = sum over k of partial[i, k] * factor[k]``, or that of ``partial[k, i]``; or add that.
+        """Compute ``out[i] = sum over k of partial[i, k] * factor[k]``, or with ``partial[k, i]``; add if `adds`.
 
-        Rows of `partial` are indices of two modes of such `lengths`; `at` says which one those of `out` are. Where a
-        mode has gaps among its indices, `out` and `factor` have fewer rows.
+        Rows of `partial` are index pairs of two modes of the given `lengths`; `at` is the position, 0 or 1, of the mode
+        of `out`. If a mode is padded, `out` and `factor` have fewer rows.
         """
 
 
 class DimensionTreeSweep:
-    """Serves pairs of modes; see `Sweep`. What it keeps may serve the next sweep, too.
+    """A sweep whose products serve pairs of modes, also across sweeps; see `Sweep`.
 
-    `expect` comes before each MTTKRP. Where `in_blocks`, `begin`, `add` and `end` do not compute a mode that reads::
+    `expect` must precede each MTTKRP. If `in_blocks`, modes that read are computed as follows, not by `begin`, `add`
+    and `end`::
 
         for rows in sweep.blocks(mode):
             sweep.compute(mode, rows, block, factors, out)
             ...  # these rows of factors[mode] are solved
             sweep.pass_on(mode, rows, factors, out)
 
-    As the mode that follows is computed from the new rows, the new factor matrix is not to be told as `changed`.
-    The last of `rows` may go beyond those that there are.
+    As the next mode is computed from the new rows, `changed` must not be called for this factor matrix. The last of
+    `rows` may exceed the existing rows.
     """
 
     def __init__(
@@ -140,14 +141,14 @@ class DimensionTreeSweep:
         products: Products,
         lengths: tuple[int, ...] | None = None,
     ) -> None:
-        """Take a form whose last length has the gaps in it, if rows have any; `lengths` are without them."""
+        """The last length of `form` includes padding, if there is any; `lengths` are without it."""
         self._form, self._tree, self._products, self.in_blocks = form, tree, products, not tree.whole
         self._lengths = lengths or form.lengths
         end = tree.rows * tree.columns * tree.itemsize
         self._partial = scratch[:end].view(f"f{tree.itemsize}").reshape(-1, tree.columns)
         self._next = scratch[end : end + next_bytes(form, tree)].view(np.float64).reshape(-1, tree.columns)
         self._pair = 0, 1  # the modes that are served
-        self._ready = False  # whether what serves them is: a partial result; if `in_blocks`, the MTTKRP of the second
+        self._ready = False  # whether the partial result is valid; if `in_blocks`, the second mode's MTTKRP
 
     def expect(self, mode: int, following: int) -> None:
         if self.reads(mode):
@@ -161,12 +162,12 @@ class DimensionTreeSweep:
         return not self._ready or mode not in (self._pair[1:] if self.in_blocks else self._served())
 
     def _served(self, mode: int = 0, rows: slice | None = None) -> dict[int, int]:
-        """Return the lengths of the modes that a partial result serves, in memory order; or with some rows of one."""
+        """Return the lengths of the served modes, in memory order; with `rows`, `mode` is restricted to these."""
         lengths = {m: n for m, n in enumerate(self._form.lengths) if m != self._contracted()}
         return lengths if rows is None else lengths | {mode: rows.stop - rows.start}
 
     def changed(self, mode: int) -> None:
-        """See `Sweep`: of a pair, the second mode's matrix changes when both are served."""
+        """See `Sweep`: when the second mode's matrix of a pair changes, both modes have been served."""
         if self.in_blocks or mode == self._contracted() or mode == self._pair[1] != self._pair[0]:
             self._ready = False
 
@@ -194,7 +195,7 @@ class DimensionTreeSweep:
         self._multiply(slab, 0, slice(0, len(slab)), contracted, factors[contracted], target)
 
     def _multiply(self, block: Array, mode: int, rows: slice, contracted: int, factor: Array, out: Array) -> None:
-        """Queue the product of a range of a mode of a block with the factor matrix of another mode."""
+        """Queue the product of a range of a mode of a block and the factor matrix of another mode."""
         products, n, (i, j, k) = self._products, rows.stop - rows.start, block.shape
         part = block[(slice(None),) * mode + (rows,)]
         if contracted == 2 and (mode == 0 or n == j):
@@ -217,7 +218,7 @@ class DimensionTreeSweep:
         self._contract(mode, self._served(), factors, out, False)
 
     def _contract(self, mode: int, lengths: dict[int, int], factors: Sequence[Array], out: Array, adds: bool) -> None:
-        """Contract a partial result of two modes of such lengths to the MTTKRP of one of them."""
+        """Contract a partial result of two modes to the MTTKRP of one of them."""
         first, second = lengths
         other, sizes = (second if mode == first else first), (lengths[first], lengths[second])
         self._products.contract(

@@ -180,7 +180,7 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
     streamed = options.placement == "stream" or need + elements > setting.memory
     if need + (0 if streamed else elements) > setting.memory or (streamed and options.placement == "resident"):
         whole = need + (elements if options.placement == "resident" else 0)
-        cause = f"device memory: the decomposition needs {whole:,} bytes, {setting.memory:,} are there"
+        cause = f"device memory: the decomposition needs {whole:,} bytes, but {setting.memory:,} are available"
         raise InputError(f"{cause}; use more ranks or lower ranks of modes")
     used = {"resident elements": 0 if streamed else elements, **fixed, "working memory": working}
     host = device.host_bytes + CODE_BYTES + (sum(used.values()) if device.on_host else 0)

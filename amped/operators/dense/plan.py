@@ -312,5 +312,5 @@ def _refuse(need: int, setting: Setting, what: str) -> Any:
         ways += "; placement 'stream' takes slabs in turn"
     raise InputError(
         f"device memory: the factor matrices, scratch memory and {what} need {need:,} bytes, "
-        f"{setting.memory:,} are there; {ways}"
+        f"but {setting.memory:,} are available; {ways}"
     )

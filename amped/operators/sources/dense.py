@@ -1,4 +1,4 @@
-"""Where a dense tensor's elements come from: an array in rank 0's memory, or a file that every rank reads."""
+"""Sources of dense tensors: an array in rank 0's memory, or a file that every rank reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .sparse import TensorSource
 
 
 class DenseSource:
-    """A dense tensor that is dealt to the ranks in blocks. See `DescribedSource`; all methods are collective.
+    """A dense tensor that is distributed to the ranks in blocks; all methods are collective. See `DescribedSource`.
 
     Attributes
     ----------
@@ -35,9 +35,9 @@ class DenseSource:
     lengths : tuple of int
         Their lengths, in memory order.
     in_file : bool
-        Whether elements stay in a file, which all ranks see, until they are used.
+        Whether elements stay in a file, accessible to all ranks, until they are used.
     lends : bool
-        Whether a device whose memory they are in may use them where they are.
+        Whether a device may use elements in its memory in place, without copying them.
     """
 
     kind = "dense"
@@ -49,7 +49,7 @@ class DenseSource:
     def __init__(
         self, tensor: DenseTensor | None, comm: Comm, path: str | os.PathLike[str] | None = None, in_file: bool = False
     ) -> None:
-        """Take the tensor of rank 0, or that of all ranks if it is `in_file`."""
+        """Use the tensor of rank 0, or that of every rank if it is `in_file`."""
         self._tensor, self._comm, self.path, self.in_file = tensor, comm, path, in_file
         root = self._root
         known = comm.bcast(None if root is None else (root.shape, root.dtype, root.modes, root.labels))
@@ -69,22 +69,22 @@ class DenseSource:
 
     @property
     def facts(self) -> ElementStatistics:
-        """What is known of all elements. Until a rank has told what it `found`, they are looked at for it."""
+        """Statistics of all elements, which are read for it unless `found` has set them."""
         if self.known is None:
-            self._take(self._looked_at())
+            self._take(self._measured())
         assert self.known is not None
         return self.known
 
     def found(self, mine: ElementStatistics) -> None:
-        """Take what each rank knows of its block as it is on its device: so elements are read once.
+        """Set the statistics from those of each rank's block on its device, so that elements are read only once.
 
-        Where some are not finite there, or all are zero, they are looked at as they were given: perhaps they were too
-        large or small for the device's type, which the caller finds out, or an error says which element it is.
+        If some elements are not finite there, or all are zero, the original elements are read again: they may be out of
+        range for the device's type, which the caller detects; otherwise an error names the element.
         """
         every = self._comm.allgather(mine)
         if self.known is None:
             sound = all(each.bad < 0 for each in every) and joined(every).largest
-            self._take(joined(every) if sound else self._looked_at())
+            self._take(joined(every) if sound else self._measured())
 
     def _take(self, facts: ElementStatistics) -> None:
         together(self._comm, lambda: self._tensor.check_finite(facts) if self._tensor is not None else None)
@@ -110,7 +110,7 @@ class DenseSource:
 
     @property
     def repaired(self) -> dict[str, int]:
-        """See `DescribedSource`: nothing is."""
+        """See `DescribedSource`: empty."""
         return {}
 
     def describe(self) -> str:
@@ -119,7 +119,7 @@ class DenseSource:
         return f"{' x '.join(map(str, self.shape))}, dense, {self.value_dtype}{norm}"
 
     def negative_line(self) -> int | None:
-        """See `DescribedSource`: its files have no lines."""
+        """See `DescribedSource`: None, as its files have no lines."""
         return None
 
     def sparse(self, room: DeviceMemory | None) -> SparseSource:
@@ -130,12 +130,13 @@ class DenseSource:
 
     def product(self) -> ProductSource:
         """See `DescribedSource`."""
-        raise InputError("a dense tensor: ttm takes sparse and semi-sparse ones", path=self.path)
+        raise InputError("dense tensor: ttm supports sparse and semi-sparse tensors", path=self.path)
 
     def stay_on_device(self) -> None:
-        """See `DescribedSource`: it is never there before it is placed."""
+        """See `DescribedSource`: has no effect, as the tensor is not on a device before it is placed."""
 
-    def _looked_at(self) -> ElementStatistics:
+    def _measured(self) -> ElementStatistics:
+        """Return the statistics of all elements, from reading them."""
         if not self.in_file:
             root = self._root
             result = self._comm.bcast(None if root is None else root.facts())
@@ -148,19 +149,19 @@ class DenseSource:
 
     @property
     def _share(self) -> tuple[slice, slice]:
-        """The ranges of the first modes, in memory order, that this rank looks at."""
+        """The ranges of the first modes, in memory order, whose elements this rank reads."""
         return Grid.of(self.lengths, self._comm.size).block(self._comm.rank)
 
     def rounded_norm(self, dtype: np.dtype[Any]) -> float:
-        """Return the norm after elements were rounded to a type of factor matrices."""
+        """Return the norm of the elements rounded to the type of factor matrices."""
         return self.facts.norm(rounded=dtype == np.float32)
 
     def used(self, mode: int) -> int:
-        """See `DescribedSource`: all of them."""
+        """See `DescribedSource`: all indices."""
         return self.shape[mode]
 
     def tensor(self) -> DenseTensor | None:
-        self.facts  # noqa: B018  # all ranks look: elements that are not finite are an error
+        self.facts  # noqa: B018  # reads elements on all ranks, to raise an error if some are not finite
         return self._root
 
     def digest(self) -> int:
@@ -174,23 +175,23 @@ class DenseSource:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether elements are in the memory of the GPU that one rank alone computes with."""
+        """Whether elements are in the memory of the GPU of the only rank."""
         return self._tensor is not None and self._tensor.on_gpu is not None and self._comm.size == 1
 
     @property
     def plain(self) -> bool:
-        """Whether elements lie in a file as they are, and threads read them."""
+        """Whether elements are uncompressed in a file, so that threads can read them."""
         return self._tensor is not None and isinstance(self._tensor.memory, Stored) and self._tensor.memory.plain
 
     @property
     def mapped(self) -> bool:
-        """Whether elements are in an array that is mapped from a file: they are copied, as a file may be cut short."""
+        """Whether elements are in a memory-mapped file. They are copied, as the file may be truncated meanwhile."""
         return self._tensor is not None and isinstance(self._tensor.memory, np.memmap)
 
     def block(self, grid: Grid, on_host: bool = True) -> Any:
-        """Return this rank's block, with modes in memory order: a view of the tensor where it can be one.
+        """Return this rank's block, with modes in memory order: a view of the tensor if possible.
 
-        It is on the GPU if the tensor is, and the device is not the host.
+        It is in GPU memory if the tensor is, unless `on_host`.
         """
         if self.on_gpu and not on_host:
             assert self._tensor is not None
@@ -207,7 +208,7 @@ class DenseSource:
             flat = root.memory[:].reshape(-1)
         elif root is not None:
             flat = np.concatenate([root.memory[grid.block(rank)].reshape(-1) for rank in ranks])
-        mine = self._comm.scatter(flat, offsets, self.value_dtype.newbyteorder("="))  # MPI sends no other
+        mine = self._comm.scatter(flat, offsets, self.value_dtype.newbyteorder("="))  # MPI requires native byte order
         return mine.reshape(grid.shape(self._comm.rank))
 
 
@@ -218,5 +219,5 @@ def open_dense_source(path: str | os.PathLike[str], comm: Comm, form: ReadOption
 
 
 def of_array(tensor: DenseTensor | None, comm: Comm, path: str | os.PathLike[str] | None = None) -> DenseSource:
-    """Return the source of rank 0's tensor; raise on all ranks what rank 0 does. Collective."""
+    """Return the source of rank 0's tensor. Errors on rank 0 are raised on all ranks. Collective."""
     return DenseSource(on_root(comm, lambda: tensor), comm, path)

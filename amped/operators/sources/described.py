@@ -1,4 +1,4 @@
-"""What sources of sparse tensors say of themselves, wherever their nonzeros are."""
+"""Descriptions that all sources of sparse tensors share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .protocols import DeviceMemory, SparseSource
 
 
 class SparseProduct:
-    """A sparse tensor. See `ProductSource`."""
+    """A sparse tensor as a `ProductSource`."""
 
     dense: tuple[int, ...] = ()
 
@@ -36,7 +36,7 @@ class SparseProduct:
 
 
 class DescribedSparse:
-    """What `SparseSource`s do alike."""
+    """Base class of sources of sparse tensors; see `DescribedSource`."""
 
     kind = "sparse"
     path: str | os.PathLike[str] | None
@@ -54,7 +54,7 @@ class DescribedSparse:
 
     @property
     def planned_values(self) -> ValueRange:
-        """See `DescribedSource`: all."""
+        """See `DescribedSource`: the range of all values."""
         return self.value_range
 
     @property
@@ -82,7 +82,7 @@ class DescribedSparse:
         return negative_line(self.path)
 
     def sparse(self: SparseSource, room: DeviceMemory | None) -> SparseSource:
-        """See `DescribedSource`: it is."""
+        """See `DescribedSource`: the source itself."""
         return self
 
     def product(self: SparseSource) -> SparseProduct:

@@ -1,4 +1,4 @@
-"""A tensor in device memory while it is loaded, whole on every rank: sorted there for each mode."""
+"""A whole tensor in the device memory of every rank, where it is sorted for each mode while it is loaded."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ..memory import Passing
 from ..placement import nonzero_bytes
 from .protocols import DeviceMemory
 
-SMALL = 64  # a tensor may stay on a device beside what is made of it, whose memory is so many times as large
-LEAST = 1 << 16  # nonzeros: fewer are sorted by the host before a GPU has loaded its code
-PICKED = 16  # bytes for each nonzero of the tensor while those of a rank are picked: masks, and their places
+SMALL = 64  # a tensor may stay on a device if the memory is at least this many times as large
+LEAST = 1 << 16  # nonzeros below which the host sorts faster than a GPU loads its code
+PICKED = 16  # bytes per nonzero of the tensor while those of a rank are selected: masks and positions
 
 
 class TensorTraits(NamedTuple):
-    """What has to be known of nonzeros before there is memory for them."""
+    """Properties of a tensor from which memory for its nonzeros is allocated."""
 
     shape: tuple[int, ...]
     nonzeros: int
@@ -36,12 +36,12 @@ class TensorTraits(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Their bytes."""
+        """Bytes of the nonzeros."""
         return self.nonzeros * nonzero_bytes(len(self.shape), self.dtype)
 
 
 class SortedTraits(NamedTuple):
-    """What is known of a tensor once it is in order."""
+    """Properties of a tensor that are known once it is sorted."""
 
     nonzeros: int
     norm: float
@@ -51,7 +51,7 @@ class SortedTraits(NamedTuple):
 
 
 class Holding:
-    """A tensor that devices may hold while it is loaded, or as long as it is placed again and again."""
+    """Base class of sources whose tensor may be in device memory while it is loaded, or until it is placed again."""
 
     _device_tensor: DeviceTensor | None = None
     _stays = False
@@ -71,7 +71,7 @@ class Holding:
 
 
 class DeviceTensor:
-    """Nonzeros in device memory, in any order until `merge`. Methods are not collective unless they say so."""
+    """Nonzeros in device memory, in any order until `merge`. Methods are only collective if stated."""
 
     def __init__(self, kind: TensorTraits, room: DeviceMemory, sort: DeviceSorter) -> None:
         self._machine, self._sort, self._shape = room.machine, sort, kind.shape
@@ -87,50 +87,50 @@ class DeviceTensor:
         return TensorTraits(self._shape, int(self._values.size), self._values.dtype)
 
     def fill(self, begin: int, nonzeros: Nonzeros) -> None:
-        """Copy nonzeros in host memory to the places from `begin` on."""
+        """Copy nonzeros from host memory to positions from `begin` on."""
         part = slice(begin, begin + nonzeros[1].size)
         with STAGES.of("copy"):
             self._machine.device.fill([*self._columns[:, part], self._values[part]], [*nonzeros[0], nonzeros[1]])
 
     def gather(self, offsets: Sequence[int]) -> None:
-        """Give all ranks the nonzeros from ``offsets[r]`` on that rank ``r`` has. Collective."""
+        """All-gather the nonzeros; rank ``r`` contributes those from ``offsets[r]`` on. Collective."""
         begin, end = (np.array(x, np.int64) for x in (offsets[:-1], offsets[1:]))
         for array in (*self._columns, self._values):
-            numbers = array if array.dtype == np.float64 else array.view(np.float32)  # which NCCL is told to carry
+            numbers = array if array.dtype == np.float64 else array.view(np.float32)  # types that the exchange supports
             self._machine.exchange.gather_rows(numbers.reshape(-1, 1), begin, end)
         self._machine.exchange.wait_comm()
 
     def merge(self) -> tuple[int, int]:
-        """Bring the nonzeros in lexicographic order; sum duplicates and drop zeros, and return how many of each.
+        """Sort lexicographically, sum duplicates and drop zeros; return the numbers of duplicates and zeros.
 
         Raises
         ------
         InputError
-            If no nonzero is left, or the sum of duplicates overflows.
+            If no nonzero remains, or a sum of duplicates overflows.
         """
-        sort, args = self._sort, int(self._values.size)
+        sort, original = self._sort, int(self._values.size)
         places = sort.places(self._columns, range(len(self._shape)), self._shape)
         places, distinct = sort.merge(self._columns, self._values, places)
         kept = int(places.size)
         if kept:
-            for array in (*self._columns, self._values):  # one after the other: there is no room for all of them again
+            for array in (*self._columns, self._values):  # one after the other, as memory does not fit two copies
                 array[:kept] = sort.take(array, places)
         self._columns, self._values = self._columns[:, :kept], self._values[:kept]
         check_merged(kept, not kept or bool(np.isfinite(self.value_range().largest)))
-        return args - distinct, distinct - kept
+        return original - distinct, distinct - kept
 
     def value_range(self) -> ValueRange:
         """Return bounds on the values."""
         return self._sort.value_range(self._values)
 
     def facts(self, repaired: tuple[int, int]) -> SortedTraits:
-        """Return what is known of the tensor, in which so many duplicates were merged and zeros dropped."""
+        """Return the properties of the sorted tensor; `repaired` are the numbers of duplicates and zeros."""
         values = self.value_range()
         result = norm(values[:2], self._sort.squares(self._values, values.largest))
         return SortedTraits(int(self._values.size), result, values, *repaired)
 
     def counts(self, mode: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]] | None]:
-        """Return how many nonzeros each row of a mode has; of a long mode only those that have any, and which."""
+        """Return the number of nonzeros of each row of a mode; for long modes of nonempty rows only, and those rows."""
         xp, host, column = self._machine.device.xp, self._machine.device.to_host, self._columns[mode]
         if is_long(self._shape[mode], column.size):
             rows, counts = xp.unique(column, return_counts=True)
@@ -138,7 +138,7 @@ class DeviceTensor:
         return host(xp.bincount(column, minlength=self._shape[mode])), None
 
     def used(self, mode: int) -> int:
-        """Return how many indices of a mode are used."""
+        """Return the number of used indices of a mode."""
         return int(np.count_nonzero(self.counts(mode)[0]))
 
     def cut(self, mode: int, parts: int, targets: NDArray[np.int64] | None) -> Cut:
@@ -159,7 +159,7 @@ class DeviceTensor:
         yield self._sort.cast(self._sort.take(self._values, places), dtype)
 
     def by_fibre(self, mode: int, dtype: np.dtype[Any], part: int, parts: int) -> list[Array]:
-        """Return part number `part` of nonzeros in the order of a mode's fibres; see `SparseSource.by_fibre`."""
+        """Return part number `part` of the nonzeros in fibre order of a mode; see `SparseSource.by_fibre`."""
         order, offsets = len(self._shape), equal_parts(int(self._values.size), parts)
         others, mine = [m for m in range(order) if m != mode], slice(int(offsets[part]), int(offsets[part + 1]))
         if mode == order - 1:  # in order already
@@ -171,12 +171,12 @@ class DeviceTensor:
         return [*(share[m] for m in (*others, mode)), self._sort.cast(share[-1], dtype)]
 
     def _rows(self, cut: Cut, part: int) -> tuple[int, int]:
-        """Return the first row of a part's nonzeros, and the last one at most."""
+        """Return the first row of a part's nonzeros, and an upper bound of the last one."""
         first, head = int(cut.rows[part]), int(cut.heads[part])
         return (first if head < 0 else head), int(cut.rows[part + 1]) - 1
 
     def _places(self, mode: int, begin: int, end: int, rows: tuple[int, int] | None) -> Array:
-        """Return where nonzeros `begin` to `end` of a mode's order are, in that order; they are in these `rows`."""
+        """Return the positions of nonzeros `begin` to `end` of a mode's order, all of which are in `rows`."""
         xp, sort, column, length = self._machine.device.xp, self._sort, self._columns[mode], self._shape[mode]
         if begin == end:
             return self._machine.device.empty((0,), np.dtype(np.uint32))
@@ -188,7 +188,7 @@ class DeviceTensor:
         return sort.take(picked, places)
 
     def passing(self, ranks: int) -> Passing:
-        """Return the device memory that loading for so many ranks takes, beside what is loaded."""
+        """Return the device memory that loading for `ranks` ranks needs in addition to its result."""
         nonzeros = int(self._values.size)
         picking = PICKED * nonzeros if ranks > 1 else 0
         each = nonzero_bytes(len(self._shape), self._values.dtype)
@@ -204,14 +204,14 @@ class DeviceTensor:
 
 
 def equal_parts(nonzeros: int, parts: int) -> NDArray[np.int64]:
-    """Return where parts of equal numbers of nonzeros begin, and the end, (parts + 1,)."""
+    """Return the offsets, (parts + 1,), of parts of equal numbers of nonzeros."""
     return np.array([nonzeros * part // parts for part in range(parts + 1)], np.int64)
 
 
 def hold(
     tensor: SparseTensor | None, kind: TensorTraits, room: DeviceMemory | None
 ) -> tuple[DeviceTensor, SortedTraits] | None:
-    """Hold rank 0's `tensor` on the devices of all ranks; None if it is better on the host. Collective."""
+    """Store rank 0's `tensor` on the devices of all ranks; return None if it should stay on the host. Collective."""
     sort = _sorter(kind, room)
     if sort is None or room is None:
         return None
@@ -239,9 +239,9 @@ def hold(
 def hold_together(
     nonzeros: Nonzeros, kind: TensorTraits, room: DeviceMemory | None, merge: bool = False
 ) -> tuple[DeviceTensor, SortedTraits] | None:
-    """Hold a tensor, of which each rank has some nonzeros, on all their devices, as `hold`. Collective.
+    """Store a tensor, of which each rank has some nonzeros, on the devices of all ranks; see `hold`. Collective.
 
-    Those of ranks 0, 1, ... in turn are in order, or will be by `DeviceTensor.merge`.
+    The concatenated nonzeros of ranks 0, 1, ... are sorted, or `merge` sorts them.
     """
     sort = _sorter(kind, room)
     if sort is None or room is None:
@@ -255,7 +255,7 @@ def hold_together(
 
 
 def _sorter(kind: TensorTraits, room: DeviceMemory | None) -> DeviceSorter | None:
-    """Return what sorts a tensor on the devices of all ranks, None if one lacks it, or room for it. Collective."""
+    """Return the device sorter for a tensor; None if any rank's device has none or too little memory. Collective."""
     if room is None or kind.nonzeros < LEAST:
         return None
     sort = SORT.first(room.machine.device)

@@ -28,15 +28,15 @@ def check_lengths(source: DescribedSource, setting: Setting, comm: Comm, elsewhe
     free = host if elsewhere else psutil.virtual_memory().available // comm.local_size
     wanted = ((device, setting.memory, "device memory"), (host, free, "host memory"))
     lacking = [each for each in wanted if each[0] > each[1]]
-    result = [each for ranks in comm.allgather(lacking) for each in ranks]
-    if not result:
+    exceeded = [each for ranks in comm.allgather(lacking) for each in ranks]
+    if not exceeded:
         return
-    (needed, there, place), shape = max(result), source.shape
+    (needed, limit, place), shape = max(exceeded), source.shape
     mode = max(range(len(shape)), key=lambda m: shape[m])
     used = source.used(mode)
     raise InputError(
         f"mode {mode} has length {shape[mode]:,}, of which {used:,} indices are used: factor matrices of "
-        f"{setting.ranks[mode]} columns need {needed:,} bytes of {place}, {max(0, there):,} are there; "
+        f"{setting.ranks[mode]} columns need {needed:,} bytes of {place}, but {max(0, limit):,} are available; "
         + (_compacting(source) if used < shape[mode] else "use more memory or a lower rank"),
         path=source.path,
     )

@@ -1,4 +1,4 @@
-"""What all sources of tensors have in common, what those of sparse ones have, and what is multiplied with matrices."""
+"""Protocols of sources: tensors of any kind, sparse tensors, and tensors that are multiplied by matrices."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Offsets = NDArray[np.int64]
 
 
 class DeviceMemory(NamedTuple):
-    """Where a tensor may be held: the ranks' devices, and how many bytes of memory each may use."""
+    """Device memory in which a tensor may be stored: the machine, and the usable bytes per device."""
 
     machine: Machine
     nbytes: int
 
 
 class DescribedSource(Protocol):
-    """A tensor of any kind, as all ranks know it. All methods are collective."""
+    """A tensor of any kind. Attributes are equal on all ranks, and all methods are collective."""
 
     kind: str  # "sparse" or "dense"
     shape: tuple[int, ...]
-    nnz: int  # elements that are held: of a dense tensor, all
+    nnz: int  # stored elements; all elements of a dense tensor
     value_dtype: np.dtype[Any]
 
     @property
@@ -53,115 +53,115 @@ class DescribedSource(Protocol):
 
     @property
     def stored(self) -> bool:
-        """Whether it is in a store."""
+        """Whether the tensor is in a store."""
 
     @property
     def labels(self) -> Labels | None:
-        """What indices stand for, if not for themselves; on every rank."""
+        """The labels of indices, if any, on every rank."""
 
     @property
     def path(self) -> str | os.PathLike[str] | None:
-        """The file or store, if it is in one."""
+        """The file or store, if any."""
 
     @property
     def known_norm(self) -> float | None:
-        """The Frobenius norm, if no element has to be read to find it."""
+        """The Frobenius norm if it is known without reading elements, else None."""
 
     @property
     def planned_values(self) -> ValueRange:
-        """The values on which plans depend."""
+        """The range of values on which plans depend."""
 
     @property
     def density(self) -> float | None:
-        """The share of elements that are held, of a sparse tensor; None of a dense one."""
+        """The fraction of nonzero elements of a sparse tensor; None for a dense one."""
 
     @property
     def repaired(self) -> dict[str, int]:
-        """What was repaired on reading, by name, of a tensor of which that can be said."""
+        """Numbers of duplicates and zeros that were removed on reading, by name; empty if not applicable."""
 
     def describe(self) -> str:
-        """Return the shape, and what is known of the elements, in one line."""
+        """Return a one-line description: the shape, and known properties of the elements."""
 
     def negative_line(self) -> int | None:
-        """Return the line of its file that has the first negative value, if there is one. Not collective."""
+        """Return the line number of the first negative value in its file; None if unknown. Not collective."""
 
     def sparse(self, room: DeviceMemory | None) -> SparseSource:
-        """Return the tensor as a sparse one, held on devices where they have `room` for it."""
+        """Return the tensor as a sparse one, stored on the devices if it fits into `room`."""
 
     def product(self) -> ProductSource:
-        """Return the tensor as what is multiplied with matrices; raise `InputError` if its kind is not."""
+        """Return the tensor as a source for multiplication by matrices; raise `InputError` if unsupported."""
 
     def stay_on_device(self) -> None:
-        """Let devices hold the tensor after it was placed, if it is small and they do: it will be placed again."""
+        """Keep a small tensor on the devices after it is placed, as it will be placed again."""
 
     def used(self, mode: int) -> int:
-        """Return how many indices of a mode are used."""
+        """Return the number of used indices of a mode."""
 
     def tensor(self) -> SparseTensor | DenseTensor | None:
         """Return the whole tensor on rank 0, None elsewhere."""
 
     def digest(self) -> int:
-        """Return a number that tells the tensor from others, on whatever ranks; see `partitioner.tensors.digest`."""
+        """Return a digest of the tensor, independent of the ranks; see `partitioner.tensors.digest`."""
 
 
 class SparseSource(DescribedSource, Protocol):
-    """A sparse tensor that is dealt to the ranks, one mode copy at a time. All methods are collective."""
+    """A sparse tensor that is distributed to the ranks, one mode copy at a time. All methods are collective."""
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
-        """Return how the nonzeros of `mode` are dealt to `parts` ranks; see `partitioner.shards.partition.cut_mode`."""
+        """Return the cut of a mode's nonzeros into `parts` shares; see `partitioner.shards.partition.cut_mode`."""
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
-        """Yield this rank's share of the mode copy: its `order` index columns, then its values.
+        """Yield the columns of this rank's share of the mode copy: `order` index columns, then the values.
 
-        Arrays, in device memory if the tensor is held there; if only the first `keep` nonzeros need to be in memory,
-        perhaps a `StoredColumn`.
+        Columns are arrays, in device memory if the tensor is stored there. If only the first `keep` nonzeros need to be
+        in memory, they may be instances of `StoredColumn`.
         """
 
     def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
         """Return this rank's equal share of the nonzeros, sorted by all other modes in turn, then by `mode`.
 
-        The columns of the other modes, ascending, that of `mode`, and the values; in device memory if the tensor is
-        held there. A fibre may lie on several ranks.
+        Returns the columns of the other modes, ascending, that of `mode`, and the values, in device memory if the
+        tensor is stored there. A fibre may extend over several ranks.
         """
 
     def tensor(self) -> SparseTensor | None:
         """Return the whole tensor on rank 0, None elsewhere."""
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
-        """Return what rank 0 needs to load the tensor for so many ranks, whose shards stay on the host or do not."""
+        """Return the memory needed to load the tensor for `ranks` ranks, whose shards stay on the host if `on_host`."""
 
     def placed(self) -> None:
-        """Give back the device memory that loading has taken, unless the tensor is to stay there."""
+        """Free the device memory used for loading, unless the tensor stays there."""
 
     def leave_device(self) -> None:
-        """Give that memory back in any case: from now on nonzeros are loaded from the host."""
+        """Free the device memory used for loading; afterwards, nonzeros are loaded from the host."""
 
 
 class ProductSource(Protocol):
-    """A tensor that is dealt to the ranks by the fibres of a mode. All methods are collective."""
+    """A tensor that is distributed to the ranks by the fibres of a mode. All methods are collective."""
 
     shape: tuple[int, ...]
-    nnz: int  # values, each of which has numbers for all dense modes
+    nnz: int  # number of values, each of which is an array over all dense modes
     value_range: ValueRange
 
     @property
     def sparse(self) -> tuple[int, ...]:
-        """The modes that have indices."""
+        """The sparse modes, which have indices."""
 
     @property
     def dense(self) -> tuple[int, ...]:
-        """The other modes, in the order of a value's axes."""
+        """The dense modes, in the order of a value's axes."""
 
     @property
     def labels(self) -> Labels | None:
-        """What indices stand for, if not for themselves."""
+        """The labels of indices, if any."""
 
     @property
     def path(self) -> str | os.PathLike[str] | None:
-        """The file or store, if it is in one."""
+        """The file or store, if any."""
 
     def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
-        """Return what `SparseSource.by_fibre` does; values of a semi-sparse tensor are (n, width)."""
+        """See `SparseSource.by_fibre`; values of a semi-sparse tensor are (n, width)."""
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
         """See `SparseSource`."""

@@ -1,8 +1,8 @@
-"""Sums over groups of nonzeros, on the host: what an unfolded tensor's rows have in common.
+"""Sums over groups of nonzeros on the host, for spectra of an unfolded tensor.
 
-A group's nonzeros share the indices of all modes but one, whose indices are `rows`, and those that were compressed: of
-these each nonzero has a *weight*, the Kronecker product of its rows of their factor matrices. So a group is a block of
-columns of the unfolded tensor, ``A_g = sum x e_row weight^T``.
+The nonzeros of a group share the indices of all modes except the unfolded one, whose indices are `rows`, and the
+compressed ones. Each nonzero has a *weight*: the Kronecker product of its rows of the compressed modes' factor
+matrices. Thus a group is a block of columns of the unfolded tensor, ``A_g = sum x e_row weight^T``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import numpy as np
 
 from partitioner.host.jit import inner, jit
 
-LARGE = 64  # numbers of a group's block from which a matrix product of the BLAS is faster
+LARGE = 64  # size of a group's block above which a matrix product by BLAS is faster
 
 
 @inner
 def _weigh(columns, factors, at, weight):  # type: ignore[no-untyped-def]
-    """Write the Kronecker product of a nonzero's rows of the factor matrices."""
+    """Write the Kronecker product of a nonzero's rows of the factor matrices to `weight`."""
     weight[0] = 1.0
     size = 1
     for m in range(len(columns)):
@@ -30,7 +30,7 @@ def _weigh(columns, factors, at, weight):  # type: ignore[no-untyped-def]
 
 @jit
 def add_products(begin, end, starts, rows, values, columns, factors, width, basis, out):  # type: ignore[no-untyped-def]
-    """Add ``A_g A_g^T basis`` of the groups from `begin` to `end` to `out`, (rows, columns)."""
+    """Add ``A_g A_g^T basis`` for the groups from `begin` to `end` to `out`, (rows, columns)."""
     weight, across = np.empty(width), np.empty((width, basis.shape[1]))
     for g in range(begin, end):
         start, stop = starts[g], starts[g + 1]
@@ -54,7 +54,7 @@ def add_products(begin, end, starts, rows, values, columns, factors, width, basi
 
 @jit
 def add_grams(begin, end, starts, rows, values, columns, factors, width, out):  # type: ignore[no-untyped-def]
-    """Add ``A_g A_g^T`` of the groups from `begin` to `end` to `out`, (rows, rows)."""
+    """Add ``A_g A_g^T`` for the groups from `begin` to `end` to `out`, (rows, rows)."""
     length = out.shape[0]
     longest = 1
     for g in range(begin, end):
@@ -90,7 +90,7 @@ def add_grams(begin, end, starts, rows, values, columns, factors, width, out):  
 
 @jit
 def add_rows(begin, end, rows, values, columns, factors, width, first, out):  # type: ignore[no-untyped-def]
-    """Add each nonzero's weight times its value to its row of `out`, whose row 0 is row `first`."""
+    """Add each nonzero's weight times its value to its row of `out`, in which row 0 is row `first`."""
     weight = np.empty(width)
     for q in range(begin, end):
         _weigh(columns, factors, q, weight)
@@ -101,7 +101,7 @@ def add_rows(begin, end, rows, values, columns, factors, width, first, out):  # 
 
 @jit
 def group_starts(columns):  # type: ignore[no-untyped-def]
-    """Return where groups of nonzeros with equal indices, which are sorted, begin, and the end."""
+    """Return the start of each group of nonzeros with equal (sorted) indices, and the end."""
     nonzeros = columns[0].size
     starts = np.empty(nonzeros + 1, np.int64)
     count = 0

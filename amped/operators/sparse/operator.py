@@ -36,10 +36,10 @@ LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the
 
 
 class SparseOperator(Factors):
-    """Products of one sparse tensor. See `Operator`; making one is collective."""
+    """Products of a sparse tensor; construction is collective. See `Operator`."""
 
     def __init__(self, source: SparseSource, machine: Machine, setting: Setting, budget: Budget | None = None) -> None:
-        """Load this rank's share of `source`; choose kernels within a budget, if there is one."""
+        """Load this rank's share of `source`; choose kernels within a budget, if given."""
         options = setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks = setting.ranks
@@ -76,7 +76,7 @@ class SparseOperator(Factors):
         return self._planned(source, cuts)
 
     def _even_out(self, source: SparseSource, cuts: list[Cut], tuner: Tuner) -> None:
-        """Load modes anew that ranks computed for unequal times, cut where the times would have been equal."""
+        """Reload modes whose times differ between ranks, with cuts that would have equalised the times."""
         for _ in range(RECUTS):
             uneven = tuner.uneven(self.plan, [shards.resident for shards in self.stream.modes])
             if not uneven:
@@ -88,17 +88,17 @@ class SparseOperator(Factors):
             self.stream.load(self.plan, source, uneven)
 
     def _rounded_norm(self, source: SparseSource) -> float:
-        """Return the tensor's norm after its values were rounded: what a fit near 1 has to be compared with."""
+        """Return the norm of the tensor with rounded values, as fits near 1 must refer to it."""
         if source.value_dtype == self.options.dtype or source.value_range.exact_in(self.options.dtype):
             return source.norm
         sums = self.machine.comm.allgather(self.stream.modes[0].squares)
         return norm(source.value_range[:2], [x for of_rank in sums for x in of_rank])
 
     def forget(self) -> None:
-        """See `Operator`: nothing is kept."""
+        """See `Operator`: a sparse tensor has no partial results."""
 
     def kept(self) -> None:
-        """See `Operator`: nothing is."""
+        """See `Operator`: a sparse tensor has no partial results."""
 
     def resume(self, kept: Hashable) -> None:
         """See `Operator`."""
@@ -111,12 +111,12 @@ class SparseOperator(Factors):
         solve: Solve | None = None,
         sums: Array | None = None,
     ) -> Array:
-        """Queue a product of one mode, of its own factor matrix and those of the others; wait for nothing. Collective.
+        """Queue a product of a mode; return without waiting. Collective.
 
         Parameters
         ----------
         product : Product
-            Of the class for which the operator was placed.
+            An instance of the class for which the operator was placed.
         mode : int
         then : sequence of int
         solve : callable, optional
@@ -126,8 +126,7 @@ class SparseOperator(Factors):
         Returns
         -------
         (rows, columns) float64 device array
-            The rows that this rank owns, or, of a replicated product, those that `computed` has; valid until the next
-            call.
+            The owned rows or, for a replicated product, the rows of `computed`; valid until the next call.
         """
         CURRENT.mode = mode
         self.machine.exchange.wait_comm()
@@ -149,7 +148,7 @@ class SparseOperator(Factors):
         return self.spare(mode) if product.replicated else work.sums[mode]
 
     def _exchange_split(self, product: Product[Any], mode: int) -> None:
-        """Exchange what ranks have computed of rows of which several ranks have nonzeros."""
+        """Combine the contributions to rows whose nonzeros are on several ranks."""
         split, out, plan, kernel = self._split[mode], self.work.outs[mode], self.plan.modes[mode], self._kernel(mode)
         if product.replicated:
             split.share(out, lambda source, target: product.copy(source, target, kernel, plan))
@@ -167,7 +166,7 @@ class SparseOperator(Factors):
         return self.compute(Mttkrp(double), mode, then, solve, sums)
 
     def add(self, summed: Summed, mode: int, total: Array, then: Sequence[int] = ()) -> None:
-        """Queue a sum over all ranks' nonzeros, with the matrix of `mode` and those of the others, added to `total`."""
+        """Queue the addition to `total` of a sum over the nonzeros of all ranks, in the order of `mode`."""
         self.machine.exchange.wait_comm()
         for shard in self.stream.shards(mode, then):
             with self.clock.span("compute", mode):
@@ -179,17 +178,17 @@ class SparseOperator(Factors):
         return max(mode.product.summed(mode) for mode in self.plan.modes)
 
     def spare(self, mode: int) -> Array:
-        """Return room of the shape of `computed`, float64, of unset contents; valid until the next call."""
+        """Return an uninitialised float64 array of the shape of `computed`, valid until the next call."""
         return self.work.outs[mode][:, : self.ranks[mode]]
 
     def _kernel(self, mode: int) -> Kernel:
-        """Return the kernel of a mode's shards."""
+        """Return the kernel of the shards of a mode."""
         kernel = self.stream.modes[mode].kernel
         assert kernel is not None
         return kernel
 
     def _agree(self, mode: ModePlan, steps: Sequence[Step]) -> list[RowRanges]:
-        """Agree with all ranks on the blocks of rows that are sent after some of the shards of a mode."""
+        """Return the blocks of rows that all ranks send after some of the shards of a mode. Collective."""
         comm, exchange = self.machine.comm, self.machine.exchange
         done = comm.allgather([min(max(step.done, mode.owned.start), mode.owned.stop) for step in steps])
         row = mode.share.stride * self.plan.dtype.itemsize
@@ -197,7 +196,7 @@ class SparseOperator(Factors):
 
 
 class _SplitRows:
-    """The rows of a mode that several ranks compute: their owners get the sums of the parts."""
+    """The rows of a mode whose nonzeros are on several ranks: combines the ranks' sums."""
 
     def __init__(self, mode: ModePlan, machine: Machine) -> None:
         self._exchange, self._any, self._rows = machine.exchange, mode.any_row, mode.cut.rows
@@ -210,11 +209,11 @@ class _SplitRows:
 
     @property
     def exist(self) -> bool:
-        """Whether there are such rows."""
+        """Whether any rows are split."""
         return self._any or self._parts is not None
 
     def add(self, out: Array) -> None:
-        """Give owned rows of the output what other ranks have computed of them."""
+        """Add other ranks' sums to the owned rows of the output."""
         if self._any:
             self._exchange.reduce_rows(out, self._rows)
         if self._parts is None:
@@ -227,9 +226,9 @@ class _SplitRows:
             out[row] += self._parts[k]
 
     def share(self, out: Array, copy: Callable[[Array, Array], None]) -> None:
-        """Give the sums of such rows to all ranks that compute them, the same to the last bit, by `copy`.
+        """Give the total of each split row, bitwise equal, to all ranks that contribute to it.
 
-        It leaves out what was not computed: `out` has these sums already.
+        Totals are written by `copy`, which skips sums that were not computed and whose totals are in `out` already.
         """
         if self._parts is None:
             return

@@ -1,4 +1,4 @@
-"""The row problems of CP-APR over shards and ranks: whole rows shard by shard, then those that are shared, in step."""
+"""Solver of CP-APR's row problems over shards and ranks: whole rows shard by shard, then shared rows in step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..modes import ModePlan, Planned
 from .operator import SparseOperator
 from .stream import ModeShards, Step
 
-Places = list[tuple[int, int]]  # of rows: which one of the shared ones, and which row of the rank's
+Places = list[tuple[int, int]]  # (index among the shared rows, row of the rank) of each row
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that are solved in step: those that ranks share, or those that shards of this rank share.
+    """Rows that are solved in step: rows shared by ranks, or rows shared by shards of this rank.
 
-    `places` are this rank's, `of_shards` those of each shard, and `owned` those that this rank owns.
+    `places` are the rows that this rank computes, `of_shards` those of each shard, and `owned` those that it owns.
     """
 
     shared: Shared
@@ -31,12 +31,12 @@ class Group:
     of_shards: Sequence[Places]
 
     def take(self, matrix: Array, which: Places) -> None:
-        """Take rows of B."""
+        """Read rows of B from a matrix."""
         for k, row in which:
             self.shared.rows[k] = matrix[row]
 
     def give(self, matrix: Array) -> None:
-        """Write rows of B where this rank computes them."""
+        """Write the rows of B that this rank computes to a matrix."""
         for k, row in self.places:
             matrix[row] = self.shared.rows[k]
 
@@ -47,8 +47,8 @@ class RowProblems(Planned[RowProblemsProvider]):
 
     method: RowMethod
 
-    op, keeps, reading = ROWPROBLEMS, "row problems", "row problems read factor matrices as they are"
-    instead = "; methods 'mu' and 'pqnr' take any"
+    op, keeps, reading = ROWPROBLEMS, "row problems", "row problems require gather 'full'"
+    instead = "; methods 'mu' and 'pqnr' support any number"
 
     @property
     def label(self) -> str:  # type: ignore[override]
@@ -56,7 +56,7 @@ class RowProblems(Planned[RowProblemsProvider]):
         return f"row problems by method {self.method!r}"
 
     def refusal(self, kernels: str) -> str:
-        return f"has no {self.method!r}: {kernels} have"
+        return f"does not support {self.method!r}: {kernels} do"
 
     def suits(self, provider: RowProblemsProvider, kernel: Kernel, mode: ModePlan) -> bool:
         return provider.method == self.method and provider.suits(kernel, mode.share)
@@ -65,26 +65,26 @@ class RowProblems(Planned[RowProblemsProvider]):
         return self.of(kernel, mode).bytes(kernel, mode.share, nnz).running
 
     def kept(self, mode: ModePlan) -> int:
-        """See `Planned`: the order of rows, and rows that ranks or shards share."""
+        """See `Planned`: the order of rows, and the shared rows."""
         (kernel,) = mode.kernels
-        how = self.of(kernel, mode)
-        shared = (mode.cut.split_rows.size + PIECES) * how.shared_bytes(mode.rank)
-        return how.bytes(kernel, mode.share, mode.nnz).kept + shared
+        provider = self.of(kernel, mode)
+        shared = (mode.cut.split_rows.size + PIECES) * provider.shared_bytes(mode.rank)
+        return provider.bytes(kernel, mode.share, mode.nnz).kept + shared
 
     def codes(self, mode: ModePlan) -> int:
         return self.of(mode.kernels[0], mode).codes
 
 
 class ModeRows:
-    """The rows of one mode: where they are in each shard, which are whole there, and who shares the others."""
+    """The rows of one mode: their positions in each shard, which are whole there, and which are shared."""
 
-    def __init__(self, mode: ModePlan, shards: ModeShards, how: RowProblemsProvider, rank: int) -> None:
+    def __init__(self, mode: ModePlan, shards: ModeShards, provider: RowProblemsProvider, rank: int) -> None:
         split = {int(row) - mode.rows.start: k for k, row in enumerate(mode.cut.split_rows)}
         edges = _edges(shards.steps, mode.rows.start)
         between = {row for row in edges if row is not None}
         local = {row: k for k, row in enumerate(sorted(between - set(split)))}
         self.whole = [_whole(step.new, {*split, *local}) for step in shards.steps]
-        self.made = [how.make(s, mode.share, whole) for s, whole in zip(shards.shards, self.whole, strict=True)]
+        self.made = [provider.make(s, mode.share, whole) for s, whole in zip(shards.shards, self.whole, strict=True)]
         first = mode.owned.start - mode.rows.start
         owned = range(first, first + mode.owned.stop - mode.owned.start)
         self.groups = []
@@ -96,16 +96,16 @@ class ModeRows:
             mine = [(k, row) for row, k in rows.items() if any((k, row) in of_shard for of_shard in of_shards)]
             own = [(k, row) for row, k in rows.items() if row in owned]
             if rows:
-                self.groups.append(Group(how.share_rows(len(rows), rank), over_ranks, mine, own, of_shards))
+                self.groups.append(Group(provider.share_rows(len(rows), rank), over_ranks, mine, own, of_shards))
 
 
 def _edges(steps: Sequence[Step], begin: int) -> list[int | None]:
-    """Return for each shard its last row, if the next shard has nonzeros of it too."""
+    """Return the last row of each shard if the next shard has nonzeros of it too, else None."""
     return [step.new.stop - 1 if step.done - begin < step.new.stop else None for step in steps]
 
 
 def _whole(new: slice, shared: set[int]) -> slice:
-    """Return the rows that a shard alone has, of those that it is the first to have: shared ones are at the ends."""
+    """Return the rows, of the new rows of a shard, that only this shard has; shared rows are at the ends."""
     start, stop = new.start, new.stop
     while start < stop and start in shared:
         start += 1
@@ -115,22 +115,22 @@ def _whole(new: slice, shared: set[int]) -> slice:
 
 
 class RowSolver:
-    """Solves the rows of modes, for which an operator was placed. Making one is collective, and so are its methods."""
+    """Solves the rows of modes, for which the operator was placed. Construction and all methods are collective."""
 
     def __init__(self, operator: SparseOperator, problems: RowProblems) -> None:
         modes, stream, machine = operator.plan.modes, operator.stream, operator.machine
-        how = problems.of(modes[0].kernels[0], modes[0])
-        self._how, self._machine, self._stream, self._work = how, machine, stream, operator.work
+        provider = problems.of(modes[0].kernels[0], modes[0])
+        self._provider, self._machine, self._stream, self._work = provider, machine, stream, operator.work
         self._plans, self._clock = modes, operator.clock
-        self._modes = [ModeRows(m, shards, how, m.rank) for m, shards in zip(modes, stream.modes, strict=True)]
-        # Where that costs little, or spares much, the host asks whether shared rows are solved; all ranks do, or none.
+        self._modes = [ModeRows(m, shards, provider, m.rank) for m, shards in zip(modes, stream.modes, strict=True)]
+        # The host polls whether shared rows are solved if polling is cheap or saves much work: on all ranks or none.
         self._polls = machine.device.on_host or any(machine.comm.allgather(bool(stream.slots)))
 
     def solve(self, mode: int, limits: RowLimits, seen: Array, then: Sequence[int] = ()) -> None:
-        """Queue the solution of the row problems of one mode, in its own factor matrix.
+        """Queue the solution of the row problems of a mode, in place in its factor matrix.
 
-        `seen` is a (3,) float64 device array: what is seen of the rows that this rank solves is added to it, of a row
-        that several ranks solve by one of them. `then`: see `Operator.compute`.
+        The statistics of the rows that this rank solves are added to `seen`, a (3,) float64 device array; one rank adds
+        those of rows shared by ranks. `then`: see `SparseOperator.compute`.
         """
         CURRENT.mode = mode
         self._machine.exchange.wait_comm()
@@ -141,7 +141,7 @@ class RowSolver:
             with self._clock.span("compute", mode):
                 if whole.stop > whole.start:
                     scratch = self._work.scratch
-                    self._how.run(prepared, shard, inputs, matrix, plan.rank, limits, seen, whole, scratch)
+                    self._provider.run(prepared, shard, inputs, matrix, plan.rank, limits, seen, whole, scratch)
         if not rows.made:
             self._clear(matrix, seen)
         if rows.groups:
@@ -152,21 +152,21 @@ class RowSolver:
                 self._see(group, seen)
 
     def _clear(self, matrix: Array, seen: Array) -> None:
-        """Make the rows of a rank without nonzeros zero."""
+        """Set the rows of a rank without nonzeros to zero."""
         if matrix.size:
             xp = self._machine.device.xp
             seen[KKT] = xp.maximum(seen[KKT], xp.minimum(matrix.max(), 1.0))
             matrix.fill(0)
 
     def _see(self, group: Group, seen: Array) -> None:
-        """Add what is seen of shared rows: once."""
+        """Add the statistics of shared rows, on one rank."""
         xp, result = self._machine.device.xp, group.shared.seen
         seen[KKT] = xp.maximum(seen[KKT], result[KKT])
         if not group.over_ranks or self._machine.comm.rank == 0:
             seen[ITERATIONS:] += result[ITERATIONS:]
 
     def _solve_shared(self, mode: int, rows: ModeRows, limits: RowLimits, then: Sequence[int]) -> None:
-        """Solve shared rows in step. All ranks reduce the sums of rows that ranks share the same number of times."""
+        """Solve shared rows in step. All ranks perform the same number of reductions."""
         matrix = self._work.computed[mode][:, : self._plans[mode].rank]
         for group in rows.groups:
             group.shared.rows.fill(0)
@@ -174,17 +174,17 @@ class RowSolver:
             if group.over_ranks:
                 self._reduce(mode, group.shared.rows)
             group.shared.begin()
-        how, left = self._how, rows.groups
+        provider, left = self._provider, rows.groups
         for number in range(1 + limits.inner):
-            self._add(how.add_sums, mode, rows, left, limits, then, [g.shared.sums for g in left])
+            self._add(provider.add_sums, mode, rows, left, limits, then, [g.shared.sums for g in left])
             for group in left:
-                how.step(group.shared, limits, number)
+                provider.step(group.shared, limits, number)
             left = [group for group in left if not self._polls or group.shared.left()]
             if not left:
                 break
-            self._add(how.add_changes, mode, rows, left, limits, then, [g.shared.changes for g in left])
+            self._add(provider.add_changes, mode, rows, left, limits, then, [g.shared.changes for g in left])
             for group in left:
-                how.advance(group.shared, limits, number)
+                provider.advance(group.shared, limits, number)
 
     def _add(
         self,
@@ -196,7 +196,7 @@ class RowSolver:
         then: Sequence[int],
         targets: Sequence[Array],
     ) -> None:
-        """Add up something over the nonzeros of shared rows, those of all ranks."""
+        """Sum contributions of the nonzeros of shared rows over all shards and ranks."""
         for target in targets:
             target.fill(0)
         if any(group.places for group in groups):

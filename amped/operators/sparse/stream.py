@@ -1,7 +1,7 @@
-"""A rank's nonzeros in place: the shards that stay on the device, and those that pass through it.
+"""The shards of a rank's nonzeros: resident ones, which stay on the device, and streamed ones.
 
-Streamed shards go through two slots, so that one is copied in while the other is computed on. Copies run ahead from
-mode to mode, as far as the modes to come are known.
+Streamed shards pass through two slots: while one is computed, the next is copied. Copies run ahead of the computation
+into the next modes, as far as these are known.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ..sources.protocols import SparseSource
 from .tuning import Make
 
 Choose = Callable[[ModePlan, Make], tuple[Kernel, Shard | None]]
-"""Return the kernel to use for a mode, and the whole first shard if it was made; see `Tuner.choose`."""
+"""Returns the kernel to use for a mode, and the complete first shard if it was built; see `Tuner.choose`."""
 
 
 class Step(NamedTuple):
-    """What one shard adds to its mode."""
+    """The effect of one shard on the output of its mode."""
 
-    new: slice  # the rank's output rows that it is the first to write
-    done: int  # rows before this one, of the mode, are complete after it
+    new: slice  # the rank's output rows that this shard writes first
+    done: int  # all rows of the mode before this one are complete after this shard
 
 
 @dataclass(frozen=True)
 class ModeShards:
-    """One rank's nonzeros of one mode: the first ones on the device, the others on the host; a step for each shard."""
+    """One rank's shards of one mode: resident ones, then streamed ones, and one step per shard."""
 
     kernel: Kernel | None = None
     resident: Sequence[Shard] = ()
@@ -48,16 +48,16 @@ class ModeShards:
     steps: Sequence[Step] = ()
     squares: Sequence[
         float
-    ] = ()  # of mode 0, if its values are rounded: their sums; see `partitioner.tensors.sparse.squares`
+    ] = ()  # for mode 0 with rounded values: sums of squares; see `partitioner.tensors.sparse.squares`
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """All of them, in the order in which they are computed."""
+        """All shards, in the order of computation."""
         return *self.resident, *self.streamed
 
 
 class Stream:
-    """The shards of all modes, in the order in which a rank computes them."""
+    """Holds and streams the shards of all modes of a rank."""
 
     def __init__(self, device: Device, clock: Clock, choose: Choose) -> None:
         self._device, self._clock, self._choose = device, clock, choose
@@ -67,10 +67,10 @@ class Stream:
         self._next_slot = 0
 
     def load(self, plan: Plan, source: SparseSource, modes: Iterable[int]) -> None:
-        """Load some modes, at first all, as a plan says; nothing was streamed so far. Collective."""
+        """Load modes according to a plan, the first time all of them, before streaming begins. Collective."""
         modes = list(modes)
         self.modes = self.modes or [ModeShards()] * len(plan.modes)
-        for m in modes:  # their memory is needed
+        for m in modes:  # free their memory first
             self.modes[m] = ModeShards()
         for m in modes:
             if plan.modes[m].any_row:
@@ -82,26 +82,26 @@ class Stream:
                 rounded = m == 0 and source.value_dtype != plan.dtype
                 self.modes[m] = _load(plan, plan.modes[m], _Columns(columns, self._device), self._choose, rounded)
                 del columns
-        # By mode: the name of the kernel that its shards are made for, and their steps.
+        # By mode: the name of the kernel of its shards, and their steps.
         self.kernels = [shards.kernel.name if shards.kernel else "" for shards in self.modes]
         self.steps = [shards.steps for shards in self.modes]
         slots = SLOTS if any(shards.streamed for shards in self.modes) else 0
         self.slots = [self._device.slot(plan.slot_bytes, self._clock) for _ in range(slots)]
 
     def scratch_bytes(self, plan: Plan) -> int:
-        """Return the most bytes of scratch memory that any shard's kernel takes."""
+        """Return the scratch memory that the shards need: the maximum over all."""
         every = ((m, s) for m, of in zip(plan.modes, self.modes, strict=True) for s in of.shards)
         return max((m.running(shard.kernel, shard.nnz) for m, shard in every), default=0)
 
     def shards(self, mode: int, then: Sequence[int] = ()) -> Iterator[Shard]:
-        """Yield the shards of `mode`, each usable by the work queued until the next is asked for.
+        """Yield the shards of `mode`, each valid for the work queued until the next one is requested.
 
-        `then` are the modes to come: their streamed shards are copied ahead.
+        `then` are the next modes, whose streamed shards are copied in advance.
         """
         data, coming = self.modes[mode], self._streamed([mode, *then])
         if self.slots:
             known = min(len(self._filled), len(coming))
-            if self._filled[:known] != coming[:known]:  # not the modes that were expected
+            if self._filled[:known] != coming[:known]:  # other modes were expected
                 self._filled.clear()
                 for slot in self.slots:
                     slot.release()
@@ -116,20 +116,20 @@ class Stream:
             self._fill(coming)
 
     def _fill(self, coming: Sequence[tuple[int, int]]) -> None:
-        """Fill free slots with the first of the shards to come that are not there yet."""
+        """Start copying the next shards to the free slots."""
         for mode, k in coming[len(self._filled) : len(self.slots)]:
             self.slots[self._next_slot].fill(self.modes[mode].streamed[k], mode)
             self._filled.append((mode, k))
             self._next_slot = (self._next_slot + 1) % SLOTS
 
     def _streamed(self, modes: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the streamed shards of modes in turn: all of the first, and as many more as there are slots."""
+        """Return the streamed shards of the first mode, and the next ones for as many slots as there are."""
         first, *others = ([(m, k) for k in range(len(self.modes[m].streamed))] for m in modes)
         return first + [shard for shards in others for shard in shards][:SLOTS]
 
 
 def _load(plan: Plan, mode: ModePlan, columns: _Columns, choose: Choose, rounded: bool) -> ModeShards:
-    """Make the shards of one mode; note the squares of its values if they are `rounded`."""
+    """Build the shards of one mode; also compute the sums of squares of its values if they are `rounded`."""
     keep, nnz = mode.resident, mode.nnz
     parts = [*(int(keep * share) for share in accumulate(mode.parts[:-1], initial=0.0)), keep]
     bounds = [x for a, b in pairwise(parts) for x in range(a, b, plan.piece)]
@@ -147,7 +147,7 @@ def _load(plan: Plan, mode: ModePlan, columns: _Columns, choose: Choose, rounded
             shard, first = first.unloaded() if passes else first, None
         else:
             shard = columns.shard(mode, chosen, start, stop, streamed=passes)
-        if chosen is not plain and shard.nbytes > mode.shard_limit(shard.nnz, passes):  # as the first one was not
+        if chosen is not plain and shard.nbytes > mode.shard_limit(shard.nnz, passes):  # larger than the first one
             shard = columns.shard(mode, plain, start, stop, streamed=passes)
         if stop <= keep:
             resident.append(shard)
@@ -158,7 +158,7 @@ def _load(plan: Plan, mode: ModePlan, columns: _Columns, choose: Choose, rounded
 
 
 def _derived(first: ModeShards, mode: ModePlan, choose: Choose) -> ModeShards:
-    """Make the shards of a mode from those of mode 0."""
+    """Build the shards of a mode from those of mode 0."""
     derive = mode.kernels[0].derive
     assert derive is not None
     shards = [derive(shard, mode.share) for shard in first.resident]
@@ -171,16 +171,16 @@ def _derived(first: ModeShards, mode: ModePlan, choose: Choose) -> ModeShards:
 
 
 class _Columns:
-    """A rank's share of a mode copy, on its way to the device."""
+    """A rank's share of a mode copy, from which shards are built."""
 
     def __init__(self, columns: Sequence[Any], device: Device) -> None:
         self._indices, self._values, self._device = columns[:-1], columns[-1], device
         self._to_copy = not device.on_host and isinstance(self._values, np.ndarray)
-        # The nonzeros that were copied last: from, to, columns.
-        self._there: tuple[tuple[int, int], list[Any]] | None = None
+        # The range of nonzeros that was copied last, and their columns on the device.
+        self._copied: tuple[tuple[int, int], list[Any]] | None = None
 
     def squares(self, share: Share) -> list[float]:
-        """Return the sums of squares of blocks of values, rounded as kernels read them."""
+        """Return the sums of squares of blocks of values, rounded to the type that kernels read."""
         result = list[float]()
         for begin in range(0, self._values.size, BLOCK):
             block = self._values[begin : begin + BLOCK].astype(share.dtype, copy=False)
@@ -188,14 +188,14 @@ class _Columns:
         return result
 
     def cuts(self, begin: int, slot: int) -> NDArray[np.int64]:
-        """Return where the nonzeros from `begin` on are cut into streamed shards."""
+        """Return the offsets at which the nonzeros from `begin` on are cut into streamed shards."""
         rows = _part(self._indices[0], begin, self._indices[0].size)
-        # Shards may grow by a little on both sides, to end where a row ends.
+        # Shards may grow a little on both sides, so that they end at the end of a row.
         shards = -(-rows.size // max(1, int(slot * (1 - 2 * BALANCE)))) if rows.size else 0
         return equal_offsets(rows, shards)[:-1] if shards else np.zeros(0, np.int64)
 
     def steps(self, rows: slice, stops: Sequence[int]) -> list[Step]:
-        """Return the steps of shards that end at these nonzeros, for the rank's rows."""
+        """Return the steps of the shards that end at the nonzeros `stops`, for the rank's rows."""
         result, begin, of_nonzero = [], 0, self._indices[0]
         for stop in stops:
             done = int(of_nonzero[stop]) if stop < of_nonzero.size else rows.stop
@@ -205,11 +205,11 @@ class _Columns:
         return result
 
     def shard(self, mode: ModePlan, kernel: Kernel, start: int, stop: int, streamed: bool = False) -> Shard:
-        """Make the shard of the nonzeros `start` to `stop`; if it is `streamed`, unloaded."""
+        """Build the shard of the nonzeros `start` to `stop`, in host memory if `streamed`."""
         rows = self._indices[0]
         continues = bool(start and rows[start] == rows[start - 1])
         *columns, values = self._on_device(start, stop, mode.share.dtype) if self._to_copy else self._part(start, stop)
-        if not streamed:  # streamed values are cast whenever they are copied
+        if not streamed:  # streamed values are converted whenever they are copied
             values = values.astype(mode.share.dtype, copy=False)
         with STAGES.of("pack"):
             shard = kernel.make(columns, values, replace(mode.share, streamed=streamed), continues)
@@ -222,16 +222,16 @@ class _Columns:
         return [column[start:stop] for column in (*self._indices, self._values)]
 
     def _on_device(self, start: int, stop: int, dtype: np.dtype[Any]) -> list[Any]:
-        """Copy nonzeros to the device, unless they are there: several kernels' shards are made of the same ones."""
-        if self._there is None or self._there[0] != (start, stop):
-            self._there = None  # its memory is needed
+        """Return device copies of nonzeros; the last ones are cached, as several kernels' shards need the same."""
+        if self._copied is None or self._copied[0] != (start, stop):
+            self._copied = None  # free its memory first
             copies = [self._device.empty((stop - start,), kind) for kind in (*[np.int32] * len(self._indices), dtype)]
             with STAGES.of("copy"):
                 self._device.fill(copies, self._part(start, stop))
-            self._there = (start, stop), copies
-        return self._there[1]
+            self._copied = (start, stop), copies
+        return self._copied[1]
 
 
 def _part(column: Any, begin: int, end: int) -> Any:
-    """Return some elements of a column, where they are."""
+    """Return a range of a column, without copying it from its file or device."""
     return column.part(begin, end) if isinstance(column, StoredColumn) else column[begin:end]

@@ -1,6 +1,6 @@
-"""Choices made by timing: the kernel of each mode, and where modes are cut among the ranks.
+"""Choices made by timing: the kernel of each mode, and the cuts of modes between the ranks.
 
-What kernels cost is remembered: a run goes on where those before it have stopped, on devices and nonzeros like its own.
+Measured costs are cached: a run only times kernels that earlier runs on equal devices and similar nonzeros have not.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from ..placement import Plan
 from ..workspace import Workspace
 from .tuning_cache import load_timings, rounded, store_timings
 
-RUNS, MOST_RUNS, SECONDS = 3, 10, 0.05  # the fastest run counts; there are more of them where they are short
-CHOOSING = 0.1  # of a run, at most, where it is known how often each mode will be computed
-KIND, TRIAL = "kernel", "a trial"  # names of what is remembered; see `Known`
-UNEVEN = 0.01  # of a sweep: by how much a rank may compute longer than all on average before modes are cut anew
+RUNS, MOST_RUNS, SECONDS = 3, 10, 0.05  # minimum and maximum number of runs, and seconds in total; the fastest counts
+CHOOSING = 0.1  # largest fraction of a run spent on timing, if the number of computations per mode is known
+KIND, TRIAL = "kernel", "a trial"  # names in the tuning cache; see `Known`
+UNEVEN = 0.01  # relative excess of the slowest rank's time over the mean above which modes are cut again
 LEAST_SWEEP = 5e-4  # seconds; the times of shorter sweeps vary too much
 
 Make = Callable[[Kernel, int], Shard]
-"""Make a shard for a kernel from the first nonzeros of a mode, at most so many."""
+"""Builds a shard for a kernel from at most the given number of leading nonzeros of a mode."""
 
 
 @dataclass
 class Budget:
-    """What a run may spend on choosing kernels: a part of what it takes as a whole.
+    """The time that a run may spend on choosing kernels: a fraction of its total time.
 
     Attributes
     ----------
     repeats : int or None
-        How often each mode will be computed, at most; None: nobody knows, and nothing is spared.
+        Largest number of computations of each mode; None if unknown: then the time is unlimited.
     began : float
-        When the run began, on the clock of `time.perf_counter`.
+        Start of the run, as returned by `time.perf_counter`.
     spent : float
-        Seconds of choosing so far.
+        Seconds spent on choosing so far.
     computing : float
-        Seconds of all repeats, of the modes that were timed so far.
+        Expected seconds of all repeats of the modes timed so far.
     """
 
     repeats: int | None = None
@@ -57,33 +57,33 @@ class Budget:
     computing: float = 0.0
 
     def expect(self, seconds: float) -> None:
-        """Count that a mode takes so many seconds whenever it is computed."""
+        """Add a mode that takes `seconds` per computation."""
         self.computing += seconds * (self.repeats or 0)
 
     def affords(self, seconds: float) -> bool:
-        """Tell whether so many seconds more may be spent."""
+        """Return whether `seconds` more may be spent."""
         run = time.perf_counter() - self.began - self.spent + self.computing
         return self.repeats is None or self.spent + seconds <= CHOOSING * run
 
 
 class Known(NamedTuple):
-    """What runs before have found out about the kernels of a mode."""
+    """Cached costs of the kernels of a mode."""
 
-    costs: Mapping[str, float]  # by the names of those that were timed: seconds of a nonzero, or bytes if streamed
-    left: Sequence[Kernel]  # those that were not
-    trial: float  # seconds a nonzero that making and timing one has taken at most; 0 if nobody knows
+    costs: Mapping[str, float]  # of timed kernels, by name: seconds per nonzero, or bytes per nonzero if streamed
+    left: Sequence[Kernel]  # kernels without a cached cost
+    trial: float  # maximum seconds per nonzero for building and timing a shard; 0 if unknown
 
 
 class Tuner:
-    """Times shards on the factor matrices as they stand, and keeps the times for later runs."""
+    """Times shards with the current factor matrices, and caches the times for later runs."""
 
     def __init__(self, work: Workspace, machine: Machine, clock: Clock, options: Options, budget: Budget) -> None:
         self._work, self._machine, self._clock, self.budget = work, machine, clock, budget
         self._by_time = options.kernel == "auto" and not options.deterministic
-        self._loading = time.perf_counter()  # when it began
+        self._loading = time.perf_counter()  # start of loading
 
     def prepare(self, modes: Sequence[ModePlan]) -> None:
-        """Begin to compile the kernels that will be timed or used, before modes are loaded."""
+        """Start compiling the kernels that will be timed or used, before modes are loaded."""
         self._loading = time.perf_counter()
         for mode in modes:
             known = self._known(mode)
@@ -91,10 +91,10 @@ class Tuner:
                 mode.product.prepare(kernel, mode)
 
     def choose(self, mode: ModePlan, make: Make) -> tuple[Kernel, Shard | None]:
-        """Choose a kernel by timing the candidates on a mode's first shard; a single one is only compiled.
+        """Choose a kernel by timing the candidates on a mode's first shard; a single candidate is only compiled.
 
-        Those that were timed before, on a device like this one and for nonzeros like these, are not timed again. No
-        more are timed than the budget affords. Return the kernel, and the whole first shard if it was made.
+        Candidates with cached costs are not timed again, and timing stops when the budget is spent. Return the kernel,
+        and the complete first shard if it was built.
         """
         with STAGES.of("choose"):
             if len(mode.kernels) == 1:
@@ -115,7 +115,7 @@ class Tuner:
         return mode.kernels[0]
 
     def _timed(self, mode: ModePlan, make: Make, known: Known) -> tuple[Kernel, Shard | None]:
-        """Time kernels whose costs are not known, while the budget affords it, and keep their costs."""
+        """Time kernels without cached costs while the budget permits, and cache their costs."""
         plain, costs, trial = mode.kernels[0], dict(known.costs), known.trial * mode.nnz
         best: Shard | None = None
         if plain.name not in costs:
@@ -142,19 +142,19 @@ class Tuner:
         return chosen, best if best and best.kernel is chosen else None
 
     def _once(self, shard: Shard, mode: ModePlan) -> float:
-        """Return how long a mode's first shard takes, and count on it; 0 if it is streamed."""
+        """Return the seconds of a mode's first shard, and add them to the budget; 0 if it is streamed."""
         seconds = self._run([shard], mode) if mode.resident else 0.0
         self.budget.expect(seconds * mode.nnz / shard.nnz)
         return seconds
 
     def _compare(self, costs: dict[str, float], best: Shard | None, shard: Shard, mode: ModePlan) -> None:
-        """Put what a nonzero of a shard costs into `costs`, and that of the best shard so far as it costs now."""
+        """Write the cost per nonzero of a shard to `costs`, and update that of the best shard so far."""
         name, nnz = shard.kernel.name, shard.nnz
         if not mode.resident:
-            costs[name] = shard.nbytes / nnz  # what is streamed is copied for longer than it is computed
+            costs[name] = shard.nbytes / nnz  # copying streamed shards takes longer than computing with them
         elif self._machine.device.steady or best is None or best is shard:
             costs[name] = self._seconds([[shard]], mode)[0] / nnz
-        else:  # the machine may be slower than it was when the best one was timed
+        else:  # the machine may have become slower since the best one was timed
             costs[best.kernel.name], costs[name] = (s / nnz for s in self._seconds([[best], [shard]], mode))
 
     def _known(self, mode: ModePlan) -> Known:
@@ -164,15 +164,16 @@ class Tuner:
         return Known(costs, [k for k in mode.kernels if k.name not in costs], result.get(TRIAL, 0.0))
 
     def uneven(self, plan: Plan, shards: Sequence[Sequence[Shard]]) -> dict[int, NDArray[np.int64]]:
-        """Return where modes are to be cut instead, if ranks computed them for unequal times. Collective.
+        """Return new cuts of the modes whose times differ between ranks. Collective.
 
-        A nonzero takes as long as its row is long and its factor rows are near: equal numbers are not equal times.
-        `shards` are this rank's resident ones, by mode. Modes are loaded again for it: the budget has to afford that.
+        The time per nonzero depends on the lengths of rows and the locality of factor rows, so equal numbers of
+        nonzeros can take unequal times. `shards` are this rank's resident shards by mode. As modes are then loaded
+        again, the budget must permit that.
         """
         comm = self._machine.comm
         if comm.size == 1 or not self._machine.device.steady or not self._by_time:
             return {}
-        if any(comm.allgather(bool(plan.slot))):  # what is streamed waits for its link
+        if any(comm.allgather(bool(plan.slot))):  # the link limits streamed modes
             return {}
         if not comm.bcast(self.budget.affords(time.perf_counter() - self._loading)):
             return {}
@@ -186,7 +187,7 @@ class Tuner:
         return {mode: even_offsets(plan.modes[mode].cut.nonzeros, seconds[mode]) for mode in modes}
 
     def _seconds(self, candidates: Sequence[Sequence[Shard]], mode: ModePlan) -> list[float]:
-        """Return how long each candidate's shards take, the fastest of several runs, all in turn."""
+        """Return the seconds of each candidate's shards: the fastest of several runs, in which candidates alternate."""
         rounds, limit = list[list[float]](), SECONDS * len(candidates)
         while len(rounds) < RUNS or (len(rounds) < MOST_RUNS and np.sum(rounds) < limit):
             rounds.append([self._run(shards, mode) for shards in candidates])
@@ -201,7 +202,7 @@ class Tuner:
         return self._clock.collect()["tune", mode.mode]
 
     def _compute(self, shard: Shard, mode: ModePlan) -> None:
-        """Queue what will be computed of the shards."""
+        """Queue the mode's product for a shard."""
         product, at = mode.product, self._work.places(mode.mode)
         product.run(shard, mode, at, made=product.make(shard, mode))
 
@@ -215,7 +216,7 @@ def _cheapest(kernels: Sequence[Kernel], costs: Mapping[str, float]) -> Kernel:
 
 
 def _facts(mode: ModePlan) -> dict[str, Any]:
-    """Return all that a choice depends on, beside the device and the code."""
+    """Return the key of the tuning cache for a mode; the cache adds device and code."""
     share, rows = mode.share, mode.rows.stop - mode.rows.start
     return {
         "mode": mode.mode, "lengths": share.lengths, "rows": rounded(rows), "nonzeros": rounded(share.nnz),

@@ -1,7 +1,7 @@
-"""What was measured before on a device like this one, and is kept on disk for later runs.
+"""Disk cache of measurements on a device, for later runs.
 
-What is kept is small and in JSON, a file for each measurement, named by a digest of all that it depends on. What is
-missing, damaged or another user's is measured again.
+Each measurement is a small JSON file, named by a digest of all that it depends on. Files that are missing, damaged or
+owned by another user are ignored.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from partitioner.host.cache import load_entry, save_entry
 
 from ...backend.device import Device
 
-DIGITS = 2  # of numbers of nonzeros and rows that count: those of ranks, and of runs, differ by a few
+DIGITS = 2  # significant digits of numbers of nonzeros and rows, which differ slightly between ranks and runs
 
 
 def load_timings(kind: str, facts: Mapping[str, Any], device: Device) -> dict[str, float]:
-    """Return the numbers that were kept for these facts, or none."""
+    """Return the numbers stored for these facts; empty if there are none."""
     try:
         numbers = json.loads(load_entry(_name(kind, facts, device)) or b"{}")
     except (ValueError, RecursionError):
@@ -34,12 +34,12 @@ def load_timings(kind: str, facts: Mapping[str, Any], device: Device) -> dict[st
 
 
 def store_timings(kind: str, facts: Mapping[str, Any], device: Device, numbers: Mapping[str, float]) -> None:
-    """Keep numbers, finite and above 0, for these facts."""
+    """Store numbers, which must be finite and positive, for these facts."""
     save_entry(_name(kind, facts, device), json.dumps(numbers).encode())
 
 
 def rounded(count: int) -> str:
-    """Return a number of nonzeros or rows as one of the facts that a measurement depends on."""
+    """Return a number of nonzeros or rows, rounded to `DIGITS` digits, for use in a key."""
     return f"{count:.{DIGITS}g}"
 
 

@@ -1,7 +1,8 @@
-"""A sparse tensor unfolded in one mode, on the hosts of all ranks: what spectra are found from.
+"""A sparse tensor unfolded in one mode, on the hosts of all ranks, for computing spectra.
 
-Some of the other modes may be compressed already, by factor matrices that all ranks hold. Each rank has whole groups of
-nonzeros (see `grouped`), so that no matrix of the mode's length squared is needed, nor one as wide as the unfolding.
+Some of the other modes may already be compressed by factor matrices, which all ranks hold. Each rank has whole groups
+of nonzeros (see `grouped`), so that neither a matrix of the squared length of the mode nor one as wide as the
+unfolding is needed.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from .grouped import add_grams, add_products, add_rows, group_starts
 
 Matrix = NDArray[np.float64]
 DOUBLE = np.dtype(np.float64)
-COPIES = 1 << 30  # bytes of sums that threads have for themselves, at most
+COPIES = 1 << 30  # bytes at most of the sums of all threads
 
 
 class Unfolded:
-    """A tensor ``X x_m U_m^T ...`` unfolded in a mode; making one is collective, and so are its methods.
+    """A tensor ``X x_m U_m^T ...`` unfolded in a mode; construction and all methods are collective.
 
     Parameters
     ----------
@@ -34,7 +35,7 @@ class Unfolded:
     comm : Comm
     mode : int
     done : mapping of int to (I_m, R_m) arrays
-        The factor matrices of the modes that are compressed.
+        The factor matrices of the compressed modes.
     """
 
     def __init__(self, source: SparseSource, comm: Comm, mode: int, done: Mapping[int, Matrix]) -> None:
@@ -62,14 +63,14 @@ class Unfolded:
 
     @property
     def _weights(self) -> tuple[Any, ...]:
-        """What the kernels know of nonzeros; without compressed modes, of a factor matrix of ones."""
+        """The arguments of the kernels that describe nonzeros; a factor matrix of ones if no mode is compressed."""
         if self._columns:
             return self._rows, self._values, self._columns, self._factors, self.width
         nothing = np.zeros(self._rows.size, np.int32)
         return self._rows, self._values, (nothing,), (np.ones((1, 1)),), 1
 
     def gram(self) -> Matrix:
-        """Return the product of the matrix with its transpose, (length, length)."""
+        """Return the product of the matrix and its transpose, (length, length)."""
 
         def work(begin: int, end: int, out: Matrix) -> None:
             add_grams(begin, end, self._starts, *self._weights, out)
@@ -83,7 +84,7 @@ class Unfolded:
         return self._summed(work, (self.length, self.length))
 
     def products(self, basis: Matrix) -> Matrix:
-        """Return the product of `gram` with a basis, (length, columns), without `gram`."""
+        """Return the product of `gram` and a basis, (length, columns), without computing `gram`."""
 
         def work(begin: int, end: int, out: Matrix) -> None:
             add_products(begin, end, self._starts, *self._weights, basis, out)
@@ -96,7 +97,7 @@ class Unfolded:
         return self._summed(work, basis.shape)
 
     def rows(self) -> Matrix:
-        """Return the rows that this rank owns of the matrix, where it is the `last`."""
+        """Return the rows of the matrix that this rank owns; only if `last`."""
         assert self._owned is not None
         first, count = self._owned.start, self._owned.stop - self._owned.start
         out = np.zeros((count, self.width))
@@ -104,14 +105,14 @@ class Unfolded:
         return out
 
     def gathered(self, rows: Matrix) -> Matrix:
-        """All-gather owned rows, as `rows` has them, into a whole matrix."""
+        """All-gather owned rows, as returned by `rows`, into the whole matrix."""
         whole = np.empty((self.length, rows.shape[1]))
         whole[self._owned] = rows
         self._comm.all_gather_rows(whole, self._cut.rows[:-1], self._cut.rows[1:])
         return whole
 
     def _summed(self, work: Callable[[int, int, Matrix], object], shape: tuple[int, ...]) -> Matrix:
-        """Return what all groups of all ranks add up to, by threads with sums of their own."""
+        """Return the sum of `work` over the groups of all ranks; each thread has its own sums."""
         groups = self._starts.size - 1
         threads = max(1, min(self._threads, groups, COPIES // (8 * int(np.prod(shape)))))
         cuts = np.searchsorted(self._starts, [int(self._starts[-1]) * t // threads for t in range(threads + 1)])
@@ -131,19 +132,19 @@ class Unfolded:
 
 
 def _whole(source: SparseSource, comm: Comm, modes: list[int]) -> tuple[int, Cut]:
-    """Return the mode by whose rows nonzeros are dealt: the one of which fewest rows are split."""
+    """Return the mode by whose rows nonzeros are distributed, the one with the fewest split rows, and its cut."""
     cuts = {mode: source.cut(mode, comm.size) for mode in modes}
     along = min(modes, key=lambda m: (cuts[m].split_rows.size, -source.shape[m]))
     return along, cuts[along]
 
 
 def _loaded(source: SparseSource, comm: Comm, along: int, cut: Cut) -> tuple[list[NDArray[Any]], Matrix]:
-    """Return this rank's nonzeros, those of all rows that it owns: the columns by mode, and the values."""
+    """Return the nonzeros of all rows that this rank owns: the columns by mode, and the values."""
     arrays = [_on_host(column) for column in source.load(along, cut, DOUBLE)]
     *indices, values = arrays
     head = int(cut.heads[comm.rank])
     theirs = int(np.searchsorted(indices[0], head, "right")) if head >= 0 else 0
-    if cut.split_rows.size:  # the nonzeros of rows that other ranks own
+    if cut.split_rows.size:  # send the nonzeros of rows that other ranks own
         sent = comm.allgather([array[:theirs] for array in arrays])
         begin, end = int(cut.rows[comm.rank]), int(cut.rows[comm.rank + 1])
         mine = [part for part in sent if part[0].size and begin <= part[0][0] < end]
@@ -154,7 +155,7 @@ def _loaded(source: SparseSource, comm: Comm, along: int, cut: Cut) -> tuple[lis
 
 
 def _on_host(column: Any) -> NDArray[Any]:
-    """Return a column, which may be in device memory or in a file, as an array."""
+    """Return a column, which may be in device memory or in a file, as a host array."""
     if hasattr(column, "part"):
         return np.asarray(column.part(0, column.size))
     return np.ascontiguousarray(column.get() if hasattr(column, "get") else column)

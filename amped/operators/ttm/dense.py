@@ -68,7 +68,7 @@ class DenseModeOperator:
         if rows < 1:
             raise InputError(
                 f"device memory: the matrix and one block of {before} x {length} x {after} numbers need "
-                f"{matrix + row:,} bytes, {max(0, setting.memory):,} are there; use a lower rank"
+                f"{matrix + row:,} bytes, but {max(0, setting.memory):,} are available; use a lower rank"
             )
         used = {"matrix": matrix, "working memory": rows * row}
         held = self.fibres * (args + INDEX_BYTES * setting.sparse)

@@ -174,7 +174,8 @@ class _Need:
             advice += "; placement 'stream' takes nonzeros in turn"
         raise InputError(
             f"device memory: the matrix of {self.setting.length:,} rows, {what} and a piece of the result need "
-            f"{self.matrix + 2 * self.row + needed:,} bytes, {max(0, self.setting.memory):,} are there; {advice}"
+            f"{self.matrix + 2 * self.row + needed:,} bytes, but {max(0, self.setting.memory):,} are available; "
+            f"{advice}"
         )
 
     def plan(self, piece: int, resident: int, whole: bool) -> TtmPlan:
@@ -231,7 +232,7 @@ def _with_loading(plan: TtmPlan, loading: Loading) -> TtmPlan:
     if passing is not None:
         most = plan.kernel.bytes(plan.form, plan.piece, min(plan.piece, plan.fibres))
         making = share + used["resident nonzeros"] + most.shard + most.making + FINDING * plan.piece
-        peak = max(passing.held + passing.sorting * setting.total + share, share + FINDING * plan.nnz, making)
+        peak = max(passing.tensor + passing.sorting * setting.total + share, share + FINDING * plan.nnz, making)
         on_device = peak <= setting.memory
         if on_device:
             used["working memory"] += max(0, peak - sum(used.values()))

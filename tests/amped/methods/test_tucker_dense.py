@@ -81,7 +81,7 @@ def test_the_error_that_was_asked_for(device: str, error: float, most: int, meth
 def test_values_that_have_no_squares_are_refused(how: Any, value: float, precision: Any, device: str) -> None:
     dense = np.random.default_rng(0).uniform(0.5, 1, (4, 5, 6)) * value
     for placement in ("resident", "stream"):
-        with pytest.raises(amped.InputError, match=r"values up to .* are beyond what float"):
+        with pytest.raises(amped.InputError, match=r"values up to .* are beyond the range of float"):
             amped.tucker(dense, precision=precision, device=device, placement=placement, **how)
 
 

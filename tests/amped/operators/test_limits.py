@@ -49,7 +49,7 @@ def test_values_just_inside_the_range(order: int, precision: str) -> None:
         assert np.all(np.isfinite(model.weights))
         assert model.weights[0] > 0
         outside = amped.SparseTensor(columns.T, values * (limit / inside**2), shape)
-        with pytest.raises(InputError, match="beyond what"):
+        with pytest.raises(InputError, match="beyond the range"):
             amped.cp_als(outside, 5, **options)
 
 
@@ -94,7 +94,7 @@ def test_an_mttkrp_that_overflows_or_underflows_is_refused(device: str, precisio
     with pytest.raises(InputError, match="too small"):
         amped.mttkrp(TENSOR, mixed, 0, device=device, precision=precision)
     mixed[1][:, 1] *= 1e-20 if precision == "fp32" else 1e-95  # not a number of that precision
-    with pytest.raises(InputError, match=r"factor_1 of the start, as float.*too small"):
+    with pytest.raises(InputError, match=r"factor_1 of the start has columns too small for float"):
         amped.mttkrp(TENSOR, mixed, 0, device=device, precision=precision)
 
 

@@ -252,7 +252,7 @@ def test_a_rank_out_of_range_is_refused(rank: int) -> None:
 @pytest.mark.parametrize("placement", ["auto", "resident", "stream"])
 def test_too_little_memory_is_refused(memory: int, placement: Any) -> None:
     cut = cut_mode(np.arange(1000, dtype=np.int32), 1000, 1)
-    with pytest.raises(InputError, match=r"need [\d,]+ bytes, [\d,]+ are there"):
+    with pytest.raises(InputError, match=r"need [\d,]+ bytes, but [\d,]+ are available"):
         make_plan([cut] * 3, 0, setting(3, 8, DEVICES[0], Options(placement=placement), memory))
 
 

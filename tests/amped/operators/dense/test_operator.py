@@ -136,7 +136,7 @@ def test_a_tensor_that_does_not_fit_is_streamed(comm: Comm, device: str, tmp_pat
     for mode in (2, 0, 1):
         got = operator.gathered(mode, operator.mttkrp(mode))
         assert_rounding_only(got, dense_mttkrp(array, factors, mode), "fp64")
-    with pytest.raises(InputError, match=r"the resident tensor need .* bytes, .* are there"):
+    with pytest.raises(InputError, match=r"the resident tensor need .* bytes, but .* are available"):
         dense_operator(tmp_path / "x.npy", factors, comm, device_memory=memory, placement="resident", device=device)
     with pytest.raises(InputError, match="two slabs of one index need"):
         dense_operator(tmp_path / "x.npy", factors, comm, device_memory=30_000, device=device)
