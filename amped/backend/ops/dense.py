@@ -69,8 +69,8 @@ class Sweep(Protocol):
             for start, slab in slabs: sweep.add(mode, slab, start, factors, out)
         sweep.end(mode, factors, out)
 
-    ``factors`` has one (I_m, stride) array per mode: the block's rows of the factor matrices. The array of `mode` is not
-    read. ``out`` is an (I_mode, stride) float64 array, whose first `rank` columns are set to the MTTKRP.
+    ``factors`` has one (I_m, stride) array per mode: the block's rows of the factor matrices. The array of `mode` is
+    not read. ``out`` is an (I_mode, stride) float64 array, whose first `rank` columns are set to the MTTKRP.
     """
 
     def reads(self, mode: int) -> bool:
