@@ -1,7 +1,8 @@
-"""Leading eigenvectors of Gram matrices on a device: queued, so that the host does not wait.
+"""The eigh operation: leading eigenvectors of Gram matrices on a device, without waiting for the host.
 
-A symmetric matrix is made tridiagonal, its largest eigenvalues are found by counting, and each eigenvector by itself.
-Eigenvectors of eigenvalues that are very near each other may come out alike: what is found is told, and to be checked.
+A symmetric matrix is reduced to tridiagonal form, its largest eigenvalues are found by bisection, and each eigenvector
+is computed separately. Eigenvectors of nearly equal eigenvalues may be nearly parallel, so callers must check the
+returned status.
 """
 
 from __future__ import annotations
@@ -14,52 +15,52 @@ from numpy.typing import NDArray
 from ..device import Array, Device
 from ..registry import Op
 
-TURNS = 3  # Gram matrices that are whitened
+TURNS = 3  # number of times that columns are whitened
 
 
 class EighStatus(NamedTuple):
-    """What is told of leading eigenvectors, and of matrices whose columns are made orthonormal."""
+    """Accuracy of leading eigenvectors, and of columns that are made orthonormal."""
 
     values: NDArray[np.float64]  # the largest eigenvalues, descending
-    left_over: NDArray[np.float64]  # what they leave of the tridiagonal matrix times its eigenvectors, relative to it
-    off: NDArray[np.float64]  # for each turn the largest number by which the Gram matrix is not the identity
-    pivots: NDArray[np.float64]  # for each turn the least one of the Gram matrix with ones on its diagonal
+    left_over: NDArray[np.float64]  # residuals of the tridiagonal matrix's eigenvectors, relative to the matrix
+    off: NDArray[np.float64]  # per turn, the largest entry of the Gram matrix minus the identity
+    pivots: NDArray[np.float64]  # per turn, the smallest pivot of the Gram matrix scaled to unit diagonal
 
 
 def status_size(count: int) -> int:
-    """Return how many numbers tell of so many eigenvectors."""
+    """Return the number of float64 numbers in the status of `count` eigenvectors."""
     return 2 * count + 2 * TURNS
 
 
 def status_of(facts: NDArray[np.float64]) -> EighStatus:
-    """Return what the numbers tell."""
+    """Unpack a status."""
     count = (len(facts) - 2 * TURNS) // 2
     values, left_over, off, pivots = np.split(facts, (count, 2 * count, 2 * count + TURNS))
     return EighStatus(values, left_over, off, pivots)
 
 
 class Eigh(Protocol):
-    """One way to do it on a device: a provider of the operation. All arrays are float64 and C-contiguous."""
+    """A provider of the operation. All arrays are float64 and C-contiguous; `facts` is the status."""
 
     def suits(self, size: int, count: int) -> bool:
-        """Tell whether it finds `count` eigenvectors of matrices of `size` rows."""
+        """Return whether it supports `count` eigenvectors of matrices of `size` rows."""
 
     def prepare(self, size: int, count: int) -> None:
-        """Begin to compile for such matrices, and return at once."""
+        """Start compiling for such matrices; return immediately."""
 
     def bytes(self, size: int, count: int) -> int:
-        """Return the bytes that it takes for a while, beside Gram matrices."""
+        """Return the bytes of temporary memory in addition to Gram matrices."""
 
     def eigenvectors(self, gram: Array, out: Array, facts: Array) -> None:
-        """Queue the eigenvectors of a matrix over the roots of their eigenvalues: as `out`, (size, count)."""
+        """Queue the eigenvectors, each divided by the square root of its eigenvalue, to `out`, (size, count)."""
 
     def whiten(self, gram: Array, out: Array, facts: Array, turn: int) -> None:
-        """Queue what makes columns orthonormal whose Gram matrix this is: `out`, upper triangular, is multiplied."""
+        """Queue the upper triangular matrix `out` that makes columns with this Gram matrix orthonormal."""
 
 
 EIGH = Op[Eigh]("eigh")
 
 
 def eigh_of(device: Device, size: int, count: int) -> Eigh | None:
-    """Return what finds this many leading eigenvectors without the host, if anything does."""
+    """Return the device's provider for `count` leading eigenvectors; None if it has none."""
     return EIGH.first(device, lambda provider: provider.suits(size, count))

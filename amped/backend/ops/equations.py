@@ -1,11 +1,11 @@
-"""The operation that keeps the normal equations of CP-ALS, and solves the rows of factor matrices by them.
+"""The equations operation: the normal equations of CP-ALS, and the solution of factor rows by them.
 
-Rows of a factor matrix are stored before the norms of their columns are known. So the largest number of a stored column
-is about 1. What the column is to be multiplied by is its *scale*; its *norm* has been taken out of it as well. All is
-in double precision.
+Rows of a factor matrix are stored before the norms of their columns are known, divided so that the largest number of a
+stored column is about 1. The factor by which a stored column must be multiplied is its *scale*; the *norm* that was
+removed from it is stored separately. All state is in double precision.
 
-Equations are those of a batch of runs, usually of one. The factor matrices are shared: each of several runs has columns
-of its own. One that raises a flag is left as it is until it is taken out; for the others nothing changes.
+Equations belong to a batch of runs, usually a single one. Several runs share the factor matrices; each has its own
+columns. The state of a run that raises a flag no longer changes until it is taken out; other runs are not affected.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ from ..device import Array, Device
 from ..registry import Op
 
 SINGULAR, NOISY, RANGE, NOT_FINITE, NEAR = (1 << k for k in range(5))
-"""Flags: the inverse is not accurate; equations are so ill-conditioned that single precision does not suffice; stored
-columns are too long or short to be multiplied; a number is none; the fit is too near 1 for single precision."""
+"""Flags: the inverse is inaccurate; equations are too ill-conditioned for single precision; the magnitudes of stored
+columns are out of range; a number is not finite; the fit is too near 1 for single precision."""
 
-ROUNDING = 2.0**-22  # of the inner product of a component, relative: a few roundings of products in single precision
-SINGLE = 2.0**-24  # the relative error of a row of an MTTKRP: sums of more products have less
-ACCURACY = 1e-6  # of a fit
-NEARBY = 0.75  # once a fit was above it, all are computed in double precision: a tolerance compares those of one kind
-CONDITION = 1e11  # of a matrix that is inverted by elimination, at most; by its norm and that of its inverse
-CUTOFF = 1 / CONDITION  # eigenvalues below so many times the largest count as 0: see `inverse.pseudo_inverse`
+ROUNDING = 2.0**-22  # relative error of the inner product of a component: a few roundings in single precision
+SINGLE = 2.0**-24  # relative error of a row of an MTTKRP; sums of many products have less
+ACCURACY = 1e-6  # permitted error of a fit
+NEARBY = 0.75  # once a fit exceeds it, all fits use double precision, so that tolerances compare fits of equal accuracy
+CONDITION = 1e11  # largest condition number (Frobenius) of a matrix that is inverted by elimination
+CUTOFF = 1 / CONDITION  # eigenvalues below this fraction of the largest count as 0; see `inverse.pseudo_inverse`
 
 
 class Terms(NamedTuple):
-    """What the equations of one decomposition have in common."""
+    """Parameters of the equations of a decomposition."""
 
     order: int
     rank: int
-    parts: int  # process ranks
-    part: int  # this one
+    parts: int  # number of process ranks
+    part: int  # this process rank
     norm: float  # of the tensor
-    most: float  # how far from 1 the largest number of a stored column may be
-    gains: bool  # whether an MTTKRP in double precision is better than a plain one
+    most: float  # limit of the largest magnitude of a stored column; see `limits.far`
+    gains: bool  # whether an MTTKRP in double precision is more accurate than a plain one
 
     @property
     def noise(self) -> float:
-        """Up to which condition number single precision suffices, where model and tensor are their norm apart.
+        """Largest condition number for single precision if the relative residual is 1; proportional to the residual.
 
-        An MTTKRP with a relative error ``e`` gives a least-squares solution whose model is up to
-        ``e * sqrt(condition)`` times the tensor's norm away from the right one, at a right angle to the rest: that adds
-        its square to the square of the distance. The farther they are apart, the less the fit changes.
+        An MTTKRP with relative error ``e`` gives a least-squares solution whose model differs from the exact one by up
+        to ``e * sqrt(condition)`` times the tensor's norm. This error is orthogonal to the residual, so squares add:
+        the larger the residual, the less the fit changes.
         """
         return 2 * ACCURACY / SINGLE**2 if self.gains else np.inf
 
 
 class ConstraintBounds(NamedTuple):
-    """What the equations need to know of the constraints."""
+    """Constraints in the form that equations take."""
 
-    ridge: tuple[float, ...]  # for each mode what is added to the diagonal of the Gram matrix of the others
+    ridge: tuple[float, ...]  # per mode, added to the diagonal of the other modes' Gram product
     nonnegative: tuple[int, ...]  # modes
     last: int  # the mode that is solved last in an iteration
-    sweeps: int = 0  # over the columns of a non-negative factor matrix, each time that its mode is solved
-    constrained: bool = True  # then columns have unit 2-norm whenever the next mode is solved
+    sweeps: int = 0  # over the columns of a non-negative factor matrix, per solve
+    constrained: bool = True  # if True, columns have unit 2-norm whenever the next mode is solved
 
     @classmethod
     def none(cls, order: int) -> ConstraintBounds:
@@ -68,13 +68,13 @@ class ConstraintBounds(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What equations are made for."""
+    """The case for which equations are created."""
 
-    terms: Terms  # of several runs, `rank` is that of the one with the most columns
+    terms: Terms  # for several runs, `rank` is the largest one
     dtype: np.dtype[np.floating]  # of factor matrices
-    rows: tuple[int, ...]  # that are solved of each mode
+    rows: tuple[int, ...]  # number of rows that are solved per mode
     bounds: ConstraintBounds
-    places: int = 1  # runs, at most
+    places: int = 1  # maximum number of runs
 
     @property
     def nonnegative_rows(self) -> int:
@@ -88,48 +88,47 @@ class EquationsStatus(NamedTuple):
     flags: int
     iterations: int
     fit: float  # of the last iteration; NaN before the first
-    norms: NDArray[np.float64]  # (N, R) taken out of the factor matrices' columns
-    scales: NDArray[np.float64]  # (N, R) by which stored columns are to be multiplied
-    squares: float = 0.0  # the sum of the squared norms of the components; where equations are constrained
+    norms: NDArray[np.float64]  # (N, R), removed from the columns of factor matrices
+    scales: NDArray[np.float64]  # (N, R), factors by which stored columns must be multiplied
+    squares: float = 0.0  # sum of the squared norms of the components, if equations are constrained
 
 
 class RunStart(NamedTuple):
     """The state from which a run continues."""
 
     status: EquationsStatus
-    best: float  # fit so far
-    grams: NDArray[np.float64]  # (N, R, R), of the columns as they are stored
-    weights: NDArray[np.float64] | None = None  # (R,) norms of the components; None at a start
+    best: float  # best fit so far
+    grams: NDArray[np.float64]  # (N, R, R), of the stored columns
+    weights: NDArray[np.float64] | None = None  # (R,) norms of the components; None before any solve
 
 
 class RunStopped(NamedTuple):
     """The state from which another method continues."""
 
     status: EquationsStatus
-    mode: int  # the one that is solved next
+    mode: int  # the mode to solve next
     weights: NDArray[np.float64]  # (R,)
 
 
 class Equations(Protocol):
     """The equations of a batch of runs.
 
-    All methods but `put`, `take`, `invert` and `status` queue work, in this order for each mode: `prepare`, `solve`,
-    `totals` are added up over the ranks, `finish`; after the last mode `fit`.
+    All methods except `put`, `take`, `invert` and `status` queue work. The order for each mode is `prepare`, `solve`, a
+    sum of `totals` over the ranks, and `finish`; after the last mode follows `fit`.
 
     Attributes
     ----------
     totals : (places, R + 2 + ranks, R) device array
-        The Gram matrix of the stored rows, inner products of its columns with those of the MTTKRP, whether equations
-        are `NOISY`, and a row for each rank's largest numbers: one sum over the ranks combines them all.
+        The Gram matrix of the stored rows, the inner products of its columns and the MTTKRP's, whether equations are
+        `NOISY`, and one row per rank with its columns' largest magnitudes. One sum over the ranks combines all of them.
     dots : (places, blocks, R) device array
-        Parts of inner products in double precision, to be added up over the ranks.
+        Partial inner products in double precision, to be summed over the ranks.
     memory : (bytes,) uint8 device array, or None
-        All that changes from one iteration to the next; None where the host takes part, so that no work can be queued
-        ahead of it.
+        All state that changes between iterations; None if the host takes part, so that work cannot be queued ahead.
     reported : (bytes,) uint8 device array, or None
-        What `report` writes, and the host reads after an iteration; None where `memory` is.
+        The status that `report` writes and the host reads after an iteration; None if `memory` is None.
     allocates : bool
-        Whether `solve` allocates memory, so that it cannot be captured.
+        Whether `solve` allocates memory and so cannot be captured.
     """
 
     totals: Array
@@ -139,75 +138,75 @@ class Equations(Protocol):
     allocates: bool
 
     def put(self, place: int, columns: slice, start: RunStart) -> None:
-        """Begin to compute a run, which has these columns."""
+        """Start a run in a place, with these columns."""
 
     def take(self, place: int) -> RunStopped:
-        """Wait for what is queued, free a place, and return the state of its run."""
+        """Wait for queued work, free a place, and return the state of its run."""
 
     def prepare(self, mode: int, double: bool = False) -> None:
-        """Make what rows are solved with, and clear `totals`; of an MTTKRP in double precision nothing is `NOISY`."""
+        """Compute the inverses and clear `totals`. For an MTTKRP in double precision equations are never `NOISY`."""
 
     def invert(self, mode: int, double: bool = False) -> None:
-        """Compute the pseudo-inverse where a single run is `SINGULAR`; find out whether its equations are `NOISY`."""
+        """Compute the pseudo-inverse of a single run that is `SINGULAR`, and whether its equations are `NOISY`."""
 
     def solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
-        """Solve rows from those of an MTTKRP, both (rows, columns of all runs), and add to `totals`, perhaps beside.
+        """Solve rows from those of an MTTKRP and add to `totals`, possibly on the side stream.
 
-        `again`: after `widen`, of the runs out of `RANGE`.
+        Both arrays are (rows, columns of all runs). `again`: after `widen`, only for runs out of `RANGE`.
         """
 
     def widen(self, mode: int) -> None:
-        """Change what columns are divided by, of runs that are out of `RANGE`, and clear their `totals`.
+        """Change the divisors of columns of runs that are out of `RANGE`, and clear their `totals`.
 
-        Of the other runs only one rank keeps its `totals`, so that they can be added up over the ranks again.
+        The `totals` of the other runs are kept on one rank only, so that they can be summed over the ranks again.
         """
 
     def finish(self, mode: int, again: bool = False) -> None:
-        """Take the norms out of the columns; `again`: after `widen`, so that whatever is within `RANGE` is taken."""
+        """Remove the norms from the columns; `again`: after `widen`, without checking `RANGE`."""
 
     def measure(self, norm: float) -> None:
-        """Take the tensor's norm, on which only fits depend: it may be NaN before the first one."""
+        """Set the tensor's norm, which may be NaN before the first fit; only fits depend on it."""
 
     def multiply(self, source: Array, target: Array) -> None:
-        """Write `dots`: of the columns of an MTTKRP in double precision with those of the stored matrix."""
+        """Write the inner products of the columns of an MTTKRP in double precision and the stored matrix to `dots`."""
 
     def fit(self, exact: bool = False) -> None:
-        """Compute the fit from `totals`; `exact`: from `dots`, of runs whose fit is `NEAR` 1."""
+        """Compute the fit from `totals`; `exact`: from `dots`, for runs whose fit is `NEAR` 1."""
 
     def report(self) -> None:
-        """Queue the writing of `reported`."""
+        """Queue the update of `reported`."""
 
     def status(self) -> list[EquationsStatus]:
-        """Wait for what is queued; return the state of each place. A single run's flags are cleared but for `NEAR`."""
+        """Wait for queued work; return the status of each place. This clears a single run's flags except `NEAR`."""
 
     def read(self, memory: NDArray[np.uint8]) -> list[EquationsStatus]:
-        """Return the state of each place from a copy of `reported`; of several runs without norms and scales."""
+        """Return the status of each place from a copy of `reported`; for several runs without norms and scales."""
 
     def snapshot(self, source: Array, target: Array) -> None:
-        """Queue a copy of device memory, unless a single run has set a flag."""
+        """Queue a copy of device memory, skipped if a single run has raised a flag."""
 
 
 class EquationsProvider(Protocol):
-    """One way to keep equations on a device: a provider of the operation.
+    """A provider of equations on a device.
 
     Attributes
     ----------
-    several : int
-        The most columns of a run of which it serves several; 0 if it serves single runs only.
+    batch_columns : int
+        The largest number of columns of a run in a batch of several; 0 if only single runs are supported.
     """
 
     batch_columns: int
 
     def suits(self, rank: int) -> bool:
-        """Tell whether it keeps the matrices of a single run of so many columns."""
+        """Return whether single runs of this rank are supported."""
 
     def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
-        """Begin to compile what a single run of so many columns needs, where that takes long, and return at once."""
+        """Start compiling the code for a single run of this rank; return immediately."""
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
-        """Return the device memory that they take.
+        """Return the device memory of equations.
 
-        That of several runs includes what solves so many rows; for a single run see `RowSolvers`.
+        For several runs it includes the memory for solving `rows` rows; for a single run see `RowSolvers`.
         """
 
     def make(self, case: Case) -> Equations:
@@ -215,14 +214,14 @@ class EquationsProvider(Protocol):
 
 
 EQUATIONS = Op[EquationsProvider]("equations")
-"""The last provider suits all."""
+"""The last provider supports all ranks."""
 
 
 def equations_of(device: Device, rank: int) -> EquationsProvider:
-    """Return the first provider that suits matrices of this many columns."""
+    """Return the first provider that supports single runs of this rank."""
     return EQUATIONS.require(device, lambda provider: provider.suits(rank))
 
 
 def batch_equations(device: Device) -> EquationsProvider | None:
-    """Return the provider that serves several runs at once, if the device has one."""
+    """Return the provider that supports several runs at once; None if the device has none."""
     return EQUATIONS.first(device, lambda provider: provider.batch_columns > 0)

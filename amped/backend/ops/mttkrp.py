@@ -1,4 +1,4 @@
-"""The MTTKRP operation: what its kernels are given, what they hold, and what they do."""
+"""The MTTKRP operation: kernels, the shards that they build from nonzeros, and the shares that describe these."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ NOTHING_STORED: Mapping[int, Any] = {}
 
 @dataclass(frozen=True)
 class Share:
-    """The nonzeros of one mode that a rank computes, as they are known before they are loaded.
+    """Properties of a rank's nonzeros of one mode that are known before they are loaded.
 
-    `column` is which of the nonzeros' columns is the output index. 0: they are sorted by it. Otherwise the nonzeros are
-    those of mode 0, in columns of ascending modes, and their shards are made by `Kernel.derive`.
+    `column` is the number of the nonzeros' column that holds the output index. If it is 0, nonzeros are sorted by it.
+    Otherwise the nonzeros are those of mode 0, with columns in ascending order of modes, and `Kernel.derive` builds
+    their shards.
     """
 
     lengths: tuple[int, ...]  # of the input modes, ascending
     rows: slice  # of the output
     nnz: int
-    stride: int  # columns of a factor matrix in memory
+    stride: int  # columns of a factor matrix in memory, including padding
     dtype: np.dtype[Any]  # of values and factors
     values: ValueRange
     column: int = 0
-    gather: GatherName = "full"  # whether kernels read factor matrices as they are, or copies in 16 bits
-    streamed: bool = False  # the nonzeros stay in host memory and are copied into slots
+    gather: GatherName = "full"  # format in which kernels read factor matrices: full, or a 16-bit copy
+    streamed: bool = False  # whether the nonzeros stay in host memory and are copied to slots
 
     def __hash__(self) -> int:
-        """Compiled code is cached by what it depends on; a slice has no hash before Python 3.12."""
+        """Hash for caches of compiled code; slices are not hashable before Python 3.12."""
         return hash((self.lengths, self.rows.start, self.rows.stop, self.nnz, self.stride, self.dtype, self.gather))
 
     @property
@@ -47,25 +48,25 @@ class Share:
 
 
 class KernelBytes(NamedTuple):
-    """Device memory that a kernel takes for some nonzeros of a share."""
+    """Device memory, in bytes, that a kernel needs for some nonzeros of a share."""
 
-    shard: int  # of their shards, at most
-    making: int  # while a shard is made, beside it
-    running: int  # scratch memory that `Kernel.run` is given
+    shard: int  # upper bound of the shards
+    making: int  # additionally, while a shard is built
+    running: int  # scratch memory for `Kernel.run`
 
 
 class Offers(Flag):
-    """What a kernel's shards offer, beside MTTKRP, to other operations."""
+    """Properties of a kernel's shards that other operations can use."""
 
     NOTHING = 0
-    ROWS = auto()  # the nonzeros of a row lie side by side
-    SORTED = auto()  # those of a row are in ascending order of their input indices, and read in one pass
-    TREE = auto()  # they are a tree of index prefixes, which serves all modes
-    PACKED = auto()  # they are in packed records, of the layout that the device makes for the kernel
+    ROWS = auto()  # the nonzeros of a row are contiguous
+    SORTED = auto()  # the nonzeros of a row are sorted by their input indices, and read in one pass
+    TREE = auto()  # the nonzeros form a tree of index prefixes, which serves all modes
+    PACKED = auto()  # nonzeros are in packed records, in the layout that the device creates for the kernel
 
 
 class Shard(Movable, Protocol):
-    """Nonzeros of a run of output rows as a kernel wants them, in device memory or on their way there."""
+    """Nonzeros of consecutive output rows in the format of a kernel, in device or host memory."""
 
     @property
     def kernel(self) -> Kernel:
@@ -76,49 +77,49 @@ class Shard(Movable, Protocol):
         """The number of nonzeros."""
 
     def unloaded(self, stored: Mapping[int, Any] = NOTHING_STORED) -> Shard:
-        """Return a copy in host memory, from which slots are filled fastest.
+        """Return a copy in host memory that is suited to fill slots.
 
-        `stored` are columns in files by the ``id`` of the array that a column was read into: a shard on the host reads
-        such a one again whenever it is copied.
+        `stored` maps the ``id`` of an array to the column in a file from which it was read: a shard on the host reads
+        such a column again whenever it is copied.
         """
 
 
 class Kernel(Protocol):
-    """One way to compute MTTKRP on a device: a provider of the operation."""
+    """A kernel that computes MTTKRP on a device: a provider of the operation."""
 
     name: str
-    code: str  # the compiled code that it runs; kernels that share it are compiled once
-    most_nonzeros: int  # of a shard
-    repeatable: bool  # whether its results are bitwise equal every time
-    reads_narrow: bool  # whether it reads factor matrices in 16 bits
-    offers: Offers  # what its shards are, so that other operations can read them
+    code: str  # key of its compiled code; kernels with equal keys are compiled once
+    most_nonzeros: int  # largest number of nonzeros of a shard
+    repeatable: bool  # whether results are bitwise reproducible
+    reads_narrow: bool  # whether it supports 16-bit copies of factor matrices
+    offers: Offers  # properties of its shards
 
     @property
     def derive(self) -> Callable[[Any, Share], Shard] | None:
-        """Make the shard of another mode, ``derive(shard, share)``, from that of mode 0, so that they share one copy.
+        """Function ``derive(shard, share)`` that builds another mode's shard from mode 0's, so that they share a copy.
 
-        It has that one's columns and values, and a permutation that puts them in ascending order of the column
-        ``share.column``, ties in the order of mode 0. ``share.rows`` are all rows of the mode, and ``bytes`` counts the
-        permutation alone. None for a kernel that wants nonzeros sorted by output row.
+        The new shard has the columns and values of mode 0, and a permutation that sorts them by the column
+        ``share.column``, ties in the order of mode 0. ``share.rows`` are all rows of the mode, and ``bytes`` counts
+        the permutation only. None if the kernel requires nonzeros sorted by output row.
         """
 
     def suits(self, share: Share) -> bool:
-        """Tell whether it computes such nonzeros."""
+        """Return whether it supports such nonzeros."""
 
     def gains(self, share: Share) -> bool:
-        """Tell whether it may be the fastest for them, so that timing it is worth the time."""
+        """Return whether it may be the fastest kernel for them and so should be timed."""
 
     def keeps_columns(self, share: Share) -> bool:
-        """Tell whether shards are made of the index columns themselves, not of copies in another form."""
+        """Return whether shards use the index columns themselves, not converted copies."""
 
     def prepare(self, share: Share) -> None:
-        """Begin to make what does not depend on the nonzeros themselves, such as compiled code, and return at once."""
+        """Start preparations that do not depend on the nonzeros, such as compiling; return immediately."""
 
     def bytes(self, share: Share, nnz: int) -> KernelBytes:
-        """Return the memory that so many nonzeros of a share take."""
+        """Return the memory that `nnz` nonzeros of a share need."""
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> Shard:
-        """Return nonzeros as this kernel wants them, in device memory.
+        """Return a shard of nonzeros in device memory.
 
         Parameters
         ----------
@@ -127,7 +128,7 @@ class Kernel(Protocol):
         values : (nnz,) array
         share : Share
         continues : bool
-            The first row already has a sum, from the shard before this one, to be added to.
+            Whether the first row already has a sum from the previous shard, to be added to.
         """
 
     def run(
@@ -139,24 +140,24 @@ class Kernel(Protocol):
         scratch: Array = None,
         double: bool = False,
     ) -> None:
-        """Queue the addition of a shard's MTTKRP to `out`; allocate nothing, wait for nothing.
+        """Queue the addition of a shard's MTTKRP to `out`, without allocating memory or waiting.
 
         Parameters
         ----------
         shard : Shard
         factors : sequence of (I_m, stride) arrays
-            The input modes' factor matrices, ascending, as the share's `gather` says.
+            The input modes' factor matrices, in ascending order of modes and in the format of the share's `gather`.
         out : (rows, stride) float64 array
-            Of the share.
+            The output rows of the share.
         new : slice
-            Rows of `out` that hold nothing yet: they get the shard's sums, or zeros.
+            Uninitialised rows of `out`, which are set to the shard's sums or zeros.
         scratch : (bytes,) uint8 array
-            At least as large as `bytes` says. Its contents mean nothing before and after.
+            At least of the size that `bytes` returns; its contents are not preserved.
         double : bool
-            Whether products and short sums are in double precision too, of the same numbers in single precision:
-            slower, and compiled when it is first asked for. Not of factor matrices in 16 bits.
+            Whether to compute products and short sums in double precision, too, from numbers in single precision. This
+            is slower and compiled on first use. Not supported for 16-bit factor matrices.
         """
 
 
 MTTKRP = Op[Kernel]("mttkrp")
-"""The first provider suits all nonzeros and gives bitwise equal results every time."""
+"""The first provider supports all nonzeros, and its results are bitwise reproducible."""

@@ -1,8 +1,8 @@
-"""The elementwise work of CP-APR's multiplicative updates, on rows of one mode's matrix (Chi and Kolda 2012).
+"""The mu_update operation: the elementwise work of CP-APR's multiplicative updates (Chi and Kolda 2012).
 
-Between two visits of a mode its matrix A has columns of unit sum; while the mode is updated it is B, A times the
-weights. Of an entry of A that is nearly zero the last bit says whether it is to be shifted away from zero at the next
-visit: so checkpoints have that, and it takes no memory.
+Between updates, the matrix A of a mode has columns of unit sum. During an update it is B, A times the weights. The last
+bit of a tiny entry of A marks whether the next update must shift it away from zero. Thus checkpoints include the marks,
+which need no additional memory.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ from ..registry import Op
 
 
 class MuUpdate(Protocol):
-    """Queues work on rows: `matrix` and `phi` are (rows, R) views, of the factors' type and float64.
+    """Queues work on rows. `matrix`, of the factors' type, and `phi`, float64, are (rows, R) views.
 
-    `done` is a (1,) int32 device array: nothing happens where it is not 0.
+    `done` is a (1,) int32 device array; if it is nonzero, the work has no effect.
     """
 
     def begin(self, matrix: Array, weights: Array, kappa: Array | float, least: float) -> None:
-        """Make B of A: add `kappa` to entries below `least` whose last bit is set, and multiply columns with `weights`.
+        """Convert A to B: add `kappa` to entries below `least` whose last bit is set, and multiply by `weights`.
 
-        These are (R,) float64, as is `kappa` if it is not the same of all columns.
+        `weights` is (R,) float64, as is `kappa` if it differs between columns.
         """
 
     def measure(self, phi: Array, matrix: Array, violation: Array, done: Array) -> None:
-        """Set `violation`, (1,) float64 and 0 so far, to the largest ``|min(B, 1 - Phi)|``; NaN wins."""
+        """Set `violation`, (1,) float64 and initially 0, to the largest ``|min(B, 1 - Phi)|``; NaN propagates."""
 
     def apply(self, phi: Array, matrix: Array, violation: Array, fact: Array, tol: float, done: Array) -> None:
-        """Multiply B with Phi, or set `done` if the violation is below `tol`.
+        """Multiply B by Phi, or set `done` if the violation is below `tol`.
 
-        `fact`, (2,) float64: gets the violation, and one more update if there was one.
+        `fact`, (2,) float64, receives the violation, and its number of updates is incremented after an update.
         """
 
     def add_columns(self, matrix: Array, sums: Array) -> None:
-        """Add the sums of columns to `sums`, (R,) float64, in the same order every time."""
+        """Add the column sums to `sums`, (R,) float64, in a fixed order."""
 
     def end(self, phi: Array, matrix: Array, sums: Array, least: float) -> None:
-        """Make A of B: divide columns by their sums, where these are not 0.
+        """Convert B to A: divide columns by their sums, unless these are 0.
 
-        The last bit of entries below `least` is set where Phi, that of the last update, is above 1, and else cleared.
+        The last bit of entries below `least` is set if Phi of the last update is above 1, and cleared otherwise.
         """
 
 
 class MuUpdateProvider(Protocol):
-    """What does this work on a device."""
+    """A provider of the operation."""
 
     def bytes(self, rank: int) -> int:
-        """Return the device memory that `make` takes."""
+        """Return the device memory that `make` allocates."""
 
     def prepare(self, dtype: np.dtype[Any]) -> None:
-        """Begin to compile, and return at once."""
+        """Start compiling; return immediately."""
 
     def make(self, device: Device, rank: int, dtype: np.dtype[Any]) -> MuUpdate:
-        """Return the work on matrices of `rank` columns."""
+        """Return the update for matrices of `rank` columns."""
 
 
 MU_UPDATE = Op[MuUpdateProvider]("mu_update")

@@ -1,7 +1,7 @@
-"""The operation that solves rows of a factor matrix under the constraint that no number is negative.
+"""The nonnegative operation: solves rows of a factor matrix subject to non-negativity.
 
-Hierarchical alternating least squares: one column after the other gets the best numbers there are for it while the
-others stay, in several sweeps. No step makes the distance larger, and each row is solved for itself.
+It uses hierarchical alternating least squares (HALS): several sweeps set one column after the other to its optimum with
+the other columns fixed. No step increases the residual, and rows are independent of each other.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from .solve import SolverBytes, Sums
 
 
 class System(NamedTuple):
-    """What rows `x` are to minimise, ``x @ gram @ x / 2 - x @ (right * row)``, for each row of an MTTKRP.
+    """The objective of row ``x``: ``x @ gram @ x / 2 - x @ (right * row)``, where ``row`` is a row of an MTTKRP.
 
-    Device arrays in double precision, C-contiguous.
+    All are C-contiguous device arrays in double precision.
     """
 
-    gram: Array  # (R, R), symmetric; columns whose diagonal entry is 0 stay as they are
+    gram: Array  # (R, R), symmetric; columns whose diagonal entry is 0 are not changed
     right: Array  # (R,)
-    begin: Array  # (R,) what the columns of the matrix are multiplied with before all else; not negative
+    begin: Array  # (R,), non-negative: factors by which the columns are multiplied before the first sweep
 
 
 class NonnegativeSolver(Protocol):
-    """One way to solve rows on a device: a provider of the operation."""
+    """A solver of non-negative rows on a device: a provider of the operation."""
 
     name: str
     allocates: bool  # see `Solver`
 
     def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
-        """Tell whether it solves rows of so many columns, stored as `dtype`."""
+        """Return whether rows of `rank` columns, stored as `dtype`, are supported."""
 
     def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
-        """Begin to compile what solves rows of so many columns, where that takes long, and return at once."""
+        """Start compiling the code for rows of `rank` columns; return immediately."""
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
-        """Return the device memory that solving so many rows takes, small matrices left out."""
+        """Return the device memory for solving `rows` rows, without small matrices."""
 
     def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> Any:
-        """Return what `run` needs for up to so many rows: scratch memory and compiled code."""
+        """Return the scratch memory and compiled code that `run` needs for up to `rows` rows."""
 
     def run(self, made: Any, source: Array, system: System, sweeps: int, target: Array, sums: Sums) -> None:
-        """Queue `sweeps` over the columns of `target`, (rows, R), from what it holds, and add to `sums`.
+        """Queue `sweeps` over the columns of `target`, (rows, R), starting from its contents, and add to `sums`.
 
-        `made` is from `make`, `source` holds the rows of an MTTKRP in double precision. One of zeros gives a row of
-        zeros at once; another ends before when a sweep has hardly changed it (`hals.SETTLED`).
+        `made` is the result of `make`; `source` holds the rows of an MTTKRP in double precision. A zero row of `source`
+        gives a zero row. Other rows stop early when a sweep hardly changes them (see `hals.SETTLED`).
         """
 
 
 NONNEGATIVE = Op[NonnegativeSolver]("nonnegative")
-"""The last provider suits all."""
+"""The last provider supports all ranks."""
 
 
 def nonnegative_solver(device: Device, rank: int, dtype: np.dtype[np.floating]) -> NonnegativeSolver:
-    """Return the first solver of non-negative rows that suits this many columns."""
+    """Return the first solver of non-negative rows that supports this rank."""
     return NONNEGATIVE.require(device, lambda provider: provider.suits(rank, dtype))

@@ -1,13 +1,13 @@
-"""The Phi operation: what CP-APR computes from the shards of MTTKRP kernels, of one model or of several.
+"""The phi operation: Phi and log-likelihoods of CP-APR, of one model or several, from the shards of MTTKRP kernels.
 
-Phi_n = [X_(n) / max(B Pi, floor)] Pi^T (Chi and Kolda 2012, Algorithm 3), Pi being the Khatri-Rao product of the other
-modes' factor matrices: an MTTKRP whose values are divided by the model's. Pi is never stored. It is the mapped MTTKRP
-of `losses.PHI`, with kernels of its own.
+Phi_n = [X_(n) / max(B Pi, floor)] Pi^T (Chi and Kolda 2012, Algorithm 3), where Pi is the Khatri-Rao product of the
+other modes' factor matrices: an MTTKRP whose values are divided by the model's. Pi is never stored. Phi is the mapped
+MTTKRP of `losses.PHI`, with dedicated kernels.
 
-Several models have some columns each of the same factor matrices. A *group* is adjacent columns of several models.
-Models of fewer columns have zeros in the others. On a CPU the models of a group are interleaved: first a column of
-each, then another one of each. So sums over columns of one model are computed for all of a group side by side. On a GPU
-they lie one after the other.
+Several models share the factor matrices; each has some of the columns. A *group* consists of adjacent columns of
+several models; unused columns of smaller models are zero. On a CPU the columns of a group's models are interleaved:
+first one column of each model, then the next of each. Thus vector operations compute the sums over columns of all
+models at once. On a GPU the models of a group follow each other.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class GroupShape(NamedTuple):
-    """Of groups: for how many models they have room, and the most columns that one of these has."""
+    """The number of models of a group, and their largest number of columns."""
 
     models: int
     columns: int
 
 
 Groups = Mapping[GroupShape, NDArray[np.int64]]
-"""By their kind: where the columns of each group begin."""
+"""First columns of the groups, by shape."""
 
 
 def joined(groups: Groups, key: Callable[[GroupShape], Key]) -> dict[Key, NDArray[np.int64]]:
-    """Return where the groups begin whose kinds have the same key."""
+    """Return the sorted first columns of all groups whose shapes have the same key, by key."""
     result = defaultdict[Key, list[NDArray[np.int64]]](list)
     for kind, begins in groups.items():
         result[key(kind)].append(begins)
@@ -46,7 +46,7 @@ def joined(groups: Groups, key: Callable[[GroupShape], Key]) -> dict[Key, NDArra
 
 
 class PhiProvider(Protocol):
-    """One way to compute Phi and log-likelihoods on a device: a provider of the operation.
+    """A method to compute Phi and log-likelihoods on a device: a provider of the operation.
 
     Attributes
     ----------
@@ -59,13 +59,13 @@ class PhiProvider(Protocol):
         """See above."""
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """Tell whether it computes such nonzeros from that kernel's shards."""
+        """Return whether it supports such nonzeros in that kernel's shards."""
 
     def prepare(self, kernel: Kernel, share: Share) -> None:
-        """Begin to compile, and return at once."""
+        """Start compiling; return immediately."""
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
-        """Return the bytes of scratch memory that `run` and `add_logs` are given, at most."""
+        """Return the bytes of scratch memory that `run` and `add_logs` need."""
 
     def run(
         self,
@@ -79,7 +79,7 @@ class PhiProvider(Protocol):
         skip: Array = None,
         groups: Groups | None = None,
     ) -> None:
-        """Queue the addition of a shard's Phi to `out`; allocate nothing, wait for nothing.
+        """Queue the addition of a shard's Phi to `out`, without allocating memory or waiting.
 
         Parameters
         ----------
@@ -87,20 +87,20 @@ class PhiProvider(Protocol):
         factors : sequence of (I_m, stride) arrays
             The input modes' factor matrices, ascending.
         own : (rows, stride) array
-            The output mode's matrix B, of the same type: its rows of the share.
+            The share's rows of the output mode's matrix B, of the same type.
         floor : float
-            The least that a value is divided by (`eps` of the Tensor Toolbox).
+            Lower bound of divisors (`eps` of the Tensor Toolbox).
         out : (rows, stride) float64 array
-            Of the share.
+            The output rows of the share.
         new : slice
-            Rows of `out` that hold nothing yet: they get the shard's sums, or zeros.
+            Uninitialised rows of `out`, which are set to the shard's sums or zeros.
         scratch : (bytes,) uint8 array
         skip : (1,) int32 array, optional
-            Nothing is computed, and `out` not written, if this is not 0 when the work's turn comes. Of several models
-            it is (stride,), with a number of each in the place of its first column.
+            If nonzero when the work is executed, nothing is computed or written. For several models the array is
+            (stride,), with each model's number at its first column.
         groups : Groups, optional
-            Of several models: nothing is computed, or written, of other columns. None are groups of the most models, in
-            all columns.
+            For several models: the groups to compute; other columns are not written. By default, groups of the largest
+            number of models cover all columns.
         """
 
     def add_logs(
@@ -115,8 +115,8 @@ class PhiProvider(Protocol):
     ) -> None:
         """Queue the addition of ``sum x log(max(m, floor))`` over a shard's nonzeros to `total`, float64.
 
-        It is (1,), or (stride,) of several models. `m` is the model's value, as in `run`. Sums are in double
-        precision, in the same order every time.
+        `total` is (1,), or (stride,) for several models. `m` is the model's value. Sums are in double precision, in a
+        fixed order.
         """
 
     def copy(
@@ -127,34 +127,34 @@ class PhiProvider(Protocol):
         groups: Groups | None = None,
         dtype: np.dtype[Any] | None = None,
     ) -> None:
-        """Queue the copy of a row of sums, (stride,) float64, of models in numbers of a type; see `run`."""
+        """Queue the copy of a row of sums, (stride,) float64; `dtype` is the type of the factors. See `run`."""
 
 
 class InterleavedPhi(PhiProvider, Protocol):
-    """Phi of several models, and what is done with it model by model.
+    """A provider of Phi of several models, with the multiplicative updates of each model.
 
     Columns that no model of a group has may be left out. `done` is the `skip` of `PhiProvider.run`. On the CPU,
     `groups` leaves out groups whose models are all done.
     """
 
     def width(self, dtype: np.dtype[Any]) -> int:
-        """Return the number of columns of any group."""
+        """Return the number of columns of a group."""
 
     def models(self, rank: int, dtype: np.dtype[Any]) -> int:
-        """Return how many models of so many columns are a group; 0 if they have too many."""
+        """Return the number of models of this rank per group; 0 if the rank is too large."""
 
     def columns(self, model: int, models: int, dtype: np.dtype[Any]) -> slice:
-        """Return the columns that a model has in a group of so many, counted from the group's first."""
+        """Return the columns of a model in a group of `models` models, relative to the group's first column."""
 
     def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:
-        """Set each model's violation, float64 and 0 so far, to its largest ``|min(B, 1 - Phi)|``; NaN wins."""
+        """Set each model's violation, float64 and initially 0, to its largest ``|min(B, 1 - Phi)|``; NaN propagates."""
 
     def apply(
         self, phi: Array, matrix: Array, groups: Groups, violations: Array, facts: Array, tol: float, done: Array
     ) -> None:
-        """Multiply B with Phi, or set `done` if a model's violation is below `tol`; not where it is set already.
+        """Multiply B by Phi, or set `done` if a model's violation is below `tol`; skip models that are done.
 
-        `facts`, (stride, 2) float64: a model's get the violation, and one more update if there was one.
+        `facts`, (stride, 2) float64, receives each model's violation and number of updates.
         """
 
 
@@ -162,12 +162,12 @@ PHI = Op[PhiProvider]("phi")
 
 
 def phi_of(device: Device, kernel: Kernel, share: Share) -> PhiProvider | None:
-    """Return what computes the Phi of such nonzeros from a kernel's shards, of one model, if anything does."""
+    """Return the provider of a single model's Phi for a kernel's shards; None if there is none."""
     return PHI.first(device, lambda provider: not provider.multi_model and provider.suits(kernel, share))
 
 
 def interleaved(device: Device) -> InterleavedPhi | None:
-    """Return what computes Phi of several models, if anything does."""
-    result: Any = PHI.first(device, lambda provider: provider.multi_model)
-    multi_model: InterleavedPhi | None = result
-    return multi_model
+    """Return the device's provider of Phi of several models; None if it has none."""
+    provider: Any = PHI.first(device, lambda provider: provider.multi_model)
+    result: InterleavedPhi | None = provider
+    return result

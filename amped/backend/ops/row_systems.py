@@ -1,12 +1,12 @@
 """The row systems operation: objective, gradient and second derivatives of any loss in one factor matrix.
 
-Row i of the output has, over the row's nonzeros x, with the model's values m and the product v of the other modes'
-factor rows:
+Row i of the output contains sums over the row's nonzeros x, where m is the model's value and v the product of the other
+modes' factor rows:
 
-- the mapped MTTKRP, the sum of ``weight(x, m) v``: the gradient, or, with other formulas, Phi or a residual's MTTKRP;
-- the row system, the sum of ``curve(x, m) v v^T``, if there is such a formula: second derivatives, so that one solve
+- the mapped MTTKRP, the sum of ``weight(x, m) v``: the gradient or, with other formulas, Phi or a residual's MTTKRP;
+- the row system, the sum of ``curve(x, m) v v^T``, if there is a formula `curve`: second derivatives, so that one solve
   per row is a Newton step;
-- the sum of ``value(x, m)``: the row's part of the objective.
+- the sum of ``value(x, m)``: the row's contribution to the objective.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from .rowproblems import RowBytes
 
 
 def system_width(rank: int, curved: bool) -> int:
-    """Return the columns of the output: R of the gradient, R * R of second derivatives, if any, and the objective."""
+    """Return the columns of the output: R for the gradient, R * R for second derivatives (if any), 1 for the value."""
     return rank + (rank * rank if curved else 0) + 1
 
 
 class RowSystemsProvider(Protocol):
-    """One way to compute row systems on a device: a provider of the operation. All sums are in double precision."""
+    """A method to compute row systems on a device: a provider of the operation. All sums are in double precision."""
 
     def suits(self, kernel: Kernel, share: Share, curved: bool) -> bool:
-        """Tell whether it computes such nonzeros from that kernel's shards."""
+        """Return whether it supports such nonzeros in that kernel's shards."""
 
     def prepare(self, kernel: Kernel, share: Share, rank: int, maps: Maps) -> None:
-        """Begin to compile, and return at once."""
+        """Start compiling; return immediately."""
 
     def bytes(self, kernel: Kernel, share: Share, rank: int, curved: bool, nnz: int) -> RowBytes:
-        """Return the device memory that shards of `nnz` nonzeros take, at most."""
+        """Return an upper bound of the device memory for shards of `nnz` nonzeros."""
 
     def make(self, shard: Any, share: Share) -> Any:
-        """Return where the rows of a shard are: made once for a shard, in device memory or on the host."""
+        """Return the positions of the rows of a shard, in device or host memory, computed once per shard."""
 
     def run(
         self,
@@ -58,19 +58,19 @@ class RowSystemsProvider(Protocol):
         Parameters
         ----------
         made : object
-            What `make` returned for this shard.
+            The result of `make` for this shard.
         shard : Shard
         factors : sequence of (I_m, stride) arrays
             The input modes' factor matrices, ascending.
         own : (rows, stride) array
-            The output mode's matrix, of the same type: its rows of the share.
+            The share's rows of the output mode's matrix, of the same type.
         rank : int
-            Columns that count; others are zero.
+            Number of columns without padding, which is zero.
         maps : Maps
         out : (rows, width) float64 array
-            Of the share; see `system_width`. Of second derivatives all are set, not only one triangle.
+            The output rows of the share; see `system_width`. Both triangles of second derivatives are set.
         new : slice
-            Rows of `out` that hold nothing yet: they get the shard's sums, or zeros.
+            Uninitialised rows of `out`, which are set to the shard's sums or zeros.
         scratch : (bytes,) uint8 array
         """
 

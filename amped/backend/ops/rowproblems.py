@@ -1,8 +1,8 @@
-"""The row problems of CP-APR: PDNR and PQNR solve each row of a mode for itself, from the shards of MTTKRP kernels.
+"""The rowproblems operation: PDNR and PQNR of CP-APR, which solve each row of a mode separately.
 
-A row b >= 0 minimises ``sum b - sum x log <b, pi>`` over its nonzeros x, pi being the product of their input factor
-rows: the negative log-likelihood of the row (Hansen, Plantenga, Kolda 2015). The input modes' factor matrices have
-columns of 1-norm 1, so that the first term is what the model's values add up to. The gradient is 1 - Phi.
+A row b >= 0 minimises its negative log-likelihood ``sum b - sum x log <b, pi>`` over its nonzeros x, where pi is the
+product of their input factor rows (Hansen, Plantenga, Kolda 2015). The input modes' factor matrices have columns of
+1-norm 1, so the first term is the sum of the model's values. The gradient is 1 - Phi.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ RowMethod = Literal["pdnr", "pqnr"]
 
 
 class RowLimits(NamedTuple):
-    """When a row is done: after so many `inner` iterations, or when its KKT violation is below `tolerance`.
+    """When a row is solved: after `inner` iterations, or when its KKT violation is below `tolerance`.
 
-    The violation of a row is ``max |min(b, 1 - phi)|``. `floor` is the least that a value is divided by.
+    The violation of a row is ``max |min(b, 1 - phi)|``. `floor` is the lower bound of divisors.
     """
 
     inner: int = 10
@@ -29,28 +29,28 @@ class RowLimits(NamedTuple):
 
 
 KKT, ITERATIONS, FAILED = range(3)
-"""What is noted of rows that are solved, in float64: the largest violation of a row before its first update; inner
-iterations of all rows together; steps that found no decrease, so that a multiplicative step was made."""
+"""Positions in the float64 statistics of solved rows: the largest violation of a row before its first update; the inner
+iterations of all rows; the steps without a decrease, which a multiplicative step replaced."""
 
 
 class RowBytes(NamedTuple):
-    """Device memory that solving the rows of a share takes."""
+    """Device memory, in bytes, for solving the rows of a share."""
 
-    kept: int  # what `RowProblemsProvider.make` returns for shards of so many nonzeros
-    running: int  # scratch memory that the others are given
+    kept: int  # the results of `RowProblemsProvider.make`
+    running: int  # scratch memory of the other methods
 
 
 class Shared(Protocol):
-    """Rows whose nonzeros are in several shards, or on several ranks, on their way to be solved: all in step.
+    """State of rows whose nonzeros are in several shards or on several ranks. They are solved in step.
 
     Attributes
     ----------
     rows : (count, R) float64 device array
         The rows of B: the same on all ranks.
     sums, changes : (count, ...) float64 device arrays
-        What the nonzeros add up to: they are cleared, added to by each shard, and summed over the ranks.
+        Sums over nonzeros: cleared, incremented by each shard, and summed over the ranks.
     seen : (3,) float64 device array
-        See `KKT`.
+        Statistics; see `KKT`.
     """
 
     rows: Array
@@ -59,17 +59,17 @@ class Shared(Protocol):
     seen: Array
 
     def begin(self) -> None:
-        """Begin anew, with other `rows`; nothing is seen so far."""
+        """Start solving new `rows`; reset the statistics."""
 
     def left(self) -> int:
-        """Wait; return how many rows are not solved yet."""
+        """Wait for the device; return the number of unsolved rows."""
 
 
 class RowProblemsProvider(Protocol):
-    """One way to solve row problems on a device: a provider of the operation.
+    """A method to solve row problems on a device: a provider of the operation.
 
-    All of a row's nonzeros are in one shard, mostly: `run` solves such rows. Others are solved in step, by passes over
-    the shards: pass 0 raises rows whose model is below the floor, each later one is an inner iteration::
+    `run` solves rows whose nonzeros are in one shard, as is usual. Other rows are solved in step, by passes over the
+    shards: pass 0 raises rows whose model is below the floor, and each later pass is an inner iteration::
 
         for number in range(1 + limits.inner):
             add_sums (each shard); sum over ranks; step; add_changes (each shard); sum over ranks; advance
@@ -78,26 +78,26 @@ class RowProblemsProvider(Protocol):
     ----------
     method : str
     codes : int
-        What its compiled code takes of host memory, as so many kernels do; see `Device.code_bytes`.
+        Host memory of its compiled code, in units of `Device.code_bytes`.
     """
 
     method: RowMethod
     codes: int
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """Tell whether it solves such rows from that kernel's shards."""
+        """Return whether it supports such nonzeros in that kernel's shards."""
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
-        """Return the device memory that shards of `nnz` nonzeros take, at most."""
+        """Return an upper bound of the device memory for shards of `nnz` nonzeros."""
 
     def shared_bytes(self, rank: int) -> int:
-        """Return the device memory that `share_rows` takes for a row."""
+        """Return the device memory that `share_rows` allocates per row."""
 
     def make(self, shard: Any, share: Share, whole: slice | None = None) -> Any:
-        """Return where the rows of a shard are, and in which order they are solved: made once for a shard.
+        """Return the positions of the rows of a shard and the order in which to solve them, computed once per shard.
 
-        It reads the shard on the host, as `Shard.unloaded` returns it, or where it stays; not from a slot alone. Of
-        rows without nonzeros only those in `whole`, if it is given, are noted: `run` is asked for no others.
+        The shard must be resident, or in host memory as returned by `Shard.unloaded`. If `whole` is given, `run` is
+        only called for these rows, so other rows without nonzeros are omitted.
         """
 
     def run(
@@ -114,30 +114,30 @@ class RowProblemsProvider(Protocol):
     ) -> None:
         """Queue the solution of rows of a shard, in place.
 
-        Results do not depend on the number of threads.
+        Results are independent of the number of threads.
 
         Parameters
         ----------
         made : object
-            What `make` returned for this shard.
+            The result of `make` for this shard.
         shard : Shard
         factors : sequence of (I_m, stride) arrays
             The input modes' factor matrices, ascending; their columns have 1-norm 1.
         own : (rows, stride) array
-            The output mode's matrix B, of the same type: its rows of the share. All arithmetic is in double precision.
+            The share's rows of the output mode's matrix B, of the same type. All arithmetic is in double precision.
         rank : int
-            The columns that are solved; others are left alone.
+            Number of columns to solve; others are unchanged.
         limits : RowLimits
         seen : (3,) float64 array
-            What is seen of these rows is added; see `KKT`.
+            Incremented by the statistics of these rows; see `KKT`.
         whole : slice, optional
-            Rows of `own` to be solved: all of their nonzeros are in this shard, or they have none, and become zero.
-            Others are left alone, as another rank or shard has a part of them. All if not given.
+            Rows of `own` to solve, all by default. Their nonzeros are all in this shard; rows without nonzeros become
+            zero. Other rows, which have nonzeros in other shards or on other ranks, are unchanged.
         scratch : (bytes,) uint8 array
         """
 
     def share_rows(self, count: int, rank: int) -> Shared:
-        """Return room for so many rows that are solved in step."""
+        """Return the state of `count` rows that are solved in step."""
 
     def add_sums(
         self,
@@ -149,14 +149,13 @@ class RowProblemsProvider(Protocol):
         limits: RowLimits,
         scratch: Array = None,
     ) -> None:
-        """Queue the addition of a shard's part of Phi, and of what else a step needs, to ``shared.sums``.
+        """Queue the addition of a shard's contribution to Phi and other sums of a step to ``shared.sums``.
 
-        `places` names the shard's shared rows: the place in `shared`, and the row of the share. Rows that are solved
-        need not be added to.
+        `places` are the shard's shared rows, as (position in `shared`, row of the share). Solved rows may be skipped.
         """
 
     def step(self, shared: Any, limits: RowLimits, number: int) -> None:
-        """Queue the decision where each row goes, in pass `number`; rows that are solved stay."""
+        """Queue the computation of each row's step direction in pass `number`; solved rows do not change."""
 
     def add_changes(
         self,
@@ -168,10 +167,10 @@ class RowProblemsProvider(Protocol):
         limits: RowLimits,
         scratch: Array = None,
     ) -> None:
-        """Queue the addition of what the objective changes by, for each length, to ``shared.changes``."""
+        """Queue the addition of the change of the objective, for each step length, to ``shared.changes``."""
 
     def advance(self, shared: Any, limits: RowLimits, number: int) -> None:
-        """Queue the step of pass `number`, of the length that decreases the objective enough."""
+        """Queue the step of pass `number`, with the largest step length that decreases the objective enough."""
 
 
 ROWPROBLEMS = Op[RowProblemsProvider]("rowproblems")

@@ -1,4 +1,4 @@
-"""The operation that solves rows of a factor matrix."""
+"""The solve operation: computes rows of a factor matrix from an MTTKRP and an inverse matrix."""
 
 from __future__ import annotations
 
@@ -11,51 +11,49 @@ from ..registry import Op
 
 
 class Sums(NamedTuple):
-    """What is added up of a factor matrix while its rows are solved; device arrays in double precision."""
+    """Sums over the rows of a factor matrix, computed while rows are solved; device arrays in double precision."""
 
-    gram: Array  # (R, R), of the rows as they are stored
-    largest: Array  # (R,) magnitudes, one for each column, before it is rounded to the stored type
-    dots: Array | None = None  # (R,) inner products of the MTTKRP's columns with those of the factor matrix
+    gram: Array  # (R, R), of the stored rows
+    largest: Array  # (R,), the largest magnitude of each column before rounding to the stored type
+    dots: Array | None = None  # (R,), inner products of the columns of the MTTKRP and the factor matrix
 
 
 class SolverBytes(NamedTuple):
-    """Bytes of device memory that a solver keeps from call to call, and that it takes for a while."""
+    """Device memory of a solver, in bytes: permanent and temporary."""
 
     kept: int = 0
     passing: int = 0
 
 
 class Solver(Protocol):
-    """One way to solve rows on a device: a provider of the operation."""
+    """A solver of rows on a device: a provider of the operation."""
 
     name: str
-    allocates: bool  # whether `run` allocates memory, so that it cannot be noted down
+    allocates: bool  # whether `run` allocates memory and so cannot be captured
 
     def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
-        """Tell whether it solves rows of so many columns, stored as `dtype`."""
+        """Return whether rows of `rank` columns, stored as `dtype`, are supported."""
 
     def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
-        """Begin to compile what solves rows of so many columns, where that takes long, and return at once."""
+        """Start compiling the code for rows of `rank` columns; return immediately."""
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
-        """Return the device memory that solving so many rows takes, small matrices included."""
+        """Return the device memory for solving `rows` rows, including small matrices."""
 
     def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> Any:
-        """Return what `run` needs for up to so many rows: scratch memory and compiled code."""
+        """Return the scratch memory and compiled code that `run` needs for up to `rows` rows."""
 
     def run(self, made: Any, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        """Queue ``target = source @ inverse``, (rows, R), and add to `sums`, perhaps beside (`Device.wait_side` waits).
+        """Queue ``target = source @ inverse``, (rows, R), and add to `sums`, possibly on the side stream.
 
-        `made` is from `make`.
-
-        All but `target` are in double precision; `inverse` is C-contiguous, as it is read by its address.
+        `made` is the result of `make`. All arrays except `target` are in double precision; `inverse` is C-contiguous.
         """
 
 
 SOLVE = Op[Solver]("solve")
-"""The last provider suits all."""
+"""The last provider supports all ranks."""
 
 
 def solver(device: Device, rank: int, dtype: np.dtype[np.floating]) -> Solver:
-    """Return the first solver that suits rows of this many columns."""
+    """Return the first solver that supports this rank."""
     return SOLVE.require(device, lambda provider: provider.suits(rank, dtype))

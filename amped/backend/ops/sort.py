@@ -1,4 +1,4 @@
-"""The operation that sorts nonzeros in device memory."""
+"""The sort operation: sorts nonzeros in device memory."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from ..registry import Op
 
 
 class DeviceSorter(Protocol):
-    """Sorts nonzeros where they are, as `partitioner.sorting.sort` does in host memory: a provider of the operation."""
+    """Sorts nonzeros in device memory, like `partitioner.sorting.sort` in host memory: a provider of the operation."""
 
-    most: int  # nonzeros
-    scratch: int  # bytes a nonzero, beside the nonzeros, while they are sorted, merged, and moved into order
+    most: int  # largest number of nonzeros
+    scratch: int  # bytes of temporary memory per nonzero while nonzeros are sorted, merged and reordered
 
     def places(self, columns: Sequence[Array], modes: Sequence[int], lengths: Sequence[int]) -> Array:
-        """Return the permutation, uint32, that sorts nonzeros stably by their indices of `modes`, the first one first.
+        """Return the uint32 permutation that sorts nonzeros stably and lexicographically by their indices of `modes`.
 
         Column ``m`` holds indices from 0 to below ``lengths[m]``.
         """
 
     def merge(self, columns: Array, values: Array, places: Array) -> tuple[Array, int]:
-        """Sum nonzeros of equal indices, in double precision, into the first of them; change `values`.
+        """Sum nonzeros with equal indices, in double precision, into the first of them; this modifies `values`.
 
         Parameters
         ----------
         columns, values : (order, nonzeros) and (nonzeros,) arrays
         places : (nonzeros,) uint32 array
-            What puts them in lexicographic order.
+            The permutation that sorts them lexicographically.
 
         Returns
         -------
         places : array
-            Without those merged into others and zero sums.
+            The permutation without merged nonzeros and zero sums.
         distinct : int
-            How many coordinates there were.
+            The number of distinct coordinates.
         """
 
     def take(self, array: Array, places: Array) -> Array:
-        """Return the elements of a 1-d array of 32- or 64-bit numbers at some places, uint32."""
+        """Return the elements of a 1-d array of 32- or 64-bit numbers at the positions `places`, uint32."""
 
     def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
-        """Return values as another floating-point type, or as they are if they have it."""
+        """Return values as a floating-point type, without copying if they have it already."""
 
     def value_range(self, values: Array) -> ValueRange:
-        """Return bounds on values; infinite ones are told as they are."""
+        """Return bounds of values, which may be infinite."""
 
     def squares(self, values: Array, largest: float) -> list[float]:
         """Return the sums of squares of blocks of values; see `partitioner.tensors.sparse.squares`."""

@@ -1,4 +1,4 @@
-"""The operation that multiplies a sparse tensor with a matrix in one mode, fibre by fibre (SpTTM).
+"""The ttm operation: multiplies a sparse tensor by a matrix in one mode, fibre by fibre (SpTTM).
 
 Li, Ma, Yan and Vuduc, Optimizing Sparse Tensor Times Matrix on Multi-core and Many-core Architectures, IA3 2016.
 """
@@ -16,13 +16,13 @@ from ..registry import Op
 
 @dataclass(frozen=True)
 class ProductForm:
-    """What is known of a product before its nonzeros are loaded."""
+    """Properties of a product that are known before its nonzeros are loaded."""
 
     length: int  # rows of the matrix
-    stride: int  # columns of matrix and result in memory
+    stride: int  # columns of matrix and result in memory, including padding
     dtype: np.dtype[Any]  # of values, matrix and result
     nnz: int  # of this rank
-    width: int = 1  # numbers of a value: of a semi-sparse tensor those of its dense modes
+    width: int = 1  # numbers per value: the size of the dense modes of a semi-sparse tensor
 
     @property
     def row_bytes(self) -> int:
@@ -31,15 +31,15 @@ class ProductForm:
 
 
 class TtmBytes(NamedTuple):
-    """Device memory that a kernel takes for some nonzeros."""
+    """Device memory, in bytes, that a kernel needs for some nonzeros."""
 
-    shard: int  # of their shard, at most
-    making: int  # while it is made, beside it and the nonzeros
-    running: int  # scratch memory that `TtmKernel.run` is given
+    shard: int  # upper bound of their shard
+    making: int  # additionally, while the shard is built
+    running: int  # scratch memory for `TtmKernel.run`
 
 
 class FibreShard(Movable, Protocol):
-    """Nonzeros of a run of fibres as a kernel wants them, in device memory or on their way there."""
+    """Nonzeros of consecutive fibres in the format of a kernel, in device or host memory."""
 
     @property
     def nnz(self) -> int:
@@ -50,36 +50,36 @@ class FibreShard(Movable, Protocol):
         """The number of fibres."""
 
     def unloaded(self) -> FibreShard:
-        """Return a copy in host memory, from which slots are filled fastest."""
+        """Return a copy in host memory that is suited to fill slots."""
 
 
 class TtmKernel(Protocol):
-    """One way to compute SpTTM on a device: a provider of the operation. Its results are bitwise equal every time."""
+    """A kernel that computes SpTTM on a device: a provider of the operation. Results are bitwise reproducible."""
 
     name: str
-    most_nonzeros: int  # of a shard
+    most_nonzeros: int  # largest number of nonzeros of a shard
 
     def prepare(self, form: ProductForm) -> None:
-        """Begin to make what does not depend on the nonzeros themselves, such as compiled code, and return at once."""
+        """Start preparations that do not depend on the nonzeros, such as compiling; return immediately."""
 
     def bytes(self, form: ProductForm, nnz: int, fibres: int) -> TtmBytes:
-        """Return the memory that so many nonzeros of so many fibres take."""
+        """Return the memory that `nnz` nonzeros in `fibres` fibres need."""
 
     def make(self, indices: Array, values: Array, starts: Array, form: ProductForm) -> FibreShard:
-        """Return nonzeros as this kernel wants them, in device memory.
+        """Return a shard of nonzeros, which are sorted by fibre, in device memory.
 
         Parameters
         ----------
         indices : (nnz,) int32 array
-            Of the mode that is multiplied; nonzeros are sorted by fibre. In host or device memory.
+            Indices of the multiplied mode, in host or device memory.
         values : (nnz,) or (nnz, width) array
         starts : (fibres + 1,) integer array
-            Where the fibres begin, and the end.
+            The starts of the fibres, and the end.
         form : ProductForm
         """
 
     def run(self, shard: Any, matrix: Array, out: Array, scratch: Array = None) -> None:
-        """Queue the product of a shard: every row of `out` is written. Allocate nothing, wait for nothing.
+        """Queue the product of a shard, which writes all rows of `out`, without allocating memory or waiting.
 
         Parameters
         ----------
@@ -88,7 +88,7 @@ class TtmKernel(Protocol):
         out : (fibres, width, stride) array
             C-contiguous.
         scratch : (bytes,) uint8 array
-            At least as large as `bytes` says. Its contents mean nothing before and after.
+            At least of the size that `bytes` returns; its contents are not preserved.
         """
 
 

@@ -1,10 +1,11 @@
-"""The TTMc operation: a tensor times the factor matrices of all modes but one, from the shards of MTTKRP kernels.
+"""The ttmc operation: a tensor times the factor matrices of all modes but one, from the shards of MTTKRP kernels.
 
-Row `i` of TTMc is the sum over the nonzeros of row `i` of the value times the Kronecker product of its input factor
-rows, the last input mode's columns fastest. No Kronecker product is written for a nonzero. Nonzeros come with their
-input indices ascending, so those that share all indices but the last, a fibre, can be summed as rows of the last factor
-matrix first. That sum is multiplied with the row of the mode before once, and so on: the inner node of a tree for each
-run of equal indices. Where a device multiplies matrices faster than it walks a tree, a row is a product of matrices.
+Row `i` of TTMc is the sum, over the nonzeros of row `i`, of the value times the Kronecker product of its input factor
+rows, with the last input mode's columns varying fastest. Kronecker products of single nonzeros are never stored.
+Nonzeros are sorted by their input indices, so the nonzeros of a fibre, which differ in the last index only, are first
+summed as multiples of rows of the last factor matrix. Each sum is multiplied once by the row of the preceding mode, and
+so on: each run of equal indices is an inner node of a tree. If a device multiplies matrices faster than it traverses a
+tree, rows are computed as matrix products.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from .mttkrp import Kernel, Share
 
 
 def width(ranks: Sequence[int]) -> int:
-    """Return the columns of TTMc where the input modes' factor matrices have so many."""
+    """Return the number of columns of TTMc: the product of the input modes' ranks."""
     return math.prod(ranks)
 
 
 class TtmcProvider(Protocol):
-    """One way to compute TTMc on a device: a provider of the operation.
+    """A method to compute TTMc on a device: a provider of the operation.
 
     Attributes
     ----------
     summed : int
-        Nonzeros of the longest sum that is rounded to the factors' precision, unless `run` gets `double`.
+        Number of nonzeros of the longest sum in the factors' precision, unless `run` is `double`.
     """
 
     summed: int
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """Tell whether it computes such nonzeros from that kernel's shards."""
+        """Return whether it supports such nonzeros in that kernel's shards."""
 
     def prepare(self, share: Share, ranks: Sequence[int]) -> None:
-        """Begin to compile for input factor matrices of so many columns, and return at once."""
+        """Start compiling for input factor matrices of these ranks; return immediately."""
 
     def bytes(self, share: Share, ranks: Sequence[int], nnz: int) -> int:
-        """Return the bytes of scratch memory that `run` is given, at most."""
+        """Return the bytes of scratch memory that `run` needs."""
 
     def run(
         self,
@@ -53,21 +54,21 @@ class TtmcProvider(Protocol):
         scratch: Array = None,
         double: bool = False,
     ) -> None:
-        """Queue the addition of a shard's TTMc to `out`; allocate nothing, wait for nothing.
+        """Queue the addition of a shard's TTMc to `out`, without allocating memory or waiting.
 
-        Results are bitwise equal every time.
+        Results are bitwise reproducible.
 
         Parameters
         ----------
         shard : Shard
         factors : sequence of (I_m, stride) arrays
-            The input modes' factor matrices, ascending; columns from the rank on are zero.
+            The input modes' factor matrices, in ascending order of modes; padding columns are zero.
         ranks : sequence of int
-            Their columns that count.
+            Their numbers of columns without padding.
         out : (rows, width) float64 array
-            Of the share.
+            The output rows of the share.
         new : slice
-            Rows of `out` that hold nothing yet: they get the shard's sums, or zeros.
+            Uninitialised rows of `out`, which are set to the shard's sums or zeros.
         scratch : (bytes,) uint8 array
         double : bool
             Compute products and sums in double precision, whatever the precision of factors and values.
