@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         }
         for method in found.values():  # compile
             begin(method, source)
-            iterate(method, StopRule(method.asked.mu_iters + 2, 0))
+            iterate(method, StopRule(method.params.mu_iters + 2, 0))
         starts = list[dict[str, Trajectory]]()
         for seed in range(args.starts):  # methods in turn, as the machine may be slower at times
             starts.append({name: measured(args, method, name, source, seed) for name, method in found.items()})
@@ -90,7 +90,7 @@ def timed(method: CpApr, source: Any, seed: int, rule: StopRule, seconds: float)
 def measured(args: argparse.Namespace, method: CpApr, name: str, source: Any, seed: int) -> Trajectory:
     """Return the path of a method from a start, with the least seconds of each iteration; it has computed before."""
     most, seconds = (args.mu_iterations, np.inf) if name == "mu" else (args.iterations, args.seconds)
-    rule = StopRule(most, method.asked.tol)
+    rule = StopRule(most, method.params.tol)
     each = [timed(method, source, seed, rule, seconds) for _ in range(args.repeats)]
     known = min(map(len, each))
     least = np.cumsum(np.min([seconds[:known] for seconds in each], axis=0))

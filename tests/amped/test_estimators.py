@@ -62,7 +62,7 @@ def test_tucker_parameters() -> None:
     assert amped.Tucker(**found.get_params()).get_params() == found.get_params()
     with pytest.raises(InputError, match="this Tucker is not fitted yet"):
         found.transform(ARRAY)
-    with pytest.raises(InputError, match="rank or error: one of them"):
+    with pytest.raises(InputError, match="pass either rank or error, not both"):
         amped.Tucker().fit(ARRAY)
     with pytest.raises(InputError, match="Tucker has no parameter 'ranks'"):
         found.set_params(ranks=3)

@@ -227,7 +227,7 @@ def test_results_figures_and_table(quick: None, folder: Path, capsys: pytest.Cap
     main(["readme", "--input", str(folder), "--device", "cpu", "--rank", "8"])
     head, _, resident, streamed = cells(capsys.readouterr().out)
     assert head == [
-        "tensor", "nonzeros", "1 rank, ms", "× yardstick", "4 ranks, ms", "speed-up", "bytes a nonzero",
+        "tensor", "nonzeros", "1 rank, ms", "× yardstick", "4 ranks, ms", "speed-up", "bytes per nonzero",
         "norm-, row-wise error", "balance", "loaded, s",
     ]  # fmt: skip
     assert resident[0] == "uber: 183 × 24 × 1140 × 1717, skew 0.6"

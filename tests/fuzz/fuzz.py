@@ -30,7 +30,7 @@ from partitioner import __main__ as partition
 from partitioner import flags
 from partitioner.host import checksums
 from partitioner.readers import form, pieces
-from partitioner.readers.arrays import headers, npz
+from partitioner.readers.arrays import members, npz
 from partitioner.readers.text import blocks, head, tns
 from partitioner.store import format as store
 from partitioner.tensors import labels
@@ -38,7 +38,7 @@ from partitioner.tensors import sparse as coo
 
 # Module by module: Numba, which compiles others, knows nothing of counters.
 READERS = (argparse, json.decoder, json.scanner, zipfile, _format_impl, checksums, coo, flags, labels, store, blocks,
-           form, head, headers, npz, pieces, tns, checkpoint, cpd, files, job, kruskal, loading, mttkrp, partition,
+           form, head, members, npz, pieces, tns, checkpoint, cpd, files, job, kruskal, loading, mttkrp, partition,
            plan, requests, run, run_requests, show, targets, tucker)  # fmt: skip
 
 

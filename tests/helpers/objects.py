@@ -160,7 +160,7 @@ CASES: dict[str, Case] = {
     "xarray, some coordinates": Case(lambda _: data_array(coordinates=2)),
     "xarray, no coordinates": Case(lambda _: data_array(coordinates=0)),
     "xarray of sparse": Case(lambda _: data_array(sparse=True)),
-    "xarray Dataset": Case(lambda _: data_array().to_dataset(name="q"), refused="give one of them, as dataset"),
+    "xarray Dataset": Case(lambda _: data_array().to_dataset(name="q"), refused="pass one of them, as dataset"),
     "pandas wide": Case(lambda _: wide(), wide=True),
     "pandas wide, nullable": Case(lambda _: wide().convert_dtypes(), wide=True),
     "pandas long": Case(lambda _: frame("pandas"), keys=KEYS),

@@ -103,7 +103,7 @@ def test_few_samples_still_cut_at_the_keys(tmp_path: Path) -> None:
 
 def test_no_more_nonzeros_are_merged_together_than_fit(tmp_path: Path) -> None:
     seen: list[int] = []
-    kept = sorted_runs.Runs._dealt
+    kept = sorted_runs.Runs._exchanged
 
     def spy(self: Any, slices: Any) -> Any:
         found = kept(self, slices)
@@ -112,7 +112,7 @@ def test_no_more_nonzeros_are_merged_together_than_fit(tmp_path: Path) -> None:
 
     for columns, values in CASES.values():
         path = save(tmp_path / "t.npz", columns, values)
-        with little_memory(500, 200), mock.patch.object(sorted_runs.Runs, "_dealt", spy):
+        with little_memory(500, 200), mock.patch.object(sorted_runs.Runs, "_exchanged", spy):
             partition(path, tmp_path / "store", force=True)
     assert len(seen) > 3 * len(CASES)
     assert max(seen) <= 500

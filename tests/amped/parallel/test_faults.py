@@ -365,14 +365,14 @@ def test_a_recorder_knows_who_is_late_and_where() -> None:
 OVERFLOWING = """
 import sys
 from amped import run
-from amped.operators.workspace import Workspace
-healthy = Workspace.compute
+from amped.operators.products import Mttkrp
+healthy = Mttkrp.run
 
-def compute(self, shard, mode, *how):
-    healthy(self, shard, mode, *how)
-    self.outs[mode][0] = float("inf")
+def overflowing(self, shard, mode, at, *arguments):
+    healthy(self, shard, mode, at, *arguments)
+    at.out[0] = float("inf")
 
-Workspace.compute = compute
+Mttkrp.run = overflowing
 sys.exit(run.main(sys.argv[1:]))
 """
 
