@@ -28,7 +28,7 @@ from amped.operators.placement import Setting, make_plan, nonzero_bytes
 from amped.operators.sources.sparse import open_source
 from amped.options import DTYPES, Options, PrecisionName
 from amped.parallel.mpi import world
-from amped.report.metrics import KINDS
+from amped.report.metrics import WORK_KINDS
 from amped.runs import assembly
 from amped.runs.assembly import bring_up, setting_for
 
@@ -218,9 +218,9 @@ def timed(method: CpAls, least: int) -> tuple[list[float], dict[str, float]]:
         spans += watch.spans[FIRST:]
         cooldown.after(sum(seconds[-length:]))
         comm.allgather(None)
-    mine = {kind: [sum(s for (k, _), s in of.items() if k == kind) for of in spans] for kind in KINDS}
+    mine = {kind: [sum(s for (k, _), s in of.items() if k == kind) for of in spans] for kind in WORK_KINDS}
     by_rank = comm.allgather({kind: statistics.median(of) for kind, of in mine.items()})
-    return seconds, {kind: max(each[kind] for each in by_rank) for kind in KINDS}
+    return seconds, {kind: max(each[kind] for each in by_rank) for kind in WORK_KINDS}
 
 
 def _burst(method: CpAls, count: int) -> _Watch:

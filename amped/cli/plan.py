@@ -72,13 +72,13 @@ def plan(request: PlanRequest, session: VerbSession) -> int:
         if request.counts and request.core is None:
             source = as_counts(source, job.machine, request.options)
         setting = _setting(job, request, source)
-        if ranks != comm.size:  # assumes that all ranks are on one host
-            setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))
+        if ranks != comm.size:
+            setting = setting._replace(memory=_memory_on_one_host(job, ranks))
         check_lengths(source, setting, comm, elsewhere=True)
         planned = kind_of(source).plan(source, job.machine, setting, ranks)
         expected = planned.forecast(request.constraint_params.of(len(source.shape)))
         if planned.plans is not None:
-            _record(job, source, planned.plans, expected.seconds)
+            _record(job, request, source, planned.plans, seconds=expected.seconds)
             say("\n".join(filter(None, [planned.text(expected), _advice(source, request)])))
         return job.exit_code()
 
@@ -106,14 +106,22 @@ def _setting(job: Job, request: PlanRequest, source: DescribedSource) -> Setting
     return setting._replace(root_bytes=start_bytes(source, request.rank, machine.comm, request.init))
 
 
-def _record(job: Job, source: DescribedSource, plans: Sequence[Plan], seconds: float | None) -> None:
-    """Write the plans and the expected seconds per iteration to the metrics."""
-    request = job.request
-    assert isinstance(request, PlanRequest)
+def _memory_on_one_host(job: Job, ranks: int) -> int:
+    """Return the device memory in bytes of each of `ranks` ranks, if all are on this host."""
+    return job.options.device_memory or job.machine.device.memory(ranks)
+
+
+def _record(
+    job: Job,
+    request: PlanRequest,
+    source: DescribedSource | ProductSource,
+    plans: Sequence[Plan] | Sequence[TtmPlan],
+    **facts: object,
+) -> None:
+    """Write the plans and further facts to the metrics."""
     job.metrics.event(
         "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, rank=request.rank,
-        ranks=len(plans), options=asdict(request.options), planned_bytes=[p.planned_bytes for p in plans],
-        seconds=seconds,
+        ranks=len(plans), options=asdict(request.options), planned_bytes=[p.planned_bytes for p in plans], **facts,
     )  # fmt: skip
 
 
@@ -125,17 +133,12 @@ def _plan_product(request: PlanRequest, session: VerbSession) -> int:
         options, machine, mode = request.options, job.machine, request.mode
         assert mode is not None
         setting = together(comm, lambda: product_setting(source, mode, request.rank, machine, options))
-        if ranks != comm.size:  # assumes that all ranks are on one host
-            memory = options.device_memory or machine.device.memory(ranks)
-            setting = setting._replace(memory=memory)
+        if ranks != comm.size:
+            setting = setting._replace(memory=_memory_on_one_host(job, ranks))
         loading = source.loading(ranks, options.dtype, machine.device.on_host)
         plans = on_root(comm, lambda: _product_plans(source, setting, ranks, loading))
         if plans is not None:
-            job.metrics.event(
-                "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, mode=mode,
-                rank=request.rank, ranks=ranks, options=asdict(options), fibres=sum(p.fibres for p in plans),
-                planned_bytes=[p.planned_bytes for p in plans],
-            )  # fmt: skip
+            _record(job, request, source, plans, mode=mode, fibres=sum(p.fibres for p in plans))
             say(ttm_plans(plans, machine.device))
         return job.exit_code()
 

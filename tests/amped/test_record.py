@@ -15,7 +15,7 @@ from forms import exhaustive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amped.cli.record import PASSING, command
+from amped.cli.record import UNRELATED, command
 from amped.cli.run_requests import RunRequest
 from amped.methods.driver import MethodState
 from amped.run import arguments
@@ -82,7 +82,7 @@ def request_of(line: list[str]) -> RunRequest:
 def said(request: RunRequest) -> dict[str, Any]:
     """All that a request says of the model."""
     named = {"tensor": request.tensor, "form": request.form, "options": request.options}
-    named |= {each.name: getattr(request, each.name) for each in fields(request) if each.name not in PASSING}
+    named |= {each.name: getattr(request, each.name) for each in fields(request) if each.name not in UNRELATED}
     return named | {"seed": request.first_seed}
 
 
