@@ -100,7 +100,7 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
 
     def prepare(self, device: Device) -> None:
         dtype = self.options.dtype
-        if device.on_host:  # where code that is compiled depends on the tensor as well
+        if device.on_host:  # compiled CPU code also depends on the tensor
             return
         if self.counts:
             apr.prepare(device, dtype)

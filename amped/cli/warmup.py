@@ -1,4 +1,4 @@
-"""``amped warmup``: compile what typical runs need, so that later ones find it on disk."""
+"""The verb ``warmup``: compile the code of typical runs, which later runs load from disk."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from partitioner.host.worth import ALWAYS, SETTING
 
 NONZEROS = 1 << 15  # enough for several threads
 LONG = 1 << 17  # indices of a mode that are not stored in 16 bits
-RANKS = 8, 16, 32  # up to which components share code
+RANKS = 8, 16, 32  # all ranks up to each of these share compiled code
 
 
 def main(argv: Sequence[str], program: str = "amped warmup") -> int:
     """Run the verb; return the exit code."""
     parser = Parser(
         prog=program,
-        description="Compile what typical runs on this machine's cores need, in parallel: their first runs then start "
-        "at once. Compiled code is kept in the cache folder (NUMBA_CACHE_DIR, or ~/.cache).",
+        description="Compile the CPU code of typical runs in parallel, so that first runs start at once. The code is "
+        "stored in the cache folder (NUMBA_CACHE_DIR, or ~/.cache).",
         epilog="example: amped warmup",
     )
     parser.parse_args(argv)
@@ -45,7 +45,7 @@ def main(argv: Sequence[str], program: str = "amped warmup") -> int:
 
 
 def _timed(name: str) -> float:
-    """Compile for a kind of run; return the seconds that it took."""
+    """Run a task, which compiles its code; return the seconds."""
     began = time.perf_counter()
     os.environ[SETTING] = ALWAYS
     TASKS[name]()
@@ -53,7 +53,7 @@ def _timed(name: str) -> float:
 
 
 def _nonzeros(order: int, longest: int = 64) -> tuple[np.ndarray, np.ndarray]:
-    """Return nonzeros of counts, in any order."""
+    """Return the indices and values of unsorted counts."""
     rng = np.random.default_rng(order)
     indices = np.stack([rng.integers(0, longest if m == 0 else 16, NONZEROS) for m in range(order)], 1)
     return indices, rng.integers(1, 9, NONZEROS).astype(np.float64)
@@ -105,4 +105,4 @@ TASKS: dict[str, Callable[[], None]] = {
     "dense, single precision": partial(_dense, "fp32"),
     "dense, double precision": partial(_dense, "fp64"),
 }
-"""By what a person calls it, a run that needs the code."""
+"""Runs that compile the code of typical runs, by description."""

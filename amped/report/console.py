@@ -105,7 +105,7 @@ class RunReporter:
         """Report an iteration; see `Observer`. Collective."""
         metrics, state = self.metrics, method.state
         by_rank = self.comm.allgather(spans)
-        change, gaps = method.change(), state.series.get("kkt")  # of counts, these are compared with the tolerance
+        change, gaps = method.change(), state.series.get("kkt")  # CP-APR compares KKT violations with the tolerance
         left = self._remaining.seconds(state.iterations, rule.max_iters, gaps[-1] if gaps else change, rule.tol)
         self.display.iteration(state.iterations, rule.max_iters, text.iteration_facts(state, change), left)
         split = metrics.spans(by_rank)
@@ -149,7 +149,7 @@ class RunReporter:
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """Show when code is compiled within the block, which takes seconds on its first use."""
+        """Within the block, show when code is compiled, which takes seconds on its first use."""
         with COMPILATIONS.heard(self.display.compiling) as seconds:
             yield
         if seconds:

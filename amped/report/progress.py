@@ -49,7 +49,7 @@ class Display:
         """Show that code is being compiled."""
 
     def compiled(self, seconds: float) -> None:
-        """Show that compiling has finished, and how long it took."""
+        """Show that compilation has finished, and its seconds."""
 
     def iteration(self, number: int, of: int, facts: str, left: float | None = None) -> None:
         """Show the figures of an iteration, number `number` of at most `of`, and the remaining seconds, if known."""
@@ -100,7 +100,7 @@ class LiveDisplay(PlainDisplay):
         facts = progress.TextColumn("{task.fields[facts]}")
 
         class ReadingRemains(progress.TimeRemainingColumn):
-            """The time that is left of reading; of iterations nobody knows how many there will be."""
+            """The remaining time of reading; empty for other tasks, whose end is unknown."""
 
             def render(self, task: progress.Task) -> Text:
                 return super().render(task) if task.description == "reading" else Text("")
@@ -139,7 +139,7 @@ class LiveDisplay(PlainDisplay):
             self._show(name, 0, None, "")
 
     def compiling(self) -> None:
-        """See `Display`: a bar with the seconds that have passed."""
+        """See `Display`; shows a bar with the elapsed seconds."""
         self._show(COMPILING, 0, None, "")
 
     def compiled(self, seconds: float) -> None:

@@ -43,9 +43,9 @@ class Remaining:
         times = list(self._times)
         each = statistics.median(b - a for a, b in pairwise(times))
         self._ends.append(now + each * self._iterations(of - number, tol))
-        found = [end - now for end in self._ends]
-        agree = len(found) == RECENT and max(found) <= FACTOR * found[-1] and found[-1] <= FACTOR * min(found)
-        return found[-1] if agree and found[-1] >= LEAST else None
+        left = [end - now for end in self._ends]
+        agree = len(left) == RECENT and max(left) <= FACTOR * left[-1] and left[-1] <= FACTOR * min(left)
+        return left[-1] if agree and left[-1] >= LEAST else None
 
     def _iterations(self, most: int, tol: float) -> float:
         """Return the estimated number of iterations left, at most `most`."""
