@@ -1,1 +1,1 @@
-"""What the normal equations of CP-ALS have in common on all devices: state, inverses, and solvers of rows."""
+"""Normal equations of CP-ALS, the parts that all devices share: state, inverses and row solvers."""

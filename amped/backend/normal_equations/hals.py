@@ -1,4 +1,4 @@
-"""Rows without negative numbers, solved by operations on columns; the same for NumPy and CuPy. See `nonnegative`."""
+"""HALS by operations on columns, for NumPy and CuPy. See `backend.ops.nonnegative`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..ops.nonnegative import System
 from ..ops.solve import SolverBytes, Sums
 from ..rows import add_gram, block_rows, blocks_of, down
 
-BLOCKS = 4  # of rows, as doubles, that are in memory at once
-SETTLED = 1e-13  # a sweep that changes a row by less, relative to its largest number, is its last
+BLOCKS = 4  # blocks of rows, in float64, that are in memory at a time
+SETTLED = 1e-13  # sweeps stop when the change of a row, relative to its largest number, is below this
 
 
 class ColumnSolver:
-    """Updates a column of a block of rows at a time; suits all. See `NonnegativeSolver`."""
+    """Updates one column of a block of rows at a time; supports all ranks. See `NonnegativeSolver`."""
 
     name = "columns"
     allocates = True

@@ -1,4 +1,4 @@
-"""Inverses of the small matrices of CP-ALS, with NumPy or CuPy, and the divisors of columns out of range."""
+"""Inverses of the small matrices of CP-ALS, with NumPy or CuPy, and new divisors for columns out of range."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from ..device import Array
 from ..ops.equations import ACCURACY, CONDITION, CUTOFF, Terms
 
-VANISHED = 1e-30  # of the longest component: shorter ones are of no consequence
+VANISHED = 1e-30  # components shorter than this fraction of the longest one are negligible
 
 
 def noise_limit(terms: Terms, fit: float) -> float:
-    """Return up to which condition number single precision suffices after an iteration with that fit."""
+    """Return the largest condition number for which single precision suffices after an iteration with this fit."""
     return terms.noise * (1.0 if np.isnan(fit) else max(1 - fit, ACCURACY))
 
 
 def widened(largest: Any, divisor: Any) -> Any:
-    """Return what columns are to be divided by whose largest stored numbers were out of range.
+    """Return new divisors for columns whose largest stored magnitudes are out of range.
 
-    It differs from `divisor` by powers of two: so rows are rounded as if they were not divided. A component that has
-    all but vanished beside the others is not enlarged: its scale would fall from mode to mode until it is 0.
+    They differ from `divisor` by powers of two, so that division does not affect rounding. Components that are
+    negligible compared with the others are not enlarged: their scales would decrease from mode to mode down to 0.
     """
     lengths = largest * divisor
     grown = divisor * np.exp2(np.round(np.log2(np.where(largest > 0, largest, 1.0))))
@@ -29,9 +29,9 @@ def widened(largest: Any, divisor: Any) -> Any:
 
 
 def inverted(gram: Array, most: float, xp: Any) -> tuple[Array, float]:
-    """Return the (pseudo-)inverse of a positive semidefinite matrix, and its condition number or a larger number.
+    """Return the (pseudo-)inverse of a positive semidefinite matrix, and its condition number or an upper bound.
 
-    It is exact where it is above `most`.
+    Condition numbers above `most` are exact.
     """
     try:
         inverse = xp.linalg.inv(gram)
@@ -46,9 +46,9 @@ def inverted(gram: Array, most: float, xp: Any) -> tuple[Array, float]:
 def pseudo_inverse(gram: Array, cutoff: float, xp: Any = np) -> tuple[Array, float]:
     """Return the Moore-Penrose inverse of a symmetric positive semidefinite matrix, and its condition number.
 
-    It solves rank-deficient least squares with the smallest norm, so that nothing becomes NaN. Eigenvalues below
-    `cutoff` times the largest count as 0. Rounding of an inverse whose numbers are 1e15 as large as those of the matrix
-    changes all components of a solution by tenths, not only those along the small eigenvalues.
+    It gives the minimum-norm solution of rank-deficient least-squares problems, without NaN. Eigenvalues below
+    `cutoff` times the largest count as 0: the rounding errors of an inverse that is 1e15 times as large as the matrix
+    would change all components of a solution noticeably, not only those along small eigenvalues.
     """
     values, vectors = xp.linalg.eigh(gram)  # ascending
     kept = values > cutoff * values[-1]

@@ -1,4 +1,4 @@
-"""Which solvers compute the rows of a single run: those of non-negative modes have one of their own."""
+"""Solvers of the rows of a single run, with a separate solver for non-negative modes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RowSolvers:
     def run(
         self, mode: int, source: Array, inverse: Array, system: System, target: Array, sums: Sums, again: bool
     ) -> None:
-        """Queue the solving of a mode's rows, by `inverse` or `system`; `again`: they are divided by other numbers."""
+        """Queue the solution of a mode's rows by `inverse` or `system`; `again`: with other divisors of the columns."""
         if mode in self._bounds.nonnegative:
             sweeps = 0 if again else self._bounds.sweeps
             self._nonnegative.run(self._nonnegative_scratch, source, system, sweeps, target, sums)
@@ -41,7 +41,7 @@ class RowSolvers:
 
 
 def solver_bytes(device: Device, rows: int, rank: int, dtype: np.dtype[np.floating], constrained: bool) -> SolverBytes:
-    """Return the device memory that solving so many rows takes."""
+    """Return the device memory for solving `rows` rows."""
     kept, passing = solver(device, rank, dtype).bytes(rows, rank)
     if not constrained:
         return SolverBytes(kept, passing)

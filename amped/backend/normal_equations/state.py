@@ -1,4 +1,4 @@
-"""What equations know of the factor matrices of a run, in one piece of memory, on the host or a device."""
+"""The state of the equations of a run in one array, on the host or a device."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from ..ops.solve import Sums
 
 Matrix = NDArray[np.float64]
 ITERATIONS, FIT, BEST, FLAGS, SQUARES, MODE, FACTS = range(7)
-"""Facts: whole iterations, the fit of the last one, the best fit, flags, squared norms, the mode where a device raised
-a flag; and how many there are."""
+"""Positions in the facts: number of iterations, last fit, best fit, flags, squared norms, and the mode in which a
+device raised a flag; FACTS is their number."""
 ALIGNED = 256 // 8  # doubles
-FAR_OFF = 2.0**20  # times the tensor's norm, at most, for that of a start: it sets the size of rounding errors
+FAR_OFF = 2.0**20  # limit of the norm of a start relative to the tensor's, as it determines rounding errors
 
 
 class EquationsState:
-    """What equations know of the factor matrices of a run: first what the host reads.
+    """The state of the equations of a run. The part that the host reads comes first.
 
     Attributes
     ----------
     memory : (bytes,) uint8 array
-        Of these, the first `status_bytes` are facts, norms and scales.
+        The first `status_bytes` are facts, norms and scales.
     facts : (FACTS,) array
     norms, scales : (N, R) arrays
         See `EquationsStatus`.
     divisor : (R,) array
-        What the columns of the matrix that is solved now are divided by when they are stored.
+        Divisors of the columns of the current mode's matrix when they are stored.
     grams : (N, R, R) array
-        The Gram matrices, of columns with their scales.
+        The Gram matrices of the columns multiplied by their scales.
     weights : (R,) array
-        The norms of the components, where equations are constrained.
+        The norms of the components, if equations are constrained.
     """
 
     def __init__(self, xp: ModuleType, order: int, rank: int, numbers: Array = None) -> None:
-        """Take `numbers`, (`doubles`,), or memory of zeros."""
+        """Use `numbers`, (`doubles`,), or allocate zeros."""
         numbers = xp.zeros(doubles(order, rank), np.float64) if numbers is None else numbers
         sizes = [FACTS, order * rank, order * rank, rank, order * rank * rank, rank]
         bounds = [0, *accumulate(sizes)]
@@ -49,7 +49,7 @@ class EquationsState:
         self.memory, self.status_bytes = numbers.view(np.uint8), 8 * bounds[3]
 
     def status(self, memory: NDArray[np.uint8]) -> EquationsStatus:
-        """Return the state of the run from a copy of the first bytes."""
+        """Return the status of the run from a copy of the first bytes."""
         numbers = memory[: self.status_bytes].view(np.float64)
         facts, columns = numbers[:FACTS].tolist(), numbers[FACTS:].reshape(2, *self.norms.shape).copy()
         return EquationsStatus(
@@ -57,7 +57,7 @@ class EquationsState:
         )
 
     def begin(self, start: RunStart, norm: float, constrained: bool) -> None:
-        """Take the state from which a run continues; `norm` is that of the tensor. The memory is the host's."""
+        """Set the state from which a run continues, in host memory; `norm` is that of the tensor."""
         status = start.status
         self.facts[[ITERATIONS, FIT, BEST, FLAGS]] = status.iterations, status.fit, start.best, 0
         self.norms[...], self.scales[...] = status.norms, status.scales
@@ -68,7 +68,7 @@ class EquationsState:
             self._take_lengths_out(norm)
 
     def _take_lengths_out(self, norm: float) -> None:
-        """Take the norms out of all columns."""
+        """Normalise all columns and set the weights."""
         self.weights[...] = 1.0
         for mode, gram in enumerate(self.grams):
             length = np.sqrt(np.diag(gram))
@@ -82,12 +82,12 @@ class EquationsState:
 
 
 def doubles(order: int, rank: int) -> int:
-    """Return the size of the memory of an `EquationsState`."""
+    """Return the number of float64 numbers of an `EquationsState`."""
     return -(-(FACTS + rank * (2 * order + 2 + order * rank)) // ALIGNED) * ALIGNED
 
 
 def sums_of(totals: Array, terms: Terms, last: int) -> list[Sums]:
-    """Return where the rows of each mode are added up, in the totals of the first run; inner products of the `last`."""
+    """Return the parts of the first run's totals that each mode adds to; `last` also adds inner products."""
     rank, first = totals.shape[2], totals[0]
     plain = Sums(first[:rank], first[rank + 2 + terms.part])
     return [plain._replace(dots=first[rank]) if mode == last else plain for mode in range(terms.order)]

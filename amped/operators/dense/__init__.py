@@ -1,1 +1,1 @@
-"""Dense tensors on all ranks."""
+"""Operators of dense tensors."""

@@ -1,4 +1,4 @@
-"""A rank's block of a dense tensor, as Tucker decompositions read it: pieces, on its device or from the host."""
+"""A rank's block of a dense tensor for Tucker decompositions, processed in pieces on its device or from the host."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from ...backend.exchange import Machine
 from .load import on_device
 
 T = TypeVar("T")
-HOST_PIECE, DEVICE_PIECE = 1 << 20, 1 << 26  # elements that are contracted at once
-FREED = 8  # bytes of host memory for each element of a piece that a thread has freed and does not use again, at most
+HOST_PIECE, DEVICE_PIECE = 1 << 20, 1 << 26  # elements contracted at a time
+FREED = 8  # bytes per element of a piece of freed host memory that a thread may not reuse
 DOUBLE = np.dtype(np.float64)
 
 
 def piece_elements(device: Device) -> int:
-    """Return how many elements are contracted at once, unless an index of the mode that is cut has more."""
+    """Return the number of elements contracted at a time, unless a single index of the cut mode has more."""
     return HOST_PIECE if device.on_host else DEVICE_PIECE
 
 
 def _step(shape: tuple[int, ...], axis: int, device: Device) -> int:
-    """Return how many indices of a mode a piece has."""
+    """Return the number of indices of a mode per piece."""
     return max(1, piece_elements(device) * shape[axis] // max(1, math.prod(shape)))
 
 
 def _pieces(shape: tuple[int, ...], axis: int, device: Device) -> tuple[int, int]:
-    """Return the elements of a piece, a range of a mode, and the number of pieces."""
+    """Return the number of elements per piece, a range of a mode, and the number of pieces."""
     length, step = max(1, shape[axis]), _step(shape, axis, device)
     return math.prod(shape) // length * min(step, length), -(-length // step)
 
 
 def _copied(dtype: np.dtype[Any], axis: int, device: Device, read: np.dtype[Any] | None) -> int:
-    """Return the bytes that an element of a piece takes while the piece is copied and converted."""
+    """Return the bytes per element while a piece is copied and converted."""
     item, converted = dtype.itemsize, 0 if dtype == DOUBLE else DOUBLE.itemsize
     if not device.on_host:
         return DOUBLE.itemsize + (item if converted else 0)
@@ -62,22 +62,22 @@ def summed_bytes(
     sums: tuple[int, int],
     read: np.dtype[Any] | None = None,
 ) -> int:
-    """Return the bytes that `DenseBlock.summed` takes.
+    """Return the memory that `DenseBlock.summed` needs.
 
     Parameters
     ----------
     shape : tuple of int
-        Of the block.
+        Shape of the block.
     axis : int
         The mode of which pieces are ranges.
     dtype : dtype
-        In which the block is held.
+        Type of the block's elements.
     device : Device
     threads : int
     sums : (rows, columns)
-        Of the sums, in double precision. Sums that are not square are of an iteration, with a pass in each step.
+        Shape of the sums, in double precision. Sums that are not square belong to an iteration with several passes.
     read : dtype, optional
-        In which elements are in a file, if pieces are read from there.
+        Type of elements in a file, if pieces are read from it.
     """
     piece, count = _pieces(shape, axis, device)
     copied = _copied(dtype, axis, device, read)
@@ -94,7 +94,7 @@ def summed_bytes(
 def contracted_bytes(
     shape: tuple[int, ...], axis: int, rank: int, dtype: np.dtype[Any], device: Device, threads: int
 ) -> int:
-    """Return the bytes that `DenseBlock.contracted` takes beside its result, of `rank` indices in a mode."""
+    """Return the memory that `DenseBlock.contracted` needs in addition to its result."""
     piece, count = _pieces(shape, 0, device)
     copied, together = _copied(dtype, 0, device, None), min(threads, count)
     each = copied * piece + 8 * (piece // max(1, shape[axis]) * rank)
@@ -106,16 +106,16 @@ def contracted_bytes(
 
 
 class DenseBlock:
-    """Elements of a rank, C-contiguous; on a host, threads take pieces side by side.
+    """The C-contiguous elements of a rank; on a host, threads process pieces in parallel.
 
     Parameters
     ----------
     elements : array or `Stored`
     machine : Machine
     dtype : dtype
-        In which they are held on the device.
+        Type of the elements on the device.
     resident : bool
-        Whether they are to be on the device; else each pass copies them there.
+        Whether elements stay on the device; otherwise each pass copies them there.
     """
 
     def __init__(self, elements: Array | Stored, machine: Machine, dtype: np.dtype[Any], resident: bool = True) -> None:
@@ -127,18 +127,18 @@ class DenseBlock:
             self._elements = on_device(elements, dtype, dtype, self._device, self._threads)
 
     def _cuts(self, axis: int) -> list[slice]:
-        """Return the pieces' ranges of a mode."""
+        """Return the ranges of a mode that are the pieces."""
         length, step = self.shape[axis], _step(self.shape, axis, self._device)
         return [slice(at, min(at + step, length)) for at in range(0, length if math.prod(self.shape) else 0, step)]
 
     def hold(self, elements: Array | Stored) -> None:
-        """Take the same elements from host memory, or a file, in every pass; those on the device are let go."""
+        """Replace the elements on the device by the same elements in host memory or a file, read in every pass."""
         self._elements, self.resident = elements, False
 
     def each(self, work: Callable[[slice, Array], T]) -> Iterator[T]:
-        """Yield what `work` makes of all pieces, ranges of the first mode, in their order.
+        """Yield the results of `work` for all pieces, ranges of the first mode, in order.
 
-        Each thread has a piece, and at most as many results wait as there are threads.
+        Each thread processes a piece, and at most as many results as threads are computed in advance.
         """
 
         def one(part: slice) -> T:
@@ -154,7 +154,7 @@ class DenseBlock:
         return self._device.xp.ascontiguousarray(args, dtype)
 
     def summed(self, work: Callable[[Array, Array], object], shape: tuple[int, ...], axis: int = 0) -> Array:
-        """Return what `work` adds of all pieces, in double precision, to sums; pieces are ranges of a mode."""
+        """Return the sums to which `work` adds all pieces, in double precision; pieces are ranges of a mode."""
         cuts = self._cuts(axis)
         parts = [cuts[k :: self._threads] for k in range(min(self._threads, len(cuts)))]
 
@@ -171,7 +171,7 @@ class DenseBlock:
         return total
 
     def contracted(self, factor: Array, axis: int) -> DenseBlock:
-        """Return the block times the transpose of a factor matrix in one mode, but the first; in double precision."""
+        """Return the block times a transposed factor matrix in one mode other than the first, in double precision."""
         shape = (*self.shape[:axis], factor.shape[1], *self.shape[axis + 1 :])
         target, xp = self._device.empty(shape, DOUBLE), self._device.xp
 
@@ -184,7 +184,7 @@ class DenseBlock:
         return result
 
     def facts(self) -> ElementStatistics:
-        """Return what is known of the elements as they are held."""
+        """Return statistics of the stored elements."""
         return joined([DenseTensor(self._elements).facts(threads=self._threads)] if math.prod(self.shape) else [])
 
     @property

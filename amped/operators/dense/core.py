@@ -1,7 +1,8 @@
-"""A dense tensor on all ranks whose products with all factor matrices but one are computed. See `CoreOperator`.
+"""TTMc of a dense tensor over all ranks; see `CoreOperator`.
 
-Each rank has a range of indices of the slowest mode. A piece is contracted mode by mode, first where it shrinks most;
-in double precision after the first time, or at once. What ranks compute of the same rows is added up.
+Each rank has a range of indices of the slowest mode. Pieces are contracted mode by mode, beginning with the mode in
+which they shrink most. Products are in double precision after the first contraction, or from the start. The ranks'
+contributions to the same rows are summed.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ from .block import DenseBlock, piece_elements
 from .plan import given_bytes, mode_plans, reading_bytes
 
 NAME = "gemm"
-PIECES = 4  # that there is room for, at least: a piece, what it is contracted to, and both while they are converted
+PIECES = 4  # pieces in memory at least: a piece, its contraction, and both while they are converted
 
 
 def slices(source: DenseSource, ranks: int) -> Grid:
-    """Return how ranks share a tensor: by ranges of its slowest mode."""
+    """Return the grid in which ranks share a tensor by ranges of its slowest mode."""
     return Grid(source.lengths, ranks, (min(ranks, source.lengths[0]), 1))
 
 
 def block_of(
     source: DenseSource, grid: Grid, machine: Machine, dtype: np.dtype[Any], resident: bool, cut: int = 0
 ) -> DenseBlock:
-    """Return this rank's block of a grid that cuts one mode; of a rank that is too many, nothing of that mode.
+    """Return this rank's block of a grid that cuts one mode; surplus ranks get no indices of that mode. Collective.
 
-    Collective; what is `resident` may differ between ranks.
+    `resident` may differ between ranks.
     """
     return DenseBlock(_elements_of(source, grid, machine.device.on_host or not resident, cut), machine, dtype, resident)
 
 
 def _elements_of(source: DenseSource, grid: Grid, on_host: bool, cut: int = 0) -> Any:
-    """Return the elements of a rank's block, from where they are. Collective."""
+    """Return the elements of a rank's block, without copying them to a device. Collective."""
     result = source.block(grid, on_host)
     if math.prod(result.shape):
         return result
@@ -59,7 +60,7 @@ def _elements_of(source: DenseSource, grid: Grid, on_host: bool, cut: int = 0) -
 
 
 class CorePlan(Plan):
-    """What one rank holds of a dense tensor."""
+    """The plan of one rank for a dense tensor."""
 
     counted: ClassVar[str] = "elements"
 
@@ -70,10 +71,10 @@ class CorePlan(Plan):
 
 
 class DenseCore(Factors):
-    """TTMc of one dense tensor; making one is collective."""
+    """TTMc of a dense tensor; construction is collective."""
 
     def __init__(self, source: DenseSource, machine: Machine, setting: Setting, block: DenseBlock) -> None:
-        """Take this rank's block of `source`, see `slices`; it leaves the device if the plan has no room for it."""
+        """Use this rank's block of `source` (see `slices`), which leaves the device if the plan requires it."""
         comm, options = machine.comm, setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks, self._modes = setting.ranks, source.modes
@@ -89,7 +90,7 @@ class DenseCore(Factors):
         self.clock.collect()
 
     def _reserve(self, source: DenseSource) -> None:
-        """Let the block leave the device if the plan has no room for it: not on all ranks, perhaps. Collective."""
+        """Move the block to the host if the plan requires it, which may differ between ranks. Collective."""
         leaves = self.plan.slot > 0 and self._block.resident
         if any(self.machine.comm.allgather(leaves)):
             elements = _elements_of(source, self._grid, on_host=True)
@@ -120,12 +121,12 @@ class DenseCore(Factors):
         return self.work.sums[mode]
 
     def _factors(self, place: int, double: bool) -> list[Array]:
-        """Return the factor matrices in memory order, those of other modes than one in double precision if wanted."""
+        """Return the factor matrices in memory order; if `double`, all but that of `place` are in double precision."""
         held = [self.work.factors[m][:, : self.ranks[m]] for m in self._modes]
         return [f.astype(np.float64) if double and p != place else f for p, f in enumerate(held)]
 
     def _total(self, place: int, factors: Sequence[Array]) -> Array:
-        """Return the block times all factor matrices but one, with the slowest mode first, summed over its pieces."""
+        """Return the block times all factor matrices but one, summed over its pieces, with the slowest mode first."""
         shape = [self.ranks[m] for m in self._modes]
         shape[place] = self.shape[self._modes[place]]
         total = self.machine.device.zeros(tuple(shape), np.float64)
@@ -134,9 +135,9 @@ class DenseCore(Factors):
         return total
 
     def _contracted(self, piece: Array, place: int, part: slice, factors: Sequence[Array]) -> Array:
-        """Return a piece times all factor matrices but that of one mode, by its place in memory order.
+        """Return a piece times all factor matrices but that of the mode at `place` in memory order.
 
-        After the first matrix, or from the start if `factors` are, products are in double precision.
+        Products are in double precision after the first matrix, or from the start if `factors` are.
         """
         xp, ends = self.machine.device.xp, [self.ranks[m] for m in self._modes]
         order = sorted((p for p in range(len(ends)) if p != place), key=lambda p: (ends[p] / piece.shape[p], -p))
@@ -151,17 +152,19 @@ class DenseCore(Factors):
         return result.astype(np.float64, copy=False)
 
     def _rows(self, mode: int, found: Array) -> Array:
-        """Return a tensor, modes in memory order, as rows of a mode, the other modes ascending."""
+        """Return a tensor, whose modes are in memory order, unfolded in a mode, with the other modes ascending."""
         order = [self._modes.index(m) for m in range(len(self._modes))]
         ascending = [order[mode], *(p for m, p in enumerate(order) if m != mode)]
         return found.transpose(ascending).reshape(found.shape[order[mode]], -1)
 
 
 def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting) -> CorePlan:
-    """Decide what a rank of so many keeps on its device; raise `InputError` if its memory cannot hold that."""
+    """Return the plan of rank number `rank` of `ranks`; raise `InputError` if its memory is too small."""
     options, device, grid = setting.options, setting.device, slices(source, ranks)
     if options.gather != "full" or options.kernel not in ("auto", NAME):
-        raise InputError(f"kernel {options.kernel!r}, gather {options.gather!r}: of dense tensors, auto and full alone")
+        raise InputError(
+            f"kernel {options.kernel!r}, gather {options.gather!r}: dense tensors support only auto and full"
+        )
     modes, shape, item = mode_plans(source, grid, rank, setting), grid.shape(rank), options.dtype.itemsize
     takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
     fixed = {
@@ -196,7 +199,7 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
 
 
 def _pieces_bytes(shape: tuple[int, ...], piece: int, setting: Setting, source: DenseSource, threads: int) -> int:
-    """Return the bytes of pieces as they are converted, and of what they are contracted to."""
+    """Return the bytes of converted pieces and their contractions."""
     if not setting.device.on_host:
         return max(PIECES, 2 * threads) * piece * 8
     together = min(threads, -(-math.prod(shape) // max(1, piece)))
@@ -208,5 +211,5 @@ def _pieces_bytes(shape: tuple[int, ...], piece: int, setting: Setting, source: 
 
 
 def _threads(device: Device, ranks: int) -> int:
-    """Return how many pieces a rank of so many contracts at the same time."""
+    """Return how many pieces each of `ranks` ranks contracts at the same time."""
     return max(1, usable_cores() // ranks) if device.on_host else 1

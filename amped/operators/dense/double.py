@@ -1,4 +1,4 @@
-"""MTTKRPs in double precision, of a dense block whose elements are held in single precision."""
+"""MTTKRPs in double precision of a dense block whose elements are in single precision."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .plan import DensePlan
 
 
 class Doubled:
-    """A sweep in double precision, of factor matrices and elements in single precision. See `Sweep`.
+    """A sweep in double precision from factor matrices and elements in single precision. See `Sweep`.
 
-    It has scratch memory together with the plain sweep: one of them keeps something. What it keeps may serve plain
-    MTTKRPs, too, which need not read the elements then: so a fit that is computed in double precision takes little
-    more time. Where results are to be the same bits after a resumption it does not, as one begins with nothing kept.
+    It shares scratch memory with the plain sweep, so only one of them has partial results. Its partial results can also
+    serve plain MTTKRPs, which then need not read the elements: thus a fit in double precision costs little additional
+    time. They do not if results must be bitwise reproducible after a resumption, which starts without partial results.
     """
 
     def __init__(self, plan: DensePlan, scratch: Array, inputs: Sequence[Array], device: Device) -> None:
-        """Make room for factor matrices like `inputs`."""
+        """Allocate double-precision copies of the factor matrices `inputs`."""
         form = plan.double
         assert form is not None
         self._sweep, self._reuses, self._loaded = plan.kernel.make(form, scratch), plan.form.dimension_tree, False
@@ -27,7 +27,7 @@ class Doubled:
         self._cast = None if form.stored else device.empty((form.slab, *form.lengths[1:]), np.float64)
 
     def serves(self, mode: int) -> bool:
-        """Return whether a plain MTTKRP can be made of what is kept."""
+        """Return whether a partial result serves a plain MTTKRP."""
         return self._reuses and not self.reads(mode)
 
     def reads(self, mode: int) -> bool:
@@ -38,7 +38,7 @@ class Doubled:
         self._sweep.begin(mode, self._factors, out)
 
     def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
-        """Add a slab: as it is, or cast, a few indices at a time."""
+        """Add a slab directly, or converted in small parts."""
         if self._cast is None:
             self._sweep.add(mode, slab, start, self._factors, out)
             return
@@ -53,7 +53,7 @@ class Doubled:
         self._sweep.end(mode, self._factors, out)
 
     def _load(self, factors: Sequence[Array]) -> None:
-        """Take factor matrices, if any has changed."""
+        """Copy the factor matrices if any has changed."""
         if not self._loaded:
             for factor, exact in zip(factors, self._factors, strict=True):
                 exact[...] = factor

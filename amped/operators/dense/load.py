@@ -1,4 +1,4 @@
-"""Elements of a dense tensor on their way to a device: from an array, or a file that threads read."""
+"""Copying of a dense tensor's elements to a device, from an array or from a file that threads read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from partitioner.tensors.statistics import ElementStatistics, facts_of
 from ...backend.device import Array, Device
 from ...backend.ops.dense import RowLayout
 
-PIECE = 1 << 24  # elements that are copied at once
-MAPPED = 1 << 22  # of a file that is mapped
-AHEAD = 4  # pieces of such a file that the system reads ahead
+PIECE = 1 << 24  # elements copied at a time
+MAPPED = 1 << 22  # elements copied at a time from a memory-mapped file
+AHEAD = 4  # pieces of a memory-mapped file that the system reads in advance
 
 Look = Callable[[NDArray[Any]], object] | None
-"""What is called with elements as they were read, if they are to be looked at."""
+"""Called with elements after reading, to compute their statistics."""
 
 
 def on_device(
@@ -35,10 +35,10 @@ def on_device(
     rows: RowLayout | None = None,
     look: Look = None,
 ) -> Array:
-    """Return elements in device memory, of a type, in such rows or C-contiguous; as they are, if they are like that.
+    """Return elements in device memory, of type `dtype`, C-contiguous or in padded rows; unchanged if they are already.
 
-    Others are `sent` as that type, which the device converts; the host's are copied by threads. Those that are read to
-    the host's memory may be looked at on their way.
+    Otherwise elements are transferred as type `sent` and converted by the device; on the host, threads copy them.
+    `look` is called with elements that are read into host memory.
     """
     there = type(elements) is device.xp.ndarray
     if there and rows is None and elements.dtype == dtype and elements.flags.c_contiguous:
@@ -57,7 +57,7 @@ def on_device(
 
 
 def _in_rows(shape: tuple[int, ...], dtype: np.dtype[Any], rows: RowLayout, device: Device) -> Array:
-    """Return an array that lies in rows with gaps, which are zero."""
+    """Return an array in padded rows; the padding is zero."""
     every = device.zeros((math.prod(shape[: rows.split]), rows.pitch), dtype)
     return every[:, : math.prod(shape[rows.split :])].reshape(shape)
 
@@ -65,10 +65,10 @@ def _in_rows(shape: tuple[int, ...], dtype: np.dtype[Any], rows: RowLayout, devi
 def begin_copy(
     target: Array, elements: NDArray[Any] | Stored, device: Device, look: Look = None, whole: int | None = None
 ) -> Callable[[], None]:
-    """Begin to copy elements into a C-contiguous array of a device, perhaps of another type; return what waits for it.
+    """Start copying elements to a C-contiguous device array, converting types; return a function that waits.
 
-    They are all, or part of a transfer of `whole` bytes. A device with memory of its own goes on meanwhile, where a
-    file has elements as they are; else all is done at once.
+    The elements are all or part of a transfer of `whole` bytes. If a file stores plain elements, a GPU continues
+    meanwhile; otherwise the copy is complete on return.
     """
     if isinstance(elements, Stored) and elements.plain:
         size = PART * RUN if device.on_host else PART  # a host needs no parts
@@ -86,7 +86,7 @@ def begin_copy(
 
 
 def _reading(part: Stored, look: Look) -> Callable[[NDArray[Any]], None]:
-    """Return what reads a part into memory, and looks at it."""
+    """Return a function that reads a part into memory and passes it to `look`."""
 
     def read(room: NDArray[Any]) -> None:
         part.into(room.reshape(part.shape), look)
@@ -95,12 +95,12 @@ def _reading(part: Stored, look: Look) -> Callable[[NDArray[Any]], None]:
 
 
 def known_of(block: NDArray[Any], shape: tuple[int, ...]) -> ElementStatistics:
-    """Return what is known of some elements of a tensor of that shape; where they lie is not told."""
+    """Return statistics of some elements of a tensor of that shape, without their positions."""
     return facts_of(block.reshape(-1), (slice(0, block.size),), (math.prod(shape),))
 
 
 def _convert(target: Array, elements: NDArray[Any] | Stored, sent: np.dtype[Any], device: Device) -> None:
-    """Copy elements as they are, or as another type, and convert them there, or leave gaps, while others come."""
+    """Copy elements as type `sent`, and convert or pad them on the device while others are copied."""
     whole = math.prod(elements.shape) * sent.itemsize
     rooms = device.empty((2, max(1, min(PIECE, math.prod(elements.shape)) // 2)), sent)
     coming: list[tuple[Array, Array, Callable[[], None]]] = []
@@ -120,7 +120,7 @@ def _converted(to: Array, room: Array, wait: Callable[[], None]) -> None:
 
 
 def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Array, NDArray[Any]]]:
-    """Yield parts of an array, and what is to be copied there."""
+    """Yield parts of the target array and the elements to copy to them."""
     coming = _places(elements) if isinstance(elements, np.memmap) else iter(())
     _expect(elements, coming, AHEAD)
     for place in _places(elements):
@@ -132,19 +132,19 @@ def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Arr
 
 
 def _expect(elements: NDArray[Any] | Stored, coming: Iterator[Place], count: int) -> None:
-    """Let the system read the next parts of a mapped file."""
+    """Ask the system to read the next parts of a memory-mapped file."""
     for place in islice(coming, count):
         expect(elements[place])
 
 
 def _places(elements: NDArray[Any] | Stored) -> Iterator[Place]:
-    """Yield where parts are that are copied at once; those of a file that is mapped are smaller."""
+    """Yield the slices of the parts that are copied at a time; parts of memory-mapped files are smaller."""
     return pieces(elements.shape, (), MAPPED if isinstance(elements, np.memmap) else PIECE)
 
 
 def _copy(target: Array, elements: NDArray[Any], place: Place) -> None:
     part = elements[place]
     expect(part)
-    with np.errstate(over="ignore"):  # whoever wants them knows how large they may be
+    with np.errstate(over="ignore"):  # the caller checks the range
         np.copyto(target[place], part, casting="same_kind")
     forget(part)

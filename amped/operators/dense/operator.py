@@ -1,4 +1,4 @@
-"""A dense tensor on all ranks: each has a block; partial rows are added up and sent to their owners."""
+"""MTTKRP of a dense tensor over all ranks: each rank has a block; partial rows are summed by their owners."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from .plan import DensePlan, make_dense_plan
 
 
 class _Coming(NamedTuple):
-    """A slab on its way to a slot."""
+    """A slab that is being copied to a slot."""
 
     slab: Array
     wait: Callable[[], None] | None  # until threads have read it, if a device goes on meanwhile
 
 
 class _HostSlab(NamedTuple):
-    """Elements in host memory, or a file, on their way to a slot. See `Movable`."""
+    """Elements in host memory or a file, to be copied to a slot. See `Movable`."""
 
     elements: NDArray[Any] | Stored
     dtype: np.dtype[Any]  # in the slot
@@ -52,7 +52,7 @@ class _HostSlab(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The memory that it takes in a slot."""
+        """Bytes in a slot."""
         return math.prod(self.elements.shape) * self.dtype.itemsize
 
     def copied(self, buffer: Array) -> _Coming:
@@ -66,12 +66,12 @@ class _HostSlab(NamedTuple):
 
 
 class _Slabs:
-    """A rank's block: on the device, or on the host, slab by slab through slots."""
+    """A rank's block: resident on the device, or streamed slab by slab through slots."""
 
     def __init__(
         self, block: Any, plan: DensePlan, device: Device, clock: Any, threads: int, looks: bool = False
     ) -> None:
-        """`looks`: whether elements that are streamed are looked at when they come for the first time."""
+        """`looks`: whether to compute statistics of streamed elements during the first pass."""
         self._form, self._given, self._device, self._threads = plan.form, block, device, threads
         self._looks = looks
         self._block: Array = None
@@ -92,7 +92,7 @@ class _Slabs:
             self._given = np.empty(0)
 
     def _make_slots(self, plan: DensePlan, clock: Any) -> None:
-        """Make slots for elements as they are sent, and room to convert them."""
+        """Allocate slots for elements in the transferred type, and a buffer to convert them."""
         device, args, index = self._device, self._given, plan.form.elements // plan.form.lengths[0]
         self._sent = plan.sent
         self._slots = [device.slot(plan.form.slab * index * plan.sent.itemsize, clock) for _ in range(SLOTS)]
@@ -103,7 +103,7 @@ class _Slabs:
         self._lock = device.lock(args) if plain else None
 
     def facts(self) -> ElementStatistics:
-        """Return what is known of the elements that are on the device, or were looked at on their way."""
+        """Return statistics of resident elements, or those computed during the first pass."""
         if self._slots or self._seen or not self._count:
             return joined(self._seen)
         block, elements = self._block, self._form.elements
@@ -121,7 +121,7 @@ class _Slabs:
             self.sound = False
 
     def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
-        """Yield where each slab begins, and the slab, usable by the work queued until the next is asked for.
+        """Yield the start of each slab, and the slab, valid for work queued until the next one is requested.
 
         None follows once elements were no numbers: nothing can be computed of them.
         """
@@ -148,14 +148,14 @@ class _Slabs:
             self._fill(mode)
 
     def _there(self, coming: _Coming, mode: int) -> Array:
-        """Wait for a slab; what was waited for is counted as copying."""
+        """Wait for a slab; the time counts as copying."""
         if coming.wait is not None:
             with self._clock.span("copy", mode):
                 coming.wait()
         return coming.slab
 
     def _fill(self, mode: int) -> None:
-        """Fill free slots; after the last slab comes the first one: every pass over the elements is alike."""
+        """Start filling free slots; the first slab follows the last one, as every pass reads all slabs in order."""
         while self._filled < self._taken + SLOTS:
             start = self._filled % self._count * self._form.slab
             place = slice(start, start + self._form.slab)
@@ -168,7 +168,7 @@ class _Slabs:
 
 
 class DenseOperator(Factors):
-    """MTTKRP of one dense tensor. See `Operator`; making one is collective."""
+    """MTTKRP of a dense tensor; construction is collective. See `Operator`."""
 
     plan: DensePlan
 
@@ -212,7 +212,7 @@ class DenseOperator(Factors):
         together(self.machine.comm, self._check_sound)
 
     def _reading(self, compute: Callable[[], None]) -> None:
-        """Compute what reads elements; where they are in a file, raise on all ranks what is wrong with it."""
+        """Run work that reads elements; errors of a file are raised on all ranks."""
         if not self._reads_file:
             compute()
             return
@@ -286,11 +286,11 @@ class DenseOperator(Factors):
         return work.sums[mode]
 
     def _serves(self, mode: int) -> bool:
-        """Return whether an MTTKRP in double precision has left what this one can be made of."""
+        """Return whether a partial result in double precision serves this MTTKRP."""
         return self._doubled is not None and self._doubled.serves(self._modes.index(mode))
 
     def _computes_in_blocks(self, mode: int, then: Sequence[int]) -> bool:
-        """Return whether rows are to be solved as they are done; the modes that follow are `then`."""
+        """Return whether rows are solved block by block; `then` are the next modes."""
         sweep, place = self._sweep, self._modes.index(mode)
         if not isinstance(sweep, DimensionTreeSweep):
             return False
@@ -298,7 +298,7 @@ class DenseOperator(Factors):
         return sweep.in_blocks and sweep.reads(place)
 
     def _compute_in_blocks(self, mode: int, out: Array, solve: Solve | None, passes_on: bool) -> None:
-        """Queue the MTTKRP of all elements in blocks of rows, which are solved and used for a mode that follows."""
+        """Queue the MTTKRP in blocks of rows, which are solved and used for the next mode."""
         sweep, place, work = self._sweep, self._modes.index(mode), self.work
         assert isinstance(sweep, DimensionTreeSweep)
         self._let_go(sweep)
@@ -336,14 +336,14 @@ class DenseOperator(Factors):
         return self._doubled
 
     def _let_go(self, taker: Sweep | None) -> None:
-        """Give scratch memory to a sweep: the other one keeps nothing. Without one, both do."""
+        """Reserve scratch memory for a sweep and invalidate the other one; None invalidates both."""
         for sweep in (self._sweep, self._doubled):
             if sweep is not None and sweep is not taker:
                 for place in range(self.order):
                     sweep.changed(place)
 
     def _block_rows(self, mode: int, out: Array) -> Array:
-        """Return the rows of the output that the block has; the others get zeros."""
+        """Return the output rows of the block, after setting the others to zero."""
         if self.plan.grid.one_owner(self._modes.index(mode)):
             return out
         mine = self._ranges[mode]

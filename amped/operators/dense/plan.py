@@ -1,4 +1,4 @@
-"""What a rank holds of a dense tensor: planned, byte by byte, before anything is allocated."""
+"""Plans for dense tensors: the memory of a rank, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from ..sources.dense import DenseSource
 from ..sources.grid import Grid
 from .load import PIECE
 
-SHARDS = 4  # slabs at least, where they are streamed: with fewer, copying and computing hardly overlap
-WORKSPACE = 350_000_000  # bytes of scratch memory, where none are asked for
-DOUBLE_BYTES = 1 << 24  # of a slab that is cast to double precision
+SHARDS = 4  # streamed slabs at least: with fewer, copying and computing hardly overlap
+WORKSPACE = 350_000_000  # default size of scratch memory in bytes
+DOUBLE_BYTES = 1 << 24  # bytes of a slab that is converted to double precision
 
 
 @dataclass(frozen=True, kw_only=True)
 class DensePlan(Plan):
-    """What one rank holds of a dense tensor. Where modes are numbered by `form`, they are in memory order."""
+    """The plan of one rank for a dense tensor. Modes in `form` are in memory order."""
 
     grid: Grid
     form: BlockForm  # of the rank's block
-    double: BlockForm | None  # of MTTKRPs in double precision, where elements are held in single precision
+    double: BlockForm | None  # for MTTKRPs in double precision, if elements are in single precision
     kernel: DenseKernel
     streamed: bool
-    rows: RowLayout | None  # of elements on the device, if they are to have gaps
-    sent: np.dtype[Any]  # of elements on their way to the device, which converts them if it is not `dtype`
+    rows: RowLayout | None  # the padded layout of elements on the device, if any
+    sent: np.dtype[Any]  # type in which elements are transferred to the device, which converts them to `dtype`
     counted: ClassVar[str] = "elements"
 
     @property
@@ -50,18 +50,18 @@ class DensePlan(Plan):
 
 
 def dense_kernel(options: Options, device: Device) -> DenseKernel:
-    """Return the kernel that the options ask for; raise `InputError` if the device has no such one."""
+    """Return the kernel selected by the options; raise `InputError` if the device does not have it."""
     kernels = DENSE.providers(device)
     if options.gather != "full":
         raise InputError(f"gather {options.gather!r} is for sparse tensors")
     names = ", ".join(kernel.name for kernel in kernels)
     if not kernels:
-        raise InputError(f"{device.name} has no kernels of dense tensors")
+        raise InputError(f"{device.name} has no kernels for dense tensors")
     if options.kernel == "auto":
         return kernels[0]
     result = next((kernel for kernel in kernels if kernel.name == options.kernel), None)
     if result is None:
-        raise InputError(f"kernel {options.kernel!r}: of dense tensors, {device.name} has auto, {names}")
+        raise InputError(f"kernel {options.kernel!r}: for dense tensors, {device.name} has auto, {names}")
     if options.deterministic and not result.repeatable:
         repeatable = ", ".join(kernel.name for kernel in kernels if kernel.repeatable)
         raise InputError(f"kernel {result.name!r} is not deterministic: {repeatable} are")
@@ -69,12 +69,12 @@ def dense_kernel(options: Options, device: Device) -> DenseKernel:
 
 
 def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting) -> DensePlan:
-    """Decide what a rank of so many keeps on its device.
+    """Return the plan of rank number `rank` of `ranks`.
 
     Raises
     ------
     InputError
-        If its memory cannot hold what has to be there, or it has no such kernel.
+        If the device memory is too small, or the device lacks the kernel.
     """
     options, device = setting.options, setting.device
     columns = setting.ranks[0]
@@ -116,19 +116,19 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
 
 
 def reading_bytes(source: DenseSource, elements: int, sent: np.dtype[Any], device: Device, streamed: bool) -> int:
-    """Return the bytes of host memory that so many elements, `sent` as such a type, take on their way from a file."""
+    """Return the host memory for reading `elements` elements from a file and transferring them as type `sent`."""
     if not source.in_file:
         return 0
     own = source.value_dtype
     if source.plain:
         result = device.reading_bytes(elements * sent.itemsize, int(sent != own) + int(looked_at(own) != own))
-    else:  # a library reads a piece, which is looked at
+    else:  # a library reads a piece, and statistics are computed
         result = min(elements, PIECE) * (own.itemsize + looked_at(own).itemsize * (looked_at(own) != own))
     return result * (SLOTS if streamed and device.on_host else 1)  # threads that fill a slot each
 
 
 def given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
-    """Return the bytes of host memory that a rank's part takes as it was given; a file's pages are the system's."""
+    """Return the host memory of the original elements on a rank; a file's pages belong to the system."""
     if source.in_file or source.on_gpu:
         return 0
     every, mine = math.prod(source.shape), math.prod(grid.shape(rank))
@@ -138,13 +138,13 @@ def given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
 
 
 def _in_place(source: DenseSource, ranks: int, setting: Setting) -> bool:
-    """Return whether the device computes with the elements where they are."""
+    """Return whether the device uses the elements in place."""
     there = source.on_gpu != setting.device.on_host and not source.in_file
     return there and source.lends and not source.mapped and ranks == 1 and source.value_dtype == setting.options.dtype
 
 
 def mode_plans(source: DenseSource, grid: Grid, rank: int, setting: Setting) -> list[ModePlan]:
-    """Return what a rank owns and computes of each mode; of a TTMc with the other modes' columns."""
+    """Return the plan of each mode for a rank; TTMc uses the other modes' columns as `inputs`."""
     result, options = [], setting.options
     elements = np.cumsum([0, *(math.prod(grid.shape(r)) for r in range(grid.ranks))]).astype(np.int64)
     for mode, length in enumerate(source.shape):
@@ -172,20 +172,20 @@ def _fixed_bytes(modes: Sequence[ModePlan], form: BlockForm, setting: Setting) -
 
 
 class _Parts(NamedTuple):
-    """What a plan is made of."""
+    """The parameters from which a plan is computed."""
 
     kernel: DenseKernel
     modes: Sequence[ModePlan]
-    fixed: dict[str, int]  # bytes that are there in any case, by use
+    fixed: dict[str, int]  # bytes that are always allocated, by use
     setting: Setting
 
     @property
     def room(self) -> int:
-        """The bytes of device memory for elements and working memory."""
+        """The device memory available for elements and working memory."""
         return self.setting.memory - sum(self.fixed.values())
 
     def working(self, form: BlockForm) -> int:
-        """Return the bytes of what is there for a while, and of scratch memory."""
+        """Return the bytes of temporary and scratch memory."""
         kernel, modes = self.kernel, self.modes
         scratch, double = kernel.bytes(form) if form.elements else 0, _double(form, kernel)
         if double is not None and form.elements:
@@ -197,7 +197,7 @@ class _Parts(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """How a block is held; bytes of its elements on the device, of slots, and of working memory."""
+    """The placement of a block: bytes of its elements on the device, of slots, and of working memory."""
 
     form: BlockForm
     streamed: bool
@@ -208,7 +208,7 @@ class _Placed(NamedTuple):
 
 
 def _placed(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed:
-    """Return how a block is held that takes so many bytes of its own if it is `resident`."""
+    """Return the placement of a block, which needs `elements` bytes if it is resident."""
     placement = parts.setting.options.placement
     working = parts.working(resident)
     streamed = placement == "stream" or elements + working > parts.room
@@ -230,13 +230,13 @@ def _placed(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Par
 def _without_gaps(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed:
     form = _with_workspace(resident, parts, parts.room - elements)
     working = parts.working(form)
-    if sent != form.dtype:  # while elements are converted; kernels need theirs later
+    if sent != form.dtype:  # elements are converted before kernels need scratch memory
         working = max(working, _piece_bytes(form, sent))
     return _Placed(form, False, elements, 0, working)
 
 
 def _with_gaps(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed | None:
-    """Return how a block is held with gaps between rows of elements, if these are read faster then, and fit."""
+    """Return the placement of a block in padded rows, if that is faster and fits; else None."""
     form = _with_workspace(resident._replace(gaps=True), parts, parts.room - elements)
     rows = parts.kernel.rows(form)
     if rows is None:
@@ -247,15 +247,15 @@ def _with_gaps(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _
 
 
 def _piece_bytes(form: BlockForm, dtype: np.dtype[Any]) -> int:
-    """Return the bytes of elements that are converted, or looked at, at once."""
+    """Return the bytes of the elements that are converted or examined at a time."""
     return min(PIECE, form.elements) * dtype.itemsize
 
 
 def _with_workspace(form: BlockForm, parts: _Parts, room: int) -> BlockForm:
-    """Return the form with a larger workspace, if elements are read less often then, and it is not asked for.
+    """Return the form with a larger workspace if elements are then read less often, unless the user set its size.
 
-    Without bounds CP-ALS reads them twice. An order-3 cube of side 800 has a partial result of 2.6 GB at rank 500: in
-    less memory it is computed twice, which takes half as long again.
+    With unlimited memory CP-ALS reads elements twice. An order-3 cube of side 800 has a partial result of 2.6 GB at
+    rank 500: with less memory it is computed twice, which takes 1.5 times as long.
     """
     if parts.setting.options.workspace is not None or not form.elements:
         return form
@@ -266,9 +266,9 @@ def _with_workspace(form: BlockForm, parts: _Parts, room: int) -> BlockForm:
 
 
 def _streamed_form(form: BlockForm, parts: _Parts, index: int) -> tuple[BlockForm, int]:
-    """Return the form with slabs as large as is useful and fits, and the working memory that goes with it.
+    """Return the form with the largest useful slabs that fit, and its working memory.
 
-    An index of mode 0 takes `index` bytes in all slots.
+    An index of mode 0 takes `index` bytes in all slots together.
     """
     slab = max(1, min(-(-form.lengths[0] // SHARDS), SLOTS * SLOT_BYTES // index))
     while True:
@@ -283,19 +283,19 @@ def _streamed_form(form: BlockForm, parts: _Parts, index: int) -> tuple[BlockFor
 
 
 def sent_as(dtype: np.dtype[Any], wanted: np.dtype[Any], device: Device) -> np.dtype[Any]:
-    """Return the type of elements on their way to a device: their own, which it converts, unless that is larger."""
+    """Return the type in which elements are transferred: their own, unless it is larger than the wanted type."""
     own = not device.on_host and dtype.itemsize <= wanted.itemsize and dtype.isnative
     return dtype if own else wanted
 
 
 def _index_bytes(form: BlockForm, sent: np.dtype[Any]) -> int:
-    """Return the bytes of an index of mode 0 in all slots, and where it is converted."""
+    """Return the bytes of an index of mode 0 in all slots and in the buffer for conversion."""
     converted = form.dtype.itemsize if sent != form.dtype else 0
     return max(1, math.prod(form.lengths[1:])) * (SLOTS * sent.itemsize + converted)
 
 
 def _double(form: BlockForm, kernel: DenseKernel) -> BlockForm | None:
-    """Return the form of the same block in double precision: a few indices at a time, where these are to be cast."""
+    """Return the form of the same block in double precision; its slabs are small if elements must be converted."""
     if form.dtype == np.float64:
         return None
     mixed = form._replace(dtype=np.dtype(np.float64), dimension_tree=False, stored=form.dtype)

@@ -1,4 +1,4 @@
-"""A file that all ranks read together: each keeps some of its nonzeros, and they deal each mode among them."""
+"""Files that all ranks read together: each keeps some of the nonzeros, and each mode is redistributed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Progress = Callable[[int, int | None], None]
 
 
 class DistributedFile(Holding, DescribedSparse):
-    """A file that all ranks read together; each keeps an equal share of its nonzeros in memory. See `SparseSource`."""
+    """A file read by all ranks together, each of which keeps an equal share of nonzeros. See `SparseSource`."""
 
     stored = False
 
@@ -49,7 +49,7 @@ class DistributedFile(Holding, DescribedSparse):
         form: ReadOptions = PLAIN,
         room: DeviceMemory | None = None,
     ) -> None:
-        """Read the file; hold its nonzeros on devices where they have `room`, or else bring them in order."""
+        """Read the file; store its nonzeros on the devices if they fit into `room`, otherwise sort them."""
         self.path, self._comm, reading = path, comm, Reading(path, comm, progress, form)
         self.value_dtype, self._threads = reading.dtype, reading.threads
         self._in_parts = is_divisible(path, form)
@@ -74,7 +74,7 @@ class DistributedFile(Holding, DescribedSparse):
         return TensorTraits(self.shape, nonzeros, self.value_dtype)
 
     def _hold(self, room: DeviceMemory | None) -> tuple[DeviceTensor, SortedTraits] | None:
-        """Bring the nonzeros in order on devices, if there is room. Collective."""
+        """Sort the nonzeros on the devices if they fit. Collective."""
         assert self._read is not None
         whole = sum(self._comm.allgather(int(self._read[1].size)))
         try:
@@ -83,7 +83,7 @@ class DistributedFile(Holding, DescribedSparse):
             raise InputError(error.cause, path=self.path) from None
 
     def _facts(self, reading: Reading) -> SortedTraits:
-        """Bring the nonzeros in order on the host; return what is known of them. Collective."""
+        """Sort the nonzeros on the host; return their properties. Collective."""
         runs = self._ordering()
         mine = ReadFacts(0, runs.duplicates, runs.zeros)
         values = self._ordered()[1]
@@ -94,7 +94,7 @@ class DistributedFile(Holding, DescribedSparse):
         return SortedTraits(result.nnz, norm(result.ends, list(sums)), bounds, result.duplicates, result.zeros)
 
     def _renumber(self, reading: Reading) -> bool:
-        """Number used indices anew if that is asked for; tell whether it is. Collective."""
+        """Renumber used indices if requested; return whether it was. Collective."""
         if not reading.form.compact:
             return False
         columns = self._ordered()[0]
@@ -105,7 +105,7 @@ class DistributedFile(Holding, DescribedSparse):
         return True
 
     def _ordering(self) -> Runs:
-        """Deal what was read so that each rank has an equal share in order. Collective."""
+        """Redistribute the nonzeros so that each rank has an equal share in sorted order. Collective."""
         runs = self._runs(range(len(self.shape)), len(self.shape), self.value_dtype)
         assert self._read is not None
         (columns, values), self._read = self._read, None
@@ -116,7 +116,7 @@ class DistributedFile(Holding, DescribedSparse):
         return runs
 
     def _ordered(self) -> Nonzeros:
-        """Return this rank's share of the nonzeros in order. Collective, as it may have to be made."""
+        """Return this rank's share of the sorted nonzeros, which are sorted on first use. Collective."""
         if self._share is None:
             self._ordering()
         assert self._share is not None
@@ -126,7 +126,7 @@ class DistributedFile(Holding, DescribedSparse):
         return Runs(modes, order, dtype, EVERYTHING, self._comm, self._threads)
 
     def _only(self, pieces: Iterable[Nonzeros], dtype: np.dtype[Any]) -> Nonzeros:
-        """Return the one piece that this rank has, if it has any."""
+        """Return the only piece of this rank, or empty arrays."""
         empty = np.empty((len(self.shape), 0), np.int32), np.empty(0, dtype)
         return next(iter([*pieces, empty]))
 
@@ -199,7 +199,7 @@ class DistributedFile(Holding, DescribedSparse):
 def deal_fibres(
     columns: NDArray[np.int32], values: NDArray[Any], mode: int, comm: Comm, threads: int | None = None
 ) -> list[Any]:
-    """Return what `SparseSource.by_fibre` does, from nonzeros that ranks 0, 1, ... have, in order. Collective."""
+    """Return the result of `SparseSource.by_fibre` from sorted nonzeros on ranks 0, 1, ... Collective."""
     order = len(columns)
     others = [m for m in range(order) if m != mode]
     if mode < order - 1:
@@ -214,7 +214,7 @@ def deal_fibres(
 
 
 def evened(arrays: list[NDArray[Any]], comm: Comm) -> list[NDArray[Any]]:
-    """Return equal shares of arrays of which ranks 0, 1, ... have parts, in turn. Collective."""
+    """Return equal shares of arrays whose consecutive parts are on ranks 0, 1, ... Collective."""
     ends = np.cumsum([0, *comm.allgather(int(arrays[0].size))])
     wanted = equal_parts(int(ends[-1]), comm.size)
     if comm.size == 1 or np.array_equal(ends, wanted):
@@ -237,7 +237,7 @@ def evened(arrays: list[NDArray[Any]], comm: Comm) -> list[NDArray[Any]]:
 
 
 def _keys_at(cut: Cut) -> NDArray[np.int32]:
-    """Return the row, (1, parts - 1), that each part but the first begins in, or an empty one before it."""
+    """Return the row, (1, parts - 1), in which each part but the first begins, or an empty row before it."""
     keys = np.where(cut.heads >= 0, cut.heads, cut.rows[:-1])
     for p in reversed(range(keys.size - 1)):  # a part without nonzeros begins where the next one does
         if cut.nonzeros[p] == cut.nonzeros[p + 1]:
@@ -246,7 +246,7 @@ def _keys_at(cut: Cut) -> NDArray[np.int32]:
 
 
 def distributed_loading(kind: TensorTraits, dtype: np.dtype[Any], ranks: int, in_parts: bool) -> Loading:
-    """Return what ranks need to load a file together, as values of `dtype`, `in_parts` or all on rank 0."""
+    """Return the memory for loading a file together: `in_parts`, or read by rank 0."""
     order, share = len(kind.shape), -(-kind.nonzeros // ranks)
     there, each = nonzero_bytes(order, kind.dtype), nonzero_bytes(order, dtype)
     threads = max(1, usable_cores() // ranks)  # on one node

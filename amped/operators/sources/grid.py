@@ -1,4 +1,4 @@
-"""How ranks share a dense tensor: by index ranges of its slowest mode, or of its two slowest ones."""
+"""The distribution of a dense tensor over ranks: by ranges of its slowest mode, or of its two slowest modes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-EVEN = 1.1  # a grid over two modes has to make the largest block smaller by this factor
+EVEN = 1.1  # a grid over two modes must reduce the largest block by this factor
 
 
 class Grid(NamedTuple):
-    """Blocks of a tensor, by ranges of its first two modes in memory order; a rank that is too many has none."""
+    """Blocks of a tensor by ranges of its first two modes in memory order; surplus ranks have empty blocks."""
 
     lengths: tuple[int, ...]  # in memory order
     ranks: int
@@ -19,7 +19,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def of(cls, lengths: tuple[int, ...], ranks: int) -> Grid:
-        """Return the grid with the smallest largest block; one over two modes only where that is clearly better."""
+        """Return the grid that minimises the largest block, over two modes only if that is clearly better."""
         first, second = lengths[:2]
         result = [(p, ranks // p) for p in range(1, min(ranks, first) + 1)]
         grids = [cls(lengths, ranks, (p, min(q, second))) for p, q in result]
@@ -29,7 +29,7 @@ class Grid(NamedTuple):
 
     @property
     def largest(self) -> int:
-        """The most pairs of indices of the two modes that a block has."""
+        """The largest number of index pairs of the two modes in a block."""
         (first, second), (p, q) = self.lengths[:2], self.parts
         return -(-first // p) * -(-second // q)
 
@@ -46,11 +46,11 @@ class Grid(NamedTuple):
         return first.stop - first.start, second.stop - second.start, *self.lengths[2:]
 
     def one_owner(self, place: int) -> bool:
-        """Return whether each row of a mode, by its place in memory order, is computed by one rank alone."""
+        """Return whether each row of the mode at `place` in memory order is computed by a single rank."""
         return self.ranks == 1 or (place == 0 and self.parts[1] == 1)
 
     def rows(self, place: int) -> NDArray[np.int64]:
-        """Return which rows of a mode each rank owns: rank ``r``, ``rows[r]`` to ``rows[r + 1]``."""
+        """Return the offsets of the rows that ranks own: rank ``r`` owns ``rows[r]`` to ``rows[r + 1]``."""
         parts = self.parts[0] if self.one_owner(place) else self.ranks
         ends = [self.lengths[place] * min(rank, parts) // parts for rank in range(self.ranks + 1)]
         return np.array(ends, np.int64)

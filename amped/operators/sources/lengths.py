@@ -1,4 +1,4 @@
-"""Long modes: refused before anything of their length is allocated.
+"""Checks of the lengths of modes, before anything of that length is allocated.
 
 An index can be a time stamp or an identifier: a mode then has billions of indices, of which a few are used. Factor
 matrices have a row for each.
@@ -19,7 +19,7 @@ ROUNDED = 2  # bytes of a number in the 16-bit copy of a factor matrix
 
 
 def check_lengths(source: DescribedSource, setting: Setting, comm: Comm, elsewhere: bool = False) -> None:
-    """Raise `InputError`, on every rank, unless memory has room for what is as long as a mode. Collective.
+    """Raise `InputError` on all ranks if arrays of the length of a mode do not fit into memory. Collective.
 
     Counted are the factor matrices on the device, and matrices to start from in the host's memory; on a CPU both are
     there. All else is for the plan to count. With `elsewhere`, the host's memory says nothing.
@@ -44,12 +44,12 @@ def check_lengths(source: DescribedSource, setting: Setting, comm: Comm, elsewhe
 
 def _compacting(source: DescribedSource) -> str:
     if source.stored:
-        return "make the store anew from its file, with --compact, which numbers the used indices anew"
-    return "--compact (compact=True in amped.read) numbers the used indices anew and keeps their labels"
+        return "write the store again from its file with --compact, which renumbers the used indices"
+    return "--compact (compact=True in amped.read) renumbers the used indices and keeps their labels"
 
 
 def _bytes(shape: Sequence[int], setting: Setting) -> tuple[int, int]:
-    """Return the bytes of what has a mode's length: on the device, and in the host's memory."""
+    """Return the bytes of arrays of the length of modes, in device and in host memory."""
     options, device = setting.options, setting.device
     item, narrow = options.dtype.itemsize, 0 if options.gather == "full" else ROUNDED
     rows = [

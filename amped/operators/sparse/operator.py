@@ -1,6 +1,6 @@
 """A sparse tensor on all ranks: place the nonzeros, stream what is not resident, compute, exchange.
 
-Algorithm 1 of AMPED: each rank computes the output rows of its own shards for one mode after the other, from its
+Algorithm 1 of AMPED: each rank computes the output rows of its shards for one mode after the other, from its
 own copy of all factor matrices, and the ranks all-gather the new rows.
 """
 

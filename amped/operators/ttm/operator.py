@@ -35,7 +35,7 @@ FETCHED = 1 << 26  # bytes of a result that come to the host together
 
 @dataclass(frozen=True)
 class NonzeroRun:
-    """A run of a rank's nonzeros."""
+    """A range of a rank's nonzeros, computed as one piece."""
 
     shard: Any  # see `FibreShard`
     fibres: int  # that it has nonzeros of
@@ -45,19 +45,19 @@ class NonzeroRun:
 
     @property
     def complete(self) -> int:
-        """How many fibres are complete after it."""
+        """Number of fibres that are complete after this piece."""
         return self.fibres - self.leaves
 
 
 class ResultRows(NamedTuple):
-    """Some rows of a result, in host memory."""
+    """Rows of a result in host memory."""
 
     indices: NDArray[np.int32]  # (rows, sparse modes)
     values: NDArray[Any]  # (rows, numbers)
 
 
 class TtmOperator:
-    """Products of one sparse tensor with matrices in one mode; making one is collective, and so are its methods.
+    """Products of a sparse tensor and matrices in one mode; construction and all methods are collective.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class TtmOperator:
         return self._planned(source, setting)
 
     def _edges(self, keys: Sequence[Array], nnz: int) -> None:
-        """Find whether this rank's first fibre begins on another one, and whether its last one goes on."""
+        """Find whether the first fibre begins on an earlier rank, and whether the last one continues on the next."""
         ends = None
         if nnz:
             ends = [tuple(int(key[at]) for key in keys) for at in (0, -1)]
@@ -122,7 +122,7 @@ class TtmOperator:
         self._split = any(a[1] == b[0] for a, b in pairwise(there))
 
     def _make_shards(self, keys: Sequence[Array], indices: Array, values: Array) -> list[NonzeroRun]:
-        """Make the shards of all pieces; note the coordinates of the fibres that this rank has."""
+        """Build the shards of all pieces; store the coordinates of this rank's fibres."""
         plan, device, nnz, runs, row = self.plan, self.machine.device, int(indices.size), list[NonzeroRun](), 0
         for number, begin in enumerate(range(0, nnz, plan.piece)):
             end = min(begin + plan.piece, nnz)
@@ -155,7 +155,7 @@ class TtmOperator:
         return target
 
     def _place(self) -> None:
-        """Reserve what a product needs."""
+        """Allocate the memory that a product needs."""
         plan, device = self.plan, self.machine.device
         form, row = plan.form, (plan.form.width, plan.form.stride)
         streamed = self._pieces[plan.resident :]
@@ -172,7 +172,7 @@ class TtmOperator:
         self._scratch = device.empty((max(running, default=0),), np.uint8)
 
     def set_matrix(self, matrix: NDArray[Any]) -> None:
-        """Set the (length, rank) matrix to multiply with."""
+        """Set the (length, rank) matrix by which to multiply."""
         step = block_rows(self.ranks[0])
         for begin in range(0, len(matrix), step):
             block = np.ascontiguousarray(matrix[begin : begin + step], self.plan.form.dtype)
@@ -180,12 +180,12 @@ class TtmOperator:
 
     @property
     def result(self) -> Array:
-        """The rows of this rank on the device, (fibres, width, rank), after `compute`; valid until the next call."""
+        """This rank's rows on the device, (fibres, width, rank), after `compute`; valid until the next call."""
         assert self.plan.whole
         return self._out[: self.fibres, :, : self.ranks[0]]
 
     def compute(self) -> None:
-        """Compute this rank's rows. Where these are not kept, the time is all that is of use."""
+        """Compute this rank's rows, for timing only if they do not fit into memory."""
         CURRENT.mode = self._mode
         for _ in self._each():
             pass
@@ -195,7 +195,7 @@ class TtmOperator:
                 self._add(incoming)
 
     def _each(self, first: int = 0) -> Iterator[NonzeroRun]:
-        """Compute pieces from number `first` on; yield each when its rows are complete, up to the last one."""
+        """Compute pieces from number `first` on; yield each once its rows, except the last, are complete."""
         pieces, resident = self._pieces, self.plan.resident
         ahead = max(first, resident)
         for slot, piece in zip(self._slots, pieces[ahead:], strict=False):
@@ -213,7 +213,7 @@ class TtmOperator:
             yield piece
 
     def _run(self, number: int, shard: Any, first: int) -> None:
-        """Compute a piece, and add to its first row what the one before has of it."""
+        """Compute a piece, and add the previous piece's contribution to its first row."""
         piece, rows = self._pieces[number], self._rows[number]
         continues = piece.continues and number > first
         with self.clock.span("compute", self._mode):
@@ -225,12 +225,12 @@ class TtmOperator:
                 rows[0] += self._carry
 
     def _rows_of(self, piece: NonzeroRun) -> Array:
-        """Return where the rows of a piece go."""
+        """Return the output rows of a piece."""
         begin = piece.row if self.plan.whole else 0
         return self._out[begin : begin + piece.fibres]
 
     def _last_row(self) -> NDArray[np.float64] | None:
-        """Return what has been computed of the fibre that goes on to the next rank, if one does."""
+        """Return the contribution to the fibre that continues on the next rank, if any."""
         if not self._goes_on:
             return None
         rows = self._rows[-1]
@@ -238,7 +238,7 @@ class TtmOperator:
         return result
 
     def _incoming(self, mine: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-        """Return what earlier ranks have of this rank's first fibre; `mine` is what it has of its last one."""
+        """Return earlier ranks' contribution to this rank's first fibre; `mine` is its contribution to its last one."""
         through = self._from_before and self._goes_on and self.fibres == 0
         every, total = self.machine.comm.allgather((mine, through)), np.zeros(self._carry.shape)
         if not self._from_before:
@@ -251,7 +251,7 @@ class TtmOperator:
         return total
 
     def _add(self, incoming: NDArray[np.float64] | None, rows: Array = None) -> None:
-        """Add what earlier ranks have of the first fibre to its row."""
+        """Add earlier ranks' contribution to the row of the first fibre."""
         if incoming is None or not self.fibres:
             return
         device, rows = self.machine.device, self._out if rows is None else rows
@@ -259,7 +259,7 @@ class TtmOperator:
         rows[0] = device.to_device(np.ascontiguousarray(first, rows.dtype))
 
     def parts(self) -> Iterator[ResultRows]:
-        """Compute the product, and yield this rank's rows in order, some at a time; each is valid until the next.
+        """Compute the product; yield this rank's rows in order and in blocks, each valid until the next.
 
         What ranks have of common fibres is exchanged before the first one: what follows is not collective.
         """
@@ -271,7 +271,7 @@ class TtmOperator:
         return self._parts_in_turn(incoming)
 
     def _end_of_share(self) -> NDArray[np.float64] | None:
-        """Compute what this rank has of the fibre that goes on to the next rank, if one does."""
+        """Compute the contribution to the fibre that continues on the next rank, if any."""
         if self._goes_on:
             begin = len(self._pieces) - 1
             while self._pieces[begin].continues and self._pieces[begin].fibres == 1:
@@ -281,7 +281,7 @@ class TtmOperator:
         return self._last_row()
 
     def coordinates(self) -> Iterator[NDArray[np.int32]]:
-        """Return the coordinates of this rank's rows in the sparse modes, (rows, sparse modes), some at a time."""
+        """Yield the coordinates of this rank's rows in the sparse modes, (rows, sparse modes), in blocks."""
         return iter(self._indices)
 
     def _stored_parts(self) -> Iterator[ResultRows]:
@@ -310,7 +310,7 @@ class TtmOperator:
 
 
 def finite(values: NDArray[Any], mode: int, options: Options) -> NDArray[Any]:
-    """Return values of a product as they are; raise `InputError` if they have overflowed."""
+    """Return values of a product unchanged; raise `InputError` if they overflowed."""
     if not np.all(np.isfinite(values)):
         advice = "use precision fp64, or scale values or the matrix" if options.precision == "fp32" else "scale them"
         raise InputError(f"mode {mode}: the product is not finite: it is beyond {options.precision}; {advice}")
@@ -318,5 +318,5 @@ def finite(values: NDArray[Any], mode: int, options: Options) -> NDArray[Any]:
 
 
 def _on_device(array: Any) -> bool:
-    """Tell whether an array is in the memory of a device that is not the host."""
+    """Return whether an array is in GPU memory."""
     return not isinstance(array, np.ndarray)

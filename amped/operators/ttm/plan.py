@@ -1,4 +1,4 @@
-"""What a rank holds of a sparse tensor that is multiplied with a matrix: planned before anything is allocated."""
+"""Plans for the multiplication of a sparse tensor by a matrix, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIBRARIES = 60 << 20  # bytes of host memory that CuPy's own kernels take
 
 
 class TtmSetting(NamedTuple):
-    """What the plans of all ranks have in common."""
+    """Parameters that the plans of all ranks share."""
 
     mode: int  # that is multiplied
     rank: int  # columns of the matrix
@@ -32,7 +32,7 @@ class TtmSetting(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """Columns of the matrix in memory."""
+        """Number of columns of the matrix in memory, including padding."""
         return self.device.stride(self.rank, self.options.dtype.itemsize)
 
     @property
@@ -41,13 +41,13 @@ class TtmSetting(NamedTuple):
         return INDEX_BYTES * self.sparse + self.width * self.options.dtype.itemsize
 
     def form(self, nnz: int) -> ProductForm:
-        """Return what kernels are told of a product of so many nonzeros."""
+        """Return the form of a product of `nnz` nonzeros, as kernels take it."""
         return ProductForm(self.length, self.stride, self.options.dtype, nnz, self.width)
 
 
 @dataclass(frozen=True)
 class TtmPlan:
-    """What one rank holds."""
+    """The plan of one rank."""
 
     setting: TtmSetting
     kernel: TtmKernel
@@ -68,23 +68,23 @@ class TtmPlan:
 
     @property
     def pieces(self) -> int:
-        """How many shards there are."""
+        """Number of shards."""
         return -(-self.nnz // self.piece) if self.nnz else 0
 
     @property
     def planned_bytes(self) -> dict[str, int]:
-        """Bytes of all memory by use."""
+        """Bytes of device and host memory by use."""
         return self.device_bytes | {"host": self.host_bytes}
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of rows of the matrix and of streamed nonzeros that a product reads."""
+        """Bytes of matrix rows and streamed nonzeros that a product reads."""
         streamed = max(0, self.nnz - self.resident * self.piece)
         return self.nnz * self.form.stride * self.form.dtype.itemsize + streamed * self.setting.each
 
 
 def most_fibres(nnz: int, lengths: tuple[int, ...]) -> int:
-    """Return how many fibres so many nonzeros have at most, in a tensor whose other sparse modes have these lengths."""
+    """Return the largest possible number of fibres of `nnz` nonzeros, given the lengths of the other sparse modes."""
     result = 1
     for length in lengths:
         result = min(nnz, result * length)
@@ -92,12 +92,12 @@ def most_fibres(nnz: int, lengths: tuple[int, ...]) -> int:
 
 
 def result_bytes(setting: TtmSetting, fibres: int) -> int:
-    """Return the bytes of so many fibres of a result in host memory."""
+    """Return the host memory of the result for a number of fibres."""
     return fibres * (INDEX_BYTES * (setting.sparse - 1) + setting.width * setting.rank * setting.options.dtype.itemsize)
 
 
 def ttm_kernel(options: Options, device: Device) -> TtmKernel:
-    """Return the kernel that the options ask for; raise `InputError` if the device has no such one."""
+    """Return the kernel selected by the options; raise `InputError` if the device does not have it."""
     if options.gather != "full":
         raise InputError(f"gather {options.gather!r}: a product (ttm) reads the matrix as it is")
     kernels = TTM.providers(device)
@@ -110,7 +110,7 @@ def ttm_kernel(options: Options, device: Device) -> TtmKernel:
 
 
 def make_ttm_plan(setting: TtmSetting, nnz: int, fibres: int, loading: Loading = ALREADY_LOADED) -> TtmPlan:
-    """Decide what a rank of so many nonzeros and fibres keeps on its device.
+    """Return the plan of a rank with these numbers of nonzeros and fibres.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def make_ttm_plan(setting: TtmSetting, nnz: int, fibres: int, loading: Loading =
 
 
 class _Need:
-    """Bytes of device memory for nonzeros in pieces."""
+    """Bytes of device memory for pieces of nonzeros."""
 
     def __init__(self, setting: TtmSetting, kernel: TtmKernel, nnz: int, fibres: int) -> None:
         self.setting, self.kernel, self.nnz, self.fibres = setting, kernel, nnz, fibres
@@ -138,37 +138,37 @@ class _Need:
         self.available = setting.memory - self.matrix - 2 * self.row
 
     def most(self) -> int:
-        """Return the most nonzeros of a piece."""
+        """Return the largest number of nonzeros of a piece."""
         return max(1, min(self.nnz, self.kernel.most_nonzeros))
 
     def shard(self, piece: int) -> int:
-        """Of the shard of a piece."""
+        """Bytes of the shard of a piece."""
         return self.kernel.bytes(self.form, piece, min(piece, self.fibres)).shard
 
     def shards(self, piece: int) -> int:
-        """Of all shards, where each has so many nonzeros."""
+        """Bytes of all shards with `piece` nonzeros each."""
         whole, rest = divmod(self.nnz, piece) if self.nnz else (0, 0)
         return whole * self.shard(piece) + (self.shard(rest) if rest else 0)
 
     def out(self, piece: int) -> int:
-        """Of the result of a piece."""
+        """Bytes of the result of a piece."""
         return min(piece, self.fibres) * self.row
 
     def making(self, piece: int) -> int:
-        """Of what is there while a piece's shard is made: its columns too, where these are copied to the device."""
+        """Bytes while a piece's shard is built, including its columns if these are copied to the device."""
         columns = 0 if self.setting.device.on_host else self.setting.each + FINDING
         return self.kernel.bytes(self.form, piece, min(piece, self.fibres)).making + columns * piece
 
     def scratch(self, piece: int) -> int:
-        """Of scratch memory."""
+        """Bytes of scratch memory."""
         return self.kernel.bytes(self.form, piece, min(piece, self.fibres)).running
 
     def running(self, piece: int, out: int) -> int:
-        """Of what is there beside the shards: a result, or a piece of one, and scratch memory; or what makes shards."""
+        """Bytes in addition to shards: the result, or a piece of it, with scratch memory; or memory to build shards."""
         return max(self.making(piece), (out or self.out(piece)) + self.scratch(piece))
 
     def refuse(self, needed: int, what: str) -> None:
-        """Raise `InputError` for lack of so many bytes beside the matrix."""
+        """Raise `InputError`: `needed` bytes in addition to the matrix are not available."""
         advice = "use more ranks or a lower rank"
         if self.setting.options.placement == "resident":
             advice += "; placement 'stream' takes nonzeros in turn"
@@ -179,7 +179,7 @@ class _Need:
         )
 
     def plan(self, piece: int, resident: int, whole: bool) -> TtmPlan:
-        """Return the plan of pieces, so many of them resident."""
+        """Return a plan of pieces, with the given number of resident ones."""
         pieces = -(-self.nnz // piece) if self.nnz else 0
         there = self.shards(piece) if resident >= pieces else resident * self.shard(piece)
         out = self.fibres * self.row if whole else self.out(piece)
@@ -194,7 +194,7 @@ class _Need:
 
 
 def _resident(need: _Need) -> TtmPlan | None:
-    """Return a plan of resident nonzeros, with the whole result if it fits, else a piece; None if neither does."""
+    """Return a plan of resident nonzeros with the whole result or a piece of it; None if neither fits."""
     piece = need.most()
     while True:
         shards, out = need.shards(piece), need.fibres * need.row
@@ -209,7 +209,7 @@ def _resident(need: _Need) -> TtmPlan | None:
 
 
 def _streamed(need: _Need) -> TtmPlan:
-    """Return a plan with pieces as large as fit; with placement 'auto' as many as fit stay."""
+    """Return a plan with the largest pieces that fit; with placement 'auto' as many as fit are resident."""
     piece = max(1, min(need.most(), max(SMALLEST_SLOT, -(-need.nnz // (2 * SLOTS)))))
     while piece > SMALLEST_SLOT and (need.shard(piece) > SLOT_BYTES or need.out(piece) > PIECE_BYTES):
         piece = -(-piece // 2)
@@ -226,7 +226,7 @@ def _streamed(need: _Need) -> TtmPlan:
 
 
 def _with_loading(plan: TtmPlan, loading: Loading) -> TtmPlan:
-    """Return a plan that counts how nonzeros are loaded: sorted on the device if there is room for that."""
+    """Return a plan that includes the loading of nonzeros, which are sorted on the device if memory permits."""
     setting, used, passing = plan.setting, dict(plan.device_bytes), loading.device
     share, device, on_device = setting.each * plan.nnz, setting.device, False
     if passing is not None:

@@ -341,7 +341,7 @@ def test_blocks_are_even_and_cover_the_tensor(lengths: tuple[int, int], ranks: i
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kernel": "tiled"}, "kernel 'tiled': of dense tensors, cpu has auto, split, gemm, elem, slice, tile"),
+        ({"kernel": "tiled"}, "kernel 'tiled': for dense tensors, cpu has auto, split, gemm, elem, slice, tile"),
         ({"kernel": "elem", "deterministic": True}, "kernel 'elem' is not deterministic: split"),
         ({"workspace": 0}, "workspace 0: expected an integer"),
     ],
