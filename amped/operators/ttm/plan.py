@@ -12,9 +12,9 @@ from ...options import Options
 from ..memory import SLOT_BYTES, SLOTS, SMALLEST_SLOT
 from ..placement import ALREADY_LOADED, INDEX_BYTES, Loading
 
-FINDING = 18  # bytes a nonzero, and those of its indices, while it is found where fibres begin
-PIECE_BYTES = 1 << 30  # of a result that is computed in pieces
-LIBRARIES = 60 << 20  # bytes of host memory that CuPy's own kernels take
+FINDING = 18  # bytes per nonzero, in addition to its indices, while the starts of fibres are computed
+PIECE_BYTES = 1 << 30  # of a piece of the result
+LIBRARIES = 60 << 20  # host memory of the kernels that CuPy itself loads
 
 
 class TtmSetting(NamedTuple):

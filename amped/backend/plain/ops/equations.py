@@ -10,8 +10,8 @@ from ...cpu.ops.equations import CpuEquations, CpuEquationsProvider
 from ...normal_equations.inverse import noise_limit
 from ...normal_equations.state import FIT, ITERATIONS, Matrix
 from ...ops.equations import EQUATIONS, NOISY, NOT_FINITE, RANGE, Case, Equations, EquationsProvider
+from ..batch import SeveralEquations
 from ..device import PlainDevice
-from ..several import SeveralEquations
 
 
 class PlainEquations(CpuEquations):
