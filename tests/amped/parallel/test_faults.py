@@ -368,8 +368,8 @@ from amped import run
 from amped.operators.products import Mttkrp
 healthy = Mttkrp.run
 
-def overflowing(self, shard, mode, at, *arguments):
-    healthy(self, shard, mode, at, *arguments)
+def overflowing(self, shard, mode, at, *arguments, **named):
+    healthy(self, shard, mode, at, *arguments, **named)
     at.out[0] = float("inf")
 
 Mttkrp.run = overflowing
