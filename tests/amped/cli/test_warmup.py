@@ -41,4 +41,4 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["warmup", "--help"])
     assert ended.value.code == 0
-    assert "Compile what typical runs" in capsys.readouterr().out
+    assert "Compile the CPU code of typical runs" in capsys.readouterr().out
