@@ -52,7 +52,7 @@ class RandomSource(DenseSource):
             part[...] = rng.random(part.shape, dtype=self.value_dtype)
         return found
 
-    def _looked_at(self) -> ElementStatistics:
+    def _measured(self) -> ElementStatistics:
         known = [DenseTensor(self.mine).facts(threads=fair_threads(self._comm))] if self.mine.size else []
         return joined(self._comm.allgather(joined(known)))
 

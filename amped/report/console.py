@@ -8,6 +8,7 @@ from dataclasses import asdict
 from signal import Signals
 from typing import Protocol
 
+from partitioner.host.jit import compiler_bytes
 from partitioner.host.stages import COMPILATIONS, STAGES
 
 from ..backend.exchange import Machine
@@ -53,7 +54,7 @@ class RunReporter:
     ) -> None:
         self.comm, self.enabled = comm, enabled
         self.display, self.metrics = display or Display(), metrics or Metrics()
-        self._initial_bytes = resident_bytes()
+        self._initial_bytes = resident_bytes() - compiler_bytes()
         self._stages: dict[str, float] = {}
         self._remaining = Remaining()
 
@@ -116,7 +117,7 @@ class RunReporter:
     def memory(self, machine: Machine, placed: PlanSummary) -> str:
         """Return a line with the memory used and planned, each of the rank that used most. Collective."""
         used, plan = machine.device.peak_bytes(), placed.plan
-        mine = {"host": (peak_resident_bytes() - self._initial_bytes, plan.host_bytes)}
+        mine = {"host": (peak_resident_bytes() - compiler_bytes() - self._initial_bytes, plan.host_bytes)}
         if used is not None:
             mine["device"] = used, sum(plan.device_bytes.values())
         by_rank = self.comm.allgather(mine)

@@ -15,7 +15,7 @@ from typing import Any
 
 from .stages import STAGES
 
-_dispatcher_lock = Lock()
+_dispatcher_lock, _loading = Lock(), Lock()
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,6 +46,8 @@ class Compiled:
     def dispatcher(self) -> Any:
         """The Numba dispatcher of the function."""
         if self._dispatcher is None:
+            if self is not _nothing:
+                load_compiler()  # measures its memory
             with _dispatcher_lock, STAGES.of("import"):
                 from .numba_code import dispatcher, make_callable
 
@@ -62,6 +64,22 @@ def _nothing() -> None:
     return
 
 
+_compiler_bytes: int | None = None
+
+
 def load_compiler() -> None:
     """Import Numba and initialise its runtime, so that later memory measurements count data only."""
-    _nothing()
+    global _compiler_bytes
+    with _loading:
+        if _compiler_bytes is None:
+            import psutil
+
+            process = psutil.Process()
+            before = process.memory_info().rss
+            _nothing()
+            _compiler_bytes = max(0, process.memory_info().rss - before)
+
+
+def compiler_bytes() -> int:
+    """Return by how much loading the compiler increased the resident memory of this process; 0 before it is loaded."""
+    return _compiler_bytes or 0

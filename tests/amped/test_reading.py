@@ -155,7 +155,7 @@ def test_a_store_of_a_long_mode(folder: Path) -> None:
     line = [*mpirun_line(2), "python", "-m", "partitioner", str(path), "--quiet", "--output"]
     assert finish([*line, "long"], **limited()).code == 0
     assert finish([*line, "short", "--compact"], **limited()).code == 0
-    refused(run_amped("cpd", "long", "--rank", 200, "--output", "o"), "mode 1", "from its file, with --compact")
+    refused(run_amped("cpd", "long", "--rank", 200, "--output", "o"), "mode 1", "from its file with --compact")
     refused(run_amped("cpd", "long", "--rank", RANK, "--compact", "--output", "o"), "without --compact")
     succeeded(run_amped("mttkrp", "short", "--rank", RANK, "--output", "out.npz"))
     with np.load("out.npz") as out:

@@ -88,7 +88,7 @@ def test_labels_are_kept(folder: Path) -> None:
     [
         (["--rank", "3,2"], "2 numbers for a tensor of 3 modes"),
         (["--rank", "30,2,2"], "mode 0 has length"),
-        (["--rank", "5,2,2"], "at most 4 columns that count"),
+        (["--rank", "5,2,2"], "at most 4 columns, the product"),
         (["--rank", "0,1,1"], "expected numbers from 1 to 1024"),
         (["--rank", "2,2,2", "--error", "0.1"], "not allowed with"),
         ([], "is required"),

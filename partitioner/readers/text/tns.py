@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from ...host.jit import load_compiler
 from ...host.threads import Turns
 from ...sorting.tables import Nonzeros, Pile, copy_to
 from ..first_line import FirstLine
@@ -243,7 +244,8 @@ def _plain(head: Head, slot: BlockSlot, begin: int, limits: NDArray[np.uint64]) 
 
 def _compiled(head: Head, slot: BlockSlot, begin: int, limits: NDArray[np.uint64]) -> _Parsed:
     """Parse a block with compiled code."""
-    from .parse import mark_blanks, parse_aside, parse_block  # imports Numba
+    load_compiler()  # measures its memory; the next line imports Numba
+    from .parse import mark_blanks, parse_aside, parse_block
 
     text = slot.text
     count, lines = mark_blanks(text, begin, slot.stop, slot.marks)

@@ -37,7 +37,7 @@ def test_a_gpu_that_is_not_there_is_not_woken(
     monkeypatch.setattr(sorters, "Thread", lambda **how: started.append(how["target"]) or Thread(**how))
     sorters.wake("cpu", 0)
     assert started == []
-    monkeypatch.setattr(sorters, "find_spec", lambda name: name)
+    monkeypatch.setattr(sorters, "has_cupy", lambda: True)
     monkeypatch.setattr(sorters.ctypes, "CDLL", refused)
     sorters.wake("auto", 0)
     sorters._wake(0)

@@ -1,1 +1,5 @@
 """Operations that generate LLVM code: vectors, registers, division and thread teams; see docs/design/simd.md."""
+
+from partitioner.host.jit import load_compiler
+
+load_compiler()  # measures its memory; the modules import Numba
