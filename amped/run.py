@@ -128,16 +128,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
 
 
+def _watchdog(comm: Comm, deadline: float | None) -> Watchdog:
+    with starting():
+        return Watchdog(comm, deadline)
+
+
 def _run(comm: Comm, argv: Sequence[str], stop: StopRequest) -> int:
     """Run a verb on all ranks; return the exit code."""
     sys.excepthook = abort_all(comm)
     if (parsed := parse(comm, argv)) is None:
         return 0
     function, request = parsed
-    with starting():
-        watchdog = Watchdog(comm, request.deadline)
     limit = request.deadline or (LOADING_SECONDS if comm.size > 1 else math.inf)
-    with ending(comm), CURRENT.limited(limit), watchdog:
+    with ending(comm), CURRENT.limited(limit), _watchdog(comm, request.deadline) as watchdog:
         code = function(request, VerbSession(comm, stop, watchdog))
         if "duckdb" not in sys.modules:  # DuckDB reports objects that are not collected
             gc.freeze()  # saves 0.25 s at exit: the collector would visit all objects of Numba
