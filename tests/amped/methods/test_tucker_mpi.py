@@ -74,5 +74,5 @@ def test_spectra(comm: Comm, shape: tuple[int, ...], ranks: tuple[int, ...], mos
 
 def test_every_rank_refuses_what_is_wrong(comm: Comm) -> None:
     tensor, _ = random_tensor((9, 7))
-    with pytest.raises(InputError, match="at most 2 columns that count"):
+    with pytest.raises(InputError, match="at most 2 columns, the product"):
         amped.tucker(tensor if comm.rank == 0 else None, (3, 2), device="cpu")
