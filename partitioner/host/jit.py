@@ -47,7 +47,7 @@ class Compiled:
         """The Numba dispatcher of the function."""
         if self._dispatcher is None:
             if self is not _nothing:
-                load_compiler()  # measures its memory
+                _count(_import_numba)
             with _dispatcher_lock, STAGES.of("import"):
                 from .numba_code import dispatcher, make_callable
 
@@ -64,22 +64,31 @@ def _nothing() -> None:
     return
 
 
-_compiler_bytes: int | None = None
+_counted: dict[Callable[[], object], int] = {}  # bytes of memory by what was loaded
 
 
-def load_compiler() -> None:
-    """Import Numba and initialise its runtime, so that later memory measurements count data only."""
-    global _compiler_bytes
+def _import_numba() -> None:
+    from . import numba_code  # noqa: F401
+
+
+def _count(load: Callable[[], object]) -> None:
+    """Call `load` once, and record by how much it increases the resident memory."""
     with _loading:
-        if _compiler_bytes is None:
+        if load not in _counted:
             import psutil
 
             process = psutil.Process()
             before = process.memory_info().rss
-            _nothing()
-            _compiler_bytes = max(0, process.memory_info().rss - before)
+            load()
+            _counted[load] = max(0, process.memory_info().rss - before)
+
+
+def load_compiler() -> None:
+    """Import Numba and initialise its runtime, so that later memory measurements count data only."""
+    _count(_import_numba)
+    _count(_nothing)
 
 
 def compiler_bytes() -> int:
     """Return by how much loading the compiler increased the resident memory of this process; 0 before it is loaded."""
-    return _compiler_bytes or 0
+    return sum(_counted.values())
