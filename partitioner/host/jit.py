@@ -68,7 +68,11 @@ _counted: dict[Callable[[], object], int] = {}  # bytes of memory by what was lo
 
 
 def _import_numba() -> None:
-    from . import numba_code  # noqa: F401
+    from numba.core.registry import cpu_target
+
+    from .numba_code import rtsys
+
+    rtsys.initialize(cpu_target.target_context)
 
 
 def _count(load: Callable[[], object]) -> None:
