@@ -46,12 +46,10 @@ class Compiled:
     def dispatcher(self) -> Any:
         """The Numba dispatcher of the function."""
         if self._dispatcher is None:
-            if self is not _nothing:
-                _count(_import_numba)
-            with _dispatcher_lock, STAGES.of("import"):
-                from .numba_code import dispatcher, make_callable
+            load_compiler()
+            from .numba_code import dispatcher
 
-                make_callable(Compiled)
+            with _dispatcher_lock:
                 self._dispatcher = self._dispatcher or dispatcher(self._function, self._inner, self._reorders)
         return self._dispatcher
 
@@ -59,40 +57,26 @@ class Compiled:
         return self.dispatcher(*arguments)
 
 
-@jit
-def _nothing() -> None:
-    return
+_compiler_bytes: int | None = None
 
 
-_counted: dict[Callable[[], object], int] = {}  # bytes of memory by what was loaded
-
-
-def _import_numba() -> None:
-    from numba.core.registry import cpu_target
-
-    from .numba_code import rtsys
-
-    rtsys.initialize(cpu_target.target_context)
-
-
-def _count(load: Callable[[], object]) -> None:
-    """Call `load` once, and record by how much it increases the resident memory."""
+def load_compiler() -> None:
+    """Import Numba and initialise its runtime, once, and measure the memory that this takes."""
+    global _compiler_bytes
     with _loading:
-        if load not in _counted:
+        if _compiler_bytes is not None:
+            return
+        with STAGES.of("import"):
             import psutil
 
             process = psutil.Process()
             before = process.memory_info().rss
-            load()
-            _counted[load] = max(0, process.memory_info().rss - before)
+            from .numba_code import initialise
 
-
-def load_compiler() -> None:
-    """Import Numba and initialise its runtime, so that later memory measurements count data only."""
-    _count(_import_numba)
-    _count(_nothing)
+            initialise(Compiled)
+            _compiler_bytes = max(0, process.memory_info().rss - before)
 
 
 def compiler_bytes() -> int:
     """Return by how much loading the compiler increased the resident memory of this process; 0 before it is loaded."""
-    return sum(_counted.values())
+    return _compiler_bytes or 0

@@ -26,6 +26,8 @@ import numba
 from numba.core import event
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
+from numba.core.entrypoints import init_all
+from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.extending import typeof_impl
@@ -50,9 +52,11 @@ def dispatcher(function: FunctionType, no_cpython_wrapper: bool, reorders: bool 
     return compiled
 
 
-@cache
-def make_callable(kind: type) -> None:
-    """Let compiled code call instances of a class through their attribute `dispatcher`."""
+def initialise(kind: type) -> None:
+    """Initialise Numba's runtime; let compiled code call instances of a class through their attribute `dispatcher`."""
+    init_all()  # extensions of Numba that other packages have, which the first function would load
+    cpu_target.target_context.codegen()  # the engine that runs compiled code
+    rtsys.initialize(cpu_target.target_context)  # the runtime only: the compiler takes another 0.4 s
     typeof_impl.register(kind)(lambda value, context: typeof_impl(value.dispatcher, context))
 
 
@@ -68,7 +72,6 @@ class _Cache(NullCache):  # type: ignore[misc]
     def load_overload(self, types: Any, context: Any) -> Any:
         """Return the compiled code for these types and this CPU, or None."""
         with STAGES.of("compile"):
-            rtsys.initialize(context)  # initialises the runtime only: the compiler takes another 0.4 s
             stored = self._stored(self._name(types, context.codegen()))
             return None if stored is None else CompileResult._rebuild(context, *pickle.loads(stored))
 

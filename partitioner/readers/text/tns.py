@@ -244,7 +244,7 @@ def _plain(head: Head, slot: BlockSlot, begin: int, limits: NDArray[np.uint64]) 
 
 def _compiled(head: Head, slot: BlockSlot, begin: int, limits: NDArray[np.uint64]) -> _Parsed:
     """Parse a block with compiled code."""
-    load_compiler()  # measures its memory; the next line imports Numba
+    load_compiler()  # the next line imports Numba: measure its memory first
     from .parse import mark_blanks, parse_aside, parse_block
 
     text = slot.text

@@ -2,4 +2,4 @@
 
 from partitioner.host.jit import load_compiler
 
-load_compiler()  # measures its memory; the modules import Numba
+load_compiler()  # the modules import Numba: measure its memory first
