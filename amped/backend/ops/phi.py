@@ -50,7 +50,7 @@ class PhiProvider(Protocol):
 
     Attributes
     ----------
-    several : bool
+    multi_model : bool
         Whether it computes several models: then `run` and the others take `groups`; see `InterleavedPhi`.
     """
 
@@ -156,6 +156,29 @@ class InterleavedPhi(PhiProvider, Protocol):
 
         `facts`, (stride, 2) float64, receives each model's violation and number of updates.
         """
+
+
+class HostPhi:
+    """Base class of providers of one model's Phi on the host, where work is done when it is queued."""
+
+    multi_model = False
+
+    def suits(self, kernel: Kernel, share: Share) -> bool:
+        return True
+
+    def prepare(self, kernel: Kernel, share: Share) -> None:
+        """See `PhiProvider`: nothing can be compiled in advance."""
+
+    def copy(
+        self,
+        source: Array,
+        target: Array,
+        skip: Array = None,
+        groups: Groups | None = None,
+        dtype: np.dtype[Any] | None = None,
+    ) -> None:
+        if skip is None or not skip[0]:
+            target[:] = source
 
 
 PHI = Op[PhiProvider]("phi")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Share
-from ...ops.phi import PHI, Groups, PhiProvider
+from ...ops.phi import PHI, Groups, HostPhi, PhiProvider
 from ..device import CpuDevice
 from ..kernels.sums import Model, add_logs, add_sums
 from ..layout import PIECE
@@ -18,19 +15,11 @@ from ..simd.vectors import LINE
 from .mttkrp import TURNS
 
 
-class Divided:
+class Divided(HostPhi):
     """MTTKRP of values divided by the model's; suits all. See `PhiProvider`."""
-
-    multi_model = False
 
     def __init__(self, device: CpuDevice) -> None:
         self._threads = device.threads
-
-    def suits(self, kernel: Kernel, share: Share) -> bool:
-        return True
-
-    def prepare(self, kernel: Kernel, share: Share) -> None:
-        """See `PhiProvider`: Numba compiles in one thread, when code is first called."""
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
         """See `PhiProvider`: the MTTKRP's, and the quotients of a piece, or a sum, for each part."""
@@ -69,17 +58,6 @@ class Divided:
     ) -> None:
         if shard.nnz:
             add_logs(self._threads, shard, factors, Model(own, float(floor)), total, scratch)
-
-    def copy(
-        self,
-        source: Array,
-        target: Array,
-        skip: Array = None,
-        groups: Groups | None = None,
-        dtype: np.dtype[Any] | None = None,
-    ) -> None:
-        if skip is None or not skip[0]:
-            target[:] = source
 
 
 @PHI.provider("cpu")

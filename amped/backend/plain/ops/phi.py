@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Share
-from ...ops.phi import PHI, Groups, PhiProvider
+from ...ops.phi import PHI, Groups, HostPhi, PhiProvider
 from ..device import PlainDevice
 from .mttkrp import PlainShard, inputs_of, put
 
 
-class PlainPhi:
+class PlainPhi(HostPhi):
     """See `PhiProvider`; suits all."""
-
-    multi_model = False
-
-    def suits(self, kernel: Kernel, share: Share) -> bool:
-        return True
-
-    def prepare(self, kernel: Kernel, share: Share) -> None:
-        """See `PhiProvider`: nothing is compiled."""
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
         return 0
@@ -57,17 +48,6 @@ class PlainPhi:
     ) -> None:
         matrix = own.astype(np.float64, copy=False)
         total[0] += shard.tree.logs(shard.mode, inputs_of(shard, factors), matrix, floor)
-
-    def copy(
-        self,
-        source: Array,
-        target: Array,
-        skip: Array = None,
-        groups: Groups | None = None,
-        dtype: np.dtype[Any] | None = None,
-    ) -> None:
-        if skip is None or not skip[0]:
-            target[:] = source
 
 
 @PHI.provider("plain")
