@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Self
@@ -20,7 +21,7 @@ from .projection import projected_score
 from .tucker import tucker
 
 
-class Estimator(Container):
+class Estimator(Container, ABC):
     """Base class of estimators of tensors, whose samples are the indices of one mode."""
 
     mode: int
@@ -109,13 +110,13 @@ class Estimator(Container):
         """
         return self._set_model(self._decompose(X))
 
+    @abstractmethod
     def _decompose(self, X: Any) -> KruskalTensor | TuckerTensor:
         """Return the model of a tensor."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _fitted_rows(self) -> NDArray[Any]:
         """Return the rows of the samples of the fitted tensor."""
-        raise NotImplementedError
 
     @property
     def _fitted(self) -> Any:
