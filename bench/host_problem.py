@@ -68,7 +68,7 @@ def _mode(tensor: SparseTensor, mode: int) -> Mode:
 
 
 def operator_of(problem: Problem, cores: int, kernel: str = "auto") -> SparseOperator:
-    """Return the problem's tensor on so many cores, with its factor matrices."""
+    """Return the problem's tensor placed for a number of cores, with its factor matrices."""
     options, columns = Options("cpu", kernel=kernel, threads=cores), problem.factors[0].shape[1]
     machine = bring_up(options, SingleComm())
     operator = place(TensorSource(problem.tensor, machine.comm), columns, machine, options)

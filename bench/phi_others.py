@@ -65,7 +65,7 @@ def alto(programs: Path, tensor: SparseTensor, rank: int, threads: int, folder: 
 
 
 def pyttb(tensor: SparseTensor, rank: int, inner: int) -> Once:
-    """Return a function that makes so many updates of each mode by pyttb's `cp_apr`; in double precision."""
+    """Return a function that updates each mode this many times with pyttb's `cp_apr`, in double precision."""
     import pyttb as ttb
 
     rng = np.random.default_rng(SEED)

@@ -139,7 +139,7 @@ class SyntheticSource(DescribedSparse):
     placed = leave_device = stay_on_device
 
     def loading_bytes(self, nonzeros: int, dtype: np.dtype[Any]) -> int:
-        """Return the scratch memory on the device for loading so many nonzeros of a mode."""
+        """Return the bytes of scratch memory on the device that loading `nonzeros` nonzeros of a mode takes."""
         columns = nonzeros * nonzero_bytes(len(self.shape), dtype)
         working = BLOCK_BYTES * min(self._block, self.nnz), BUCKET_BYTES * min(self._bucket, nonzeros)
         return columns + max(working)

@@ -155,7 +155,7 @@ def add(stages: dict[str, float], more: dict[str, float]) -> None:
 
 
 def write_plainly(path: Path, size: int) -> float:
-    """Return the seconds of writing so many bytes, and of having them on the disk."""
+    """Return the seconds to write a file of this size and to flush it to the disk."""
 
     def write() -> None:
         with open(path, "wb") as file:

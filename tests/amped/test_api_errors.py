@@ -175,7 +175,7 @@ def test_no_tensor() -> None:
         amped.cp_als(None, RANK)
 
 
-@pytest.mark.skipif(not probe(), reason="there is a GPU")
+@pytest.mark.skipif(not probe(), reason="this machine has a GPU")
 def test_no_gpu(tensor: SparseTensor) -> None:
     with pytest.raises(InputError, match="cuda"):
         amped.cp_als(tensor, RANK, device="cuda")

@@ -282,7 +282,7 @@ def test_a_flag_is_found_before_the_tensor_is_read(folder: Path, monkeypatch: py
     refused(run_amped("cpd", path, "--rank", 4, "--init", "none.npz"), "none.npz")
 
 
-@pytest.mark.skipif(not probe(), reason="there is a GPU")
+@pytest.mark.skipif(not probe(), reason="this machine has a GPU")
 def test_cuda_without_a_gpu(folder: Path) -> None:
     path = small_tns(folder)
     before = entries(folder)

@@ -66,7 +66,7 @@ def states(
 @pytest.mark.parametrize("name", KINDS)
 def test_the_same_path_as_a_dense_oracle(device: str, shape: tuple[int, ...], precision: str, name: str) -> None:
     if len(shape) == 2 and "fixed_modes" in KINDS[name]:
-        pytest.skip("one mode alone is solved until it is settled")
+        pytest.skip("a single solved mode converges at once")
     dense, tensor = signed_tensor(len(shape), shape)
     start, (how, oracle) = random_factors(0, shape, 3), kind_of(name, len(shape))
     model = amped.cp_als(tensor, 3, init=start, tol=0, max_iters=6, device=device, precision=precision, **how)

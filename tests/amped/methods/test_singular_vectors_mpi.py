@@ -57,6 +57,6 @@ def test_where_one_rank_cannot_none_does(comm: Comm) -> None:
     with mock.patch.object(singular_vectors, "eigh_of", return_value=way):
         with mock.patch.object(NumpyEigh, "whiten", side_effect=AssertionError) as whitened:
             if comm.size == 1:
-                pytest.skip("one rank")
+                pytest.skip("needs more than one rank")
             amped.tucker(tensor if comm.rank == 0 else None, RANKS, max_iters=1, precision="fp64", device="cpu")
         whitened.assert_not_called()

@@ -85,7 +85,7 @@ def test_fields_fill_words_and_do_not_overlap() -> None:
     assert all(sum(f.bits for fields in found for f in fields if f.mode == mode) == 31 for mode in range(8))
 
 
-@pytest.mark.skipif(not probe(), reason="there is a GPU")
+@pytest.mark.skipif(not probe(), reason="this machine has a GPU")
 def test_cuda_without_a_gpu_is_told(tmp_path: Path) -> None:
     result = run_partitioner(tmp_path / "t.tns", "--output", tmp_path / "store", "--device", "cuda")
     assert result.code == 2

@@ -296,5 +296,5 @@ def _has_panels(share: Share) -> bool:
 
 
 def parts_of(nnz: int, threads: int, each: int = 1) -> int:
-    """Return how many parts of so many nonzeros are worth it, at most so many for each thread."""
+    """Return the number of parts into which to split `nnz` nonzeros, at most `each` per thread."""
     return max(1, min(threads * each, nnz // SMALLEST))

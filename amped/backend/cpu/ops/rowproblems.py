@@ -259,7 +259,7 @@ def heaviest(made: RowOrder, threads: int, part: int) -> int:
     """
     counts = made.counts[made.order]
     most = int(np.count_nonzero(counts > part))
-    shared = np.append(0, np.cumsum(counts[:most]))  # if so many of the heaviest are solved by all
+    shared = np.append(0, np.cumsum(counts[:most]))  # nonzeros of the k heaviest rows, which all threads solve together
     longest = np.append(counts, 0)[: most + 1]
     work = IN_STEP_COST * shared / threads + np.maximum(longest, (counts.sum() - shared) / threads)
     return int(longest[np.argmin(work)])

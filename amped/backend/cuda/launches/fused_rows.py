@@ -73,7 +73,7 @@ class FusedRows:
 
 
 def rows_unit(name: str, rank: int, dtype: np.dtype[np.floating], batch: bool = False, **macros: int) -> CudaSource:
-    """Return a source of rows of a run, or of `batch` of at most so many columns."""
+    """Return the CUDA source that solves rows of one run or, with `batch`, of several runs of up to `rank` columns."""
     return unit(name, {"RANK": rank, "REAL": REALS[dtype]} | ({"SEVERAL": 1} if batch else {}) | macros)
 
 

@@ -27,7 +27,7 @@ from . import nonnegative, solve
 INVERTING = 6  # matrices that are there for a while, where a pseudo-inverse is computed on the device
 MOST_COLUMNS = 48  # a block of threads has a matrix in registers; of more, many are faster
 MOST_BATCH_COLUMNS = 32  # columns of a run of several: more gain little
-EIGHT = 8  # code for several runs is compiled for multiples of so many columns
+EIGHT = 8  # code for several runs is compiled for ranks rounded up to a multiple of this
 FILLING = 2  # blocks of threads on a multiprocessor that solve rows of several runs
 DOT_BLOCKS, DOT_THREADS = 64, 256  # as in equations.cu
 

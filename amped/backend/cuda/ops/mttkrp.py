@@ -25,7 +25,7 @@ from ..source import by_value, unit
 
 FAN_IN = 16  # as in combine.cuh
 THREADS = 128
-REST_THREADS, REST_SUMS = 512, 2048  # one block of threads adds up levels of at most so many sums
+REST_THREADS, REST_SUMS = 512, 2048  # one thread block adds up a level of at most REST_SUMS sums
 MOST_NONZEROS = 1 << 30  # of a shard
 
 

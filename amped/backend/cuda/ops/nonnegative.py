@@ -51,7 +51,7 @@ class HalsSolver:
         return sweeping_rows(self._device, rank, dtype, self._blocks(rows, rank), THREADS // lanes(rank))
 
     def _blocks(self, rows: int, rank: int) -> int:
-        """Return how many blocks of threads solve so many rows."""
+        """Return the number of thread blocks that solve `rows` rows."""
         together, fitting = THREADS // lanes(rank), max(1, self._limits.shared // shared_bytes(rank))
         return min(-(-rows // together), self._limits.processors * min(BLOCKS, fitting))
 

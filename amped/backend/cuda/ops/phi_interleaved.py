@@ -200,7 +200,7 @@ class _DeviceModels(NamedTuple):
         return len(self.models)
 
     def grid(self, rows: int) -> tuple[int, int]:
-        """Return the blocks of threads that go over so many rows of each model."""
+        """Return the grid of thread blocks for `rows` rows of each model."""
         return max(1, min(MOST_BLOCKS, -(-rows * self.columns // ELEMENTS))), self.number
 
 
@@ -227,7 +227,7 @@ def _where(*addresses: np.uint64) -> Any:
 
 
 def _blocks(chunks: int, layout: PackedLayout, lanes: int) -> int:
-    """Return the blocks of threads that walk through so many chunks for a unit."""
+    """Return the number of thread blocks of a unit that process `chunks` chunks."""
     return -(-chunks // (threads(layout).threads // lanes))
 
 

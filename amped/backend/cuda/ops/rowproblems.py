@@ -206,7 +206,7 @@ def most_of_row(nnz: int, limits: Limits) -> int:
 
 
 def batches(first: Ints, begin: int, end: int, most: int) -> Iterator[slice]:
-    """Yield the rows from `begin` to `end` in turn, as many as have so many tasks at most."""
+    """Yield consecutive ranges of the rows from `begin` to `end`, each with at most `most` tasks."""
     while begin < end:
         stop = min(end, int(np.searchsorted(first, first[begin] + most, "right")) - 1)
         yield slice(begin, stop)
@@ -214,7 +214,7 @@ def batches(first: Ints, begin: int, end: int, most: int) -> Iterator[slice]:
 
 
 def split(scratch: Array, *sizes: int) -> list[Array]:
-    """Return parts of scratch memory that hold so many numbers, and the rest, as bytes."""
+    """Return float64 arrays of these sizes in scratch memory, then the rest of it as bytes."""
     if scratch is None:
         scratch = cupy.empty(8 * sum(sizes), np.uint8)
     ends = [0, *(int(end) for end in 8 * np.cumsum(sizes))]

@@ -54,7 +54,7 @@ class FusedSolver:
         return solving_rows(self._device, rank, dtype, self._blocks(rows, rank), FEWEST)
 
     def _blocks(self, rows: int, rank: int) -> int:
-        """Return how many blocks of threads solve so many rows."""
+        """Return the number of thread blocks that solve `rows` rows."""
         return min(-(-rows // FEWEST), self._limits.processors * min(BLOCKS, self._limits.shared // shared_bytes(rank)))
 
     def run(self, made: FusedRows, source: Array, inverse: Array, target: Array, sums: Sums) -> None:

@@ -36,7 +36,7 @@ class _OfRows(ABC):
 
     @abstractmethod
     def _code(self, share: Share, ranks: Sequence[int], double: bool = False) -> TtmcCode:
-        """Return the code for input factor matrices of so many columns; see `TtmcProvider.run` for `double`."""
+        """Return the code for input factor matrices of `ranks` columns; see `TtmcProvider.run` for `double`."""
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """See `TtmcProvider`: nonzeros in the order of their input indices."""

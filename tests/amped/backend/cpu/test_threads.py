@@ -72,7 +72,7 @@ def halved(number, team, threads, turn, numbers):  # type: ignore[no-untyped-def
     return join(team, called)
 
 
-@pytest.mark.skipif(not X86, reason="only x86 cores are told to")
+@pytest.mark.skipif(not X86, reason="only x86 code sets the flush-to-zero mode")
 def test_subnormal_numbers_are_zero_in_calls_only() -> None:
     threads, turn, tiny = Threads(3), np.zeros(1, np.int64), float(np.finfo(np.float64).tiny)
     for _ in range(3):

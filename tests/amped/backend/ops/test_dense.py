@@ -144,7 +144,7 @@ def test_rows_that_are_multiplied_apart(backend: Device, gaps: bool) -> None:
 def test_long_modes(backend: Device, shape: tuple[int, ...], precision: Any) -> None:
     """More rows than the short sides of a GPU's grid have places for blocks of them."""
     if backend.on_host and max(shape) > 1_000_000:
-        pytest.skip("a CPU has no grid")
+        pytest.skip("only GPU kernels have a grid")
     dtype = np.dtype(precision)
     form = BlockForm(shape, shape[0], 5, backend.stride(5, dtype.itemsize), dtype, PLENTY, whole=True)
     case = Case(backend, form)

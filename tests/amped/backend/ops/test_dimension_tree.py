@@ -131,7 +131,7 @@ def test_pairs_of_modes(
     """As CP-ALS goes, several sweeps: 3 passes serve 2; then in any order, and with the same mode again."""
     dtype = np.dtype(precision)
     if not backend.on_host and dtype == np.float32:
-        pytest.skip("a GPU serves pairs in double precision alone")
+        pytest.skip("on a GPU, dimension trees are in double precision only")
     paired(monkeypatch)
     monkeypatch.setattr(dimension_tree, "TILES", (4, 2))
     monkeypatch.setattr(passes, "SMALL", 1)

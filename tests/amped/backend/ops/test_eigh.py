@@ -18,7 +18,7 @@ SIZES = [(8, 2), (33, 4), (100, 10), (128, 64), (256, 16), (300, 32), (511, 7), 
 def way_of(device: Device, size: int, count: int) -> Eigh:
     way = eigh_of(device, size, count)
     if way is None:
-        pytest.skip("such GPUs leave it to their library")
+        pytest.skip("on this GPU the library computes eigenvectors")
     return way
 
 

@@ -38,13 +38,13 @@ ROWS = 3  # of each mode, which no test here solves
 
 @pytest.fixture(params=["null", "device", "small squares"])
 def make(request: pytest.FixtureRequest, device: str) -> Make:
-    """Return what makes equations: on the null device, and on each device as its provider does.
+    """Return a function that makes equations: on the null device, and on each device as its provider does.
 
-    And with the squares of a GPU whose blocks of threads have little shared memory, of any number of columns.
+    "small squares" are those of a GPU whose thread blocks have little shared memory, for any number of columns.
     """
     small = request.param == "small squares"
     if small and device != "cuda":
-        pytest.skip("of a GPU")
+        pytest.skip("tests GPU code only")
 
     def made(
         order: int,
@@ -238,7 +238,7 @@ def test_what_is_wrong_with_solved_rows(make: Make, rank: int, parts: dict[str, 
     assert got.flags == flag
     assert np.array_equal(got.norms, status.norms)
     assert np.array_equal(got.scales, status.scales)
-    assert read(equations).flags == 0, "it is told once"
+    assert read(equations).flags == 0, "a flag is reported once"
 
 
 @pytest.mark.parametrize("rank", [3, 140])
@@ -318,7 +318,7 @@ def test_nothing_is_kept_once_a_flag_is_set(make: Make, rank: int) -> None:
 def test_what_is_told_lies_in_the_memory(make: Make, rank: int) -> None:
     equations, device = loaded(make, [np.eye(rank)] * 3, status_of_run(3, rank, 7, 0.25))
     if equations.memory is None:
-        pytest.skip("the host takes part")
+        pytest.skip("the host computes part of this case")
     (got,) = equations.read(device.to_host(equations.reported))
     want = status_of_run(3, rank, 7, 0.25)
     assert got[:3] == want[:3]
