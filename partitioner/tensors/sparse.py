@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from copy import copy
 from operator import index
@@ -408,7 +409,8 @@ def _whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:
 
 def refuse_masked(array: object, name: str) -> None:
     """Raise `InputError` for an array with masked entries, whose values must not be used."""
-    if np.ma.is_masked(array):
+    ma = sys.modules.get("numpy.ma")  # NumPy imports it on first use, which takes 7 MB
+    if ma is not None and ma.is_masked(array):
         raise InputError(f"{name} has masked entries: masked arrays are not supported; fill the masked entries")
 
 
