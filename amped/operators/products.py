@@ -39,6 +39,34 @@ class Mttkrp(Product[Kernel]):
 
 
 @dataclass(frozen=True)
+class NoProduct(Product[Kernel]):
+    """No sums: the shards are used only by the additional computations of a plan."""
+
+    op, label, output, reading = MTTKRP, "row problems", "output", ""
+
+    def suits(self, provider: Kernel, kernel: Kernel, mode: ModePlan) -> bool:
+        return True
+
+    def provider(self, device: Device, kernel: Kernel, mode: ModePlan) -> Kernel:
+        """See `Planned`: the kernel itself."""
+        return kernel
+
+    def width(self, mode: ModePlan) -> int:
+        return 1
+
+    columns = width
+
+    def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
+        """See `Product`: compiles nothing."""
+
+    def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
+        return 0
+
+    def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
+        """See `Product`: computes nothing."""
+
+
+@dataclass(frozen=True)
 class Phi(Product[PhiProvider]):
     """The Phi of CP-APR, and log-likelihoods; see `backend.ops.phi`.
 

@@ -27,7 +27,7 @@ from ..backend.ops.phi import interleaved
 from ..backend.ops.solve import SolverBytes
 from ..backend.ops.ttm import TTM
 from ..errors import InputError
-from ..methods import als, apr
+from ..methods import als, apr, observed_als
 from ..methods.constraints import NONE, Constraints
 from ..methods.driver import Method
 from ..methods.initial import Init, initial_factors, start_bytes
@@ -35,11 +35,12 @@ from ..methods.multi_run import apr as apr_runs
 from ..methods.multi_run.als import AlsRuns
 from ..methods.multi_run.apr import AprRuns
 from ..methods.multi_run.equations import BatchedAlsRuns, places_of
+from ..methods.observed_als import ObservedAls
 from ..methods.poisson import Poisson
 from ..operators.base import Operator
 from ..operators.columns import Columns
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
-from ..operators.products import Mttkrp, Phi, RowSystems, SeveralPhi
+from ..operators.products import Mttkrp, NoProduct, Phi, RowSystems, SeveralPhi
 from ..operators.sources.dense import of_array, open_dense_source
 from ..operators.sources.distributed import Progress
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
@@ -205,6 +206,24 @@ def decomposition(
     setting = setting_for(source, rank, machine, options, solving)
     setting = setting._replace(late=not constraints, root_bytes=start_bytes(source, rank, machine.comm, init))
     return als.CpAls(kind_of(source).place(source, machine, setting, budget), constraints)
+
+
+def observed_decomposition(
+    source: SparseSource,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    constraints: Constraints = NONE,
+    init: Init | None = None,
+) -> ObservedAls:
+    """Place a tensor and return its CP-ALS over the stored elements; see `decomposition`. Collective."""
+    setting = setting_for(source, rank, machine, options, observed_als.solving_bytes(machine))._replace(
+        product=NoProduct(),
+        extras=(observed_als.PROBLEMS,),
+        ahead=False,
+        root_bytes=start_bytes(source, rank, machine.comm, init),
+    )
+    return ObservedAls(SPARSE.place(source, machine, setting, None), constraints)
 
 
 Key = TypeVar("Key")

@@ -1,20 +1,24 @@
-"""The rowproblems operation: PDNR and PQNR of CP-APR, which solve each row of a mode separately.
+"""The rowproblems operation: methods that solve each row of a mode separately.
 
-A row b >= 0 minimises its negative log-likelihood ``sum b - sum x log <b, pi>`` over its nonzeros x, where pi is the
-product of their input factor rows (Hansen, Plantenga, Kolda 2015). The input modes' factor matrices have columns of
-1-norm 1, so the first term is the sum of the model's values. The gradient is 1 - Phi.
+With "pdnr" and "pqnr" of CP-APR, a row b >= 0 minimises its negative log-likelihood ``sum b - sum x log <b, pi>`` over
+its nonzeros x, where pi is the product of their input factor rows (Hansen, Plantenga, Kolda 2015). The input modes'
+factor matrices have columns of 1-norm 1, so the first term is the sum of the model's values. The gradient is 1 - Phi.
+
+With "als", a row b minimises ``sum (x - <b, pi>)**2 + ridge |b|**2`` over its nonzeros: elements that are not stored
+are unknown, not zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from ..device import Array
 from ..registry import Op
 from .mttkrp import Kernel, Share
 
-RowMethod = Literal["pdnr", "pqnr"]
+RowMethod = Literal["pdnr", "pqnr", "als"]
+L_contra = TypeVar("L_contra", contravariant=True)
 
 
 class RowLimits(NamedTuple):
@@ -28,9 +32,35 @@ class RowLimits(NamedTuple):
     floor: float = 1e-10
 
 
+class RowTerms(NamedTuple):
+    """The least-squares problems of a mode's rows.
+
+    Attributes
+    ----------
+    ridge : float
+    sweeps : int
+        Sweeps over the components of non-negative rows (HALS), from the current row; 0 if rows are not constrained.
+    measured : bool
+        Whether squared residuals are summed.
+    """
+
+    ridge: float = 0.0
+    sweeps: int = 0
+    measured: bool = False
+
+    @property
+    def inner(self) -> int:
+        """The number of passes after the first, for rows that are solved in step."""
+        return 0
+
+
 KKT, ITERATIONS, FAILED = range(3)
-"""Positions in the float64 statistics of solved rows: the largest violation of a row before its first update; the inner
-iterations of all rows; the steps without a decrease, which a multiplicative step replaced."""
+"""Positions in the float64 statistics of solved rows, for "pdnr" and "pqnr": the largest violation of a row before its
+first update; the inner iterations of all rows; the steps without a decrease, which a multiplicative step replaced."""
+
+
+RESIDUAL, DEFICIENT = 1, 2
+"""Positions for "als": the sum of squared residuals; the rows without a unique solution, which become the shortest."""
 
 
 class RowBytes(NamedTuple):
@@ -65,7 +95,7 @@ class Shared(Protocol):
         """Wait for the device; return the number of unsolved rows."""
 
 
-class RowProblemsProvider(Protocol):
+class RowProblemsProvider(Protocol[L_contra]):
     """A method to solve row problems on a device: a provider of the operation.
 
     `run` solves rows whose nonzeros are in one shard, as is usual. Other rows are solved in step, by passes over the
@@ -107,7 +137,7 @@ class RowProblemsProvider(Protocol):
         factors: Sequence[Array],
         own: Array,
         rank: int,
-        limits: RowLimits,
+        limits: L_contra,
         seen: Array,
         whole: slice | None = None,
         scratch: Array = None,
@@ -127,7 +157,7 @@ class RowProblemsProvider(Protocol):
             The share's rows of the output mode's matrix B, of the same type. All arithmetic is in double precision.
         rank : int
             Number of columns to solve; others are unchanged.
-        limits : RowLimits
+        limits : RowLimits or RowTerms
         seen : (3,) float64 array
             Incremented by the statistics of these rows; see `KKT`.
         whole : slice, optional
@@ -146,7 +176,7 @@ class RowProblemsProvider(Protocol):
         factors: Sequence[Array],
         places: Sequence[tuple[int, int]],
         shared: Any,
-        limits: RowLimits,
+        limits: L_contra,
         scratch: Array = None,
     ) -> None:
         """Queue the addition of a shard's contribution to Phi and other sums of a step to ``shared.sums``.
@@ -154,7 +184,7 @@ class RowProblemsProvider(Protocol):
         `places` are the shard's shared rows, as (position in `shared`, row of the share). Solved rows may be skipped.
         """
 
-    def step(self, shared: Any, limits: RowLimits, number: int) -> None:
+    def step(self, shared: Any, limits: L_contra, number: int) -> None:
         """Queue the computation of each row's step direction in pass `number`; solved rows do not change."""
 
     def add_changes(
@@ -164,14 +194,14 @@ class RowProblemsProvider(Protocol):
         factors: Sequence[Array],
         places: Sequence[tuple[int, int]],
         shared: Any,
-        limits: RowLimits,
+        limits: L_contra,
         scratch: Array = None,
     ) -> None:
         """Queue the addition of the change of the objective, for each step length, to ``shared.changes``."""
 
-    def advance(self, shared: Any, limits: RowLimits, number: int) -> None:
+    def advance(self, shared: Any, limits: L_contra, number: int) -> None:
         """Queue the step of pass `number`, with the largest step length that decreases the objective enough."""
 
 
-ROWPROBLEMS = Op[RowProblemsProvider]("rowproblems")
+ROWPROBLEMS = Op[RowProblemsProvider[Any]]("rowproblems")
 """A provider for each method."""

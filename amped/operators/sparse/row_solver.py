@@ -1,13 +1,23 @@
-"""Solver of CP-APR's row problems over shards and ranks: whole rows shard by shard, then shared rows in step."""
+"""Solver of row problems over shards and ranks: whole rows shard by shard, then shared rows in step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...backend.device import Array
 from ...backend.ops.mttkrp import Kernel
-from ...backend.ops.rowproblems import ITERATIONS, KKT, ROWPROBLEMS, RowLimits, RowMethod, RowProblemsProvider, Shared
+from ...backend.ops.rowproblems import (
+    ITERATIONS,
+    KKT,
+    ROWPROBLEMS,
+    RowLimits,
+    RowMethod,
+    RowProblemsProvider,
+    RowTerms,
+    Shared,
+)
 from ...parallel.progress import CURRENT
 from ..memory import PIECES
 from ..modes import ModePlan, Planned
@@ -42,8 +52,8 @@ class Group:
 
 
 @dataclass(frozen=True)
-class RowProblems(Planned[RowProblemsProvider]):
-    """The row problems of CP-APR; see `backend.ops.rowproblems` and `RowSolver`."""
+class RowProblems(Planned[RowProblemsProvider[Any]]):
+    """Problems of the rows of a mode; see `backend.ops.rowproblems` and `RowSolver`."""
 
     method: RowMethod
 
@@ -58,7 +68,7 @@ class RowProblems(Planned[RowProblemsProvider]):
     def refusal(self, kernels: str) -> str:
         return f"does not support {self.method!r}: {kernels} do"
 
-    def suits(self, provider: RowProblemsProvider, kernel: Kernel, mode: ModePlan) -> bool:
+    def suits(self, provider: RowProblemsProvider[Any], kernel: Kernel, mode: ModePlan) -> bool:
         return provider.method == self.method and provider.suits(kernel, mode.share)
 
     def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
@@ -78,7 +88,7 @@ class RowProblems(Planned[RowProblemsProvider]):
 class ModeRows:
     """The rows of one mode: their positions in each shard, which are whole there, and which are shared."""
 
-    def __init__(self, mode: ModePlan, shards: ModeShards, provider: RowProblemsProvider, rank: int) -> None:
+    def __init__(self, mode: ModePlan, shards: ModeShards, provider: RowProblemsProvider[Any], rank: int) -> None:
         split = {int(row) - mode.rows.start: k for k, row in enumerate(mode.cut.split_rows)}
         edges = _edges(shards.steps, mode.rows.start)
         between = {row for row in edges if row is not None}
@@ -126,7 +136,7 @@ class RowSolver:
         # The host polls whether shared rows are solved if polling is cheap or saves much work: on all ranks or none.
         self._polls = machine.device.on_host or any(machine.comm.allgather(bool(stream.slots)))
 
-    def solve(self, mode: int, limits: RowLimits, seen: Array, then: Sequence[int] = ()) -> None:
+    def solve(self, mode: int, limits: RowLimits | RowTerms, seen: Array, then: Sequence[int] = ()) -> None:
         """Queue the solution of the row problems of a mode, in place in its factor matrix.
 
         The statistics of the rows that this rank solves are added to `seen`, a (3,) float64 device array; one rank adds
@@ -165,7 +175,7 @@ class RowSolver:
         if not group.over_ranks or self._machine.comm.rank == 0:
             seen[ITERATIONS:] += result[ITERATIONS:]
 
-    def _solve_shared(self, mode: int, rows: ModeRows, limits: RowLimits, then: Sequence[int]) -> None:
+    def _solve_shared(self, mode: int, rows: ModeRows, limits: RowLimits | RowTerms, then: Sequence[int]) -> None:
         """Solve shared rows in step. All ranks perform the same number of reductions."""
         matrix = self._work.computed[mode][:, : self._plans[mode].rank]
         for group in rows.groups:
@@ -192,7 +202,7 @@ class RowSolver:
         mode: int,
         rows: ModeRows,
         groups: Sequence[Group],
-        limits: RowLimits,
+        limits: RowLimits | RowTerms,
         then: Sequence[int],
         targets: Sequence[Array],
     ) -> None:

@@ -1,4 +1,4 @@
-"""How a CPU solves the row problems of CP-APR: what memory it takes, and what compiled code is given."""
+"""Row problems of CP-APR on a CPU."""
 
 from __future__ import annotations
 
@@ -80,13 +80,42 @@ class HostShared:
         return int(np.count_nonzero(self.moves != SOLVED))
 
 
+class RowThreads:
+    """The threads that solve rows, and their scratch memory."""
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._threads = device.threads
+
+    @property
+    def count(self) -> int:
+        """The number of threads."""
+        return self._threads.count
+
+    def call(self, function: Callable[..., int], *arguments: object) -> None:
+        """Call a compiled function with all threads."""
+        check(function(0, self._threads.team, self._threads.count, np.zeros(1, np.int64), *arguments))
+
+    def scratch(
+        self, memory: NDArray[np.uint8] | None, padded: int, parts: int = 0, width: int = 0
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the scratch of each thread, (threads, numbers), and (parts, width) for the sums of parts."""
+        shape = self.count, numbers_of(padded)
+        own, others = shape[0] * shape[1], parts * width
+        if memory is None:
+            numbers = aligned((own + others,), np.dtype(np.float64))
+        else:
+            begin = -memory.ctypes.data % LINE
+            numbers = memory[begin : begin + 8 * (own + others)].view(np.float64)
+        return numbers[:own].reshape(shape), numbers[own:].reshape(parts, width)
+
+
 class HostRows:
     """Solve each row on one thread, and rows of many nonzeros in step. See `RowProblemsProvider`."""
 
     codes = 3  # those in step take as much as two kernels
 
     def __init__(self, device: CpuDevice, method: RowMethod) -> None:
-        self.method, self._threads, self._code = method, device.threads, CODE[method]
+        self.method, self._threads, self._code = method, RowThreads(device), CODE[method]
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """See `RowProblemsProvider`: nonzeros of a row lie side by side."""
@@ -96,7 +125,7 @@ class HostRows:
         rows = min(nnz, share.rows.stop - share.rows.start)
         rank, most = share.stride, max(PART, PART_RANK * (share.stride - LINE // 4))
         parts = 2 * (nnz // most) + 2  # a row has at least half of what its parts could
-        own = self._threads.count * (_numbers(rank) + (WORK * rank * rank if self._code.curved else 0))
+        own = self._threads.count * (numbers_of(rank) + (WORK * rank * rank if self._code.curved else 0))
         running = 8 * (own + parts * max(self._code.sums(rank), LENGTHS)) + LINE
         # Beside scratch memory: rows that all threads solve, and each thread's matrices.
         running += min(nnz // most, self._batch(rank)) * self.shared_bytes(rank)
@@ -121,8 +150,8 @@ class HostRows:
         scratch: Array = None,
     ) -> None:
         rows = slice(0, len(own)) if whole is None else whole
-        _clear(made, own[rows, :rank], rows, seen)
-        most = heaviest(made, self._threads.count, part_of(_padded(rank)))
+        clear(made, own[rows, :rank], rows, seen)
+        most = heaviest(made, self._threads.count, part_of(padded_rank(rank)))
         self._run_light(made, shard, factors, own, rank, limits, seen, (rows.start, rows.stop, most), scratch)
         heavy = made.rows[(made.counts > most) & (made.rows >= rows.start) & (made.rows < rows.stop)]
         batch = self._batch(rank)
@@ -137,11 +166,11 @@ class HostRows:
         self, made, shard, factors, own, rank, limits, seen, which, scratch
     ) -> None:
         """Solve rows that one thread solves; see `rowproblems.solve_by_newton`."""
-        padded, noticed = _padded(rank), noted(self._threads.count)
-        rooms, _ = self._rooms(scratch, padded)
+        padded, noticed = padded_rank(rank), noted(self._threads.count)
+        rooms, _ = self._threads.scratch(scratch, padded)
         bounds = int(limits.inner), float(limits.tolerance), float(limits.floor)
-        args = _addresses(shard, factors, rank, padded), tuple(made), own, which, bounds
-        self._call(self._code.solve, *args, rooms, kept_in(padded, rooms.shape[1]), noticed)
+        args = addresses(shard, factors, rank, padded), tuple(made), own, which, bounds
+        self._threads.call(self._code.solve, *args, rooms, kept_in(padded, rooms.shape[1]), noticed)
         _add(seen, noticed)
 
     def _run_heavy(  # type: ignore[no-untyped-def]
@@ -180,12 +209,12 @@ class HostRows:
         scratch: Array = None,
     ) -> None:
         rank = shared.rows.shape[1]
-        width, padded, curved = shared.sums.shape[1], _padded(rank), self._code.curved and not shared.begins
+        width, padded, curved = shared.sums.shape[1], padded_rank(rank), self._code.curved and not shared.begins
         parts = parts_of(made, places, part_of(padded))
-        rooms, out = self._rooms(scratch, padded, parts.places.size, width if curved else rank + CURVED)
-        args = _addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.moves, float(limits.floor)
-        self._call(sharedrows.sums_of_parts, *args, rooms, kept_in(padded, rooms.shape[1]), curved, out)
-        _add_parts(shared.sums[:, : out.shape[1]], parts, out)
+        rooms, out = self._threads.scratch(scratch, padded, parts.places.size, width if curved else rank + CURVED)
+        args = addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.moves, float(limits.floor)
+        self._threads.call(sharedrows.sums_of_parts, *args, rooms, kept_in(padded, rooms.shape[1]), curved, out)
+        add_parts(shared.sums[:, : out.shape[1]], parts, out)
 
     def step(self, shared: HostShared, limits: RowLimits, number: int) -> None:
         tolerance = float(limits.tolerance)
@@ -195,7 +224,7 @@ class HostRows:
             return
         noticed = noted(self._threads.count)
         state = shared.rows, shared.steps, shared.memory, shared.downhill, shared.moves
-        self._call(self._code.step, shared.sums, *state, tolerance, noticed)
+        self._threads.call(self._code.step, shared.sums, *state, tolerance, noticed)
         _add(shared.seen, noticed)
 
     def add_changes(
@@ -214,12 +243,12 @@ class HostRows:
         self, made, shard, factors, places, shared, limits, scratch, lengths
     ) -> None:
         """Add changes for the first lengths of a step."""
-        padded = _padded(shared.rows.shape[1])
+        padded = padded_rank(shared.rows.shape[1])
         parts, rank = parts_of(made, places, part_of(padded)), shared.rows.shape[1]
-        rooms, out = self._rooms(scratch, padded, parts.places.size, lengths)
-        args = _addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.steps, shared.moves
-        self._call(sharedrows.changes_of_parts, *args, float(limits.floor), rooms, out)
-        _add_parts(shared.changes[:, :lengths], parts, out)
+        rooms, out = self._threads.scratch(scratch, padded, parts.places.size, lengths)
+        args = addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.steps, shared.moves
+        self._threads.call(sharedrows.changes_of_parts, *args, float(limits.floor), rooms, out)
+        add_parts(shared.changes[:, :lengths], parts, out)
 
     def advance(self, shared: HostShared, limits: RowLimits, number: int) -> None:
         if number == 0:
@@ -228,26 +257,9 @@ class HostRows:
             state = shared.rows, shared.steps, shared.memory, shared.downhill, shared.moves, shared.seen
             self._code.advance(shared.changes, shared.sums, *state)
 
-    def _call(self, function: Callable[..., int], *given: object) -> None:
-        """Call a compiled function with all threads."""
-        check(function(0, self._threads.team, self._threads.count, np.zeros(1, np.int64), *given))
-
-    def _rooms(
-        self, scratch: NDArray[np.uint8] | None, padded: int, parts: int = 0, width: int = 0
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the threads' rooms, and room for the sums of parts."""
-        shape = self._threads.count, _numbers(padded)
-        own, others = shape[0] * shape[1], parts * width
-        if scratch is None:
-            numbers = aligned((own + others,), np.dtype(np.float64))
-        else:
-            begin = -scratch.ctypes.data % LINE
-            numbers = scratch[begin : begin + 8 * (own + others)].view(np.float64)
-        return numbers[:own].reshape(shape), numbers[own:].reshape(parts, width)
-
 
 @ROWPROBLEMS.provider("cpu")
-def providers(device: CpuDevice) -> Sequence[RowProblemsProvider]:
+def providers(device: CpuDevice) -> Sequence[RowProblemsProvider[RowLimits]]:
     """Return the providers of the operation, one for each method."""
     return [HostRows(device, method) for method in CODE]
 
@@ -265,7 +277,7 @@ def heaviest(made: RowOrder, threads: int, part: int) -> int:
     return int(longest[np.argmin(work)])
 
 
-def _clear(made: RowOrder, own: Array, rows: slice, seen: Array) -> None:
+def clear(made: RowOrder, own: Array, rows: slice, seen: Array) -> None:
     """Make rows without nonzeros zero, and note their violation: their Phi is zero."""
     empty = np.ones(len(own), np.bool_)
     there = made.rows[(made.rows >= rows.start) & (made.rows < rows.stop)]
@@ -281,23 +293,23 @@ def _add(seen: Array, noticed: NDArray[np.float64]) -> None:
     seen[[ITERATIONS, FAILED]] += noticed[:, [ITERATIONS, FAILED]].sum(axis=0)
 
 
-def _add_parts(sums: NDArray[np.float64], parts: SharedParts, out: NDArray[np.float64]) -> None:
+def add_parts(sums: NDArray[np.float64], parts: SharedParts, out: NDArray[np.float64]) -> None:
     """Add the sums of parts, in their order."""
     for place, of_part in zip(parts.places, out, strict=True):
         sums[place] += of_part
 
 
-def _padded(rank: int) -> int:
+def padded_rank(rank: int) -> int:
     """Return a rank in whole fours."""
     return -(-rank // FOUR) * FOUR
 
 
-def _numbers(padded: int) -> int:
+def numbers_of(padded: int) -> int:
     """Return the numbers of a thread's room."""
     return max(KEPT_BYTES // 8, room_of(padded, 1))
 
 
-def _addresses(
+def addresses(
     shard: HostShard, factors: Sequence[Array], rank: int, padded: int
 ) -> tuple[Array, Array, tuple[int, ...]]:
     """Return where columns and matrices are, and their form; see `rowmodel`."""

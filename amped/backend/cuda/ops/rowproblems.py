@@ -195,7 +195,7 @@ class CudaRowProblems:
 
 
 @ROWPROBLEMS.provider("cuda")
-def providers(device: CudaDevice) -> Sequence[RowProblemsProvider]:
+def providers(device: CudaDevice) -> Sequence[RowProblemsProvider[RowLimits]]:
     """Return the providers of the operation, one for each method."""
     return [CudaRowProblems(device, "pdnr"), CudaRowProblems(device, "pqnr")]
 

@@ -1,0 +1,168 @@
+"""Least squares of rows over their nonzeros, on a CPU; see `backend.ops.rowproblems`, method "als"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...device import Array
+from ...ops.mttkrp import Kernel, Offers, Share
+from ...ops.rowproblems import DEFICIENT, RESIDUAL, ROWPROBLEMS, RowBytes, RowMethod, RowProblemsProvider, RowTerms
+from ..device import CpuDevice
+from ..rows.least_squares import grams_of_parts, residuals_of_parts, solve_rows, solve_sums
+from ..rows.model import PART, PART_RANK, kept_in, part_of
+from ..rows.problems import RowOrder, noted, order_bytes, order_rows
+from ..rows.shared import parts_of
+from ..shard import HostShard
+from ..simd.vectors import LINE
+from .rowproblems import RowThreads, add_parts, addresses, clear, heaviest, numbers_of, padded_rank
+
+BATCH_BYTES = 32 << 20  # of rows whose nonzeros all threads share, solved at once
+MATRICES = 5  # per thread, of the size of a Gram matrix
+
+
+class SharedRows:
+    """See `Shared`: the sums of a row are the Gram matrix of its products and values."""
+
+    def __init__(self, count: int, rank: int) -> None:
+        self.rows, self.sums = np.zeros((count, rank)), np.zeros((count, (rank + 1) ** 2))
+        self.changes, self.seen = np.zeros((count, 1)), np.zeros(3)
+
+    def begin(self) -> None:
+        self.seen.fill(0)
+
+    def left(self) -> int:
+        return len(self.rows)
+
+
+class HostLeastSquares:
+    """Solves each row on one thread; all threads share the nonzeros of heavy rows. See `RowProblemsProvider`."""
+
+    codes = 3
+    method: RowMethod = "als"
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._threads = RowThreads(device)
+
+    def suits(self, kernel: Kernel, share: Share) -> bool:
+        """See `RowProblemsProvider`: requires that the nonzeros of a row lie side by side."""
+        return Offers.ROWS in kernel.offers
+
+    def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
+        rows = min(nnz, share.rows.stop - share.rows.start)
+        most = max(PART, PART_RANK * (share.stride - LINE // 4))
+        parts = 2 * (nnz // most) + 2  # each part has at least half of that many nonzeros
+        scratch = self._threads.count * (numbers_of(share.stride) + MATRICES * (share.stride + 1) ** 2)
+        running = 8 * (scratch + parts * (share.stride + 1) ** 2) + LINE
+        running += min(nnz // most, self._batch(share.stride)) * self.shared_bytes(share.stride)
+        return RowBytes(order_bytes(rows), running) if nnz else RowBytes(0, 0)
+
+    def shared_bytes(self, rank: int) -> int:
+        return 8 * (rank + (rank + 1) ** 2 + 1)
+
+    def make(self, shard: HostShard, share: Share, whole: slice | None = None) -> RowOrder:
+        return order_rows(shard)
+
+    def run(
+        self,
+        made: RowOrder,
+        shard: HostShard,
+        factors: Sequence[Array],
+        own: Array,
+        rank: int,
+        limits: RowTerms,
+        seen: Array,
+        whole: slice | None = None,
+        scratch: Array = None,
+    ) -> None:
+        rows = slice(0, len(own)) if whole is None else whole
+        clear(made, own[rows, :rank], rows, seen)
+        padded, statistics = padded_rank(rank), noted(self._threads.count)
+        most = heaviest(made, self._threads.count, part_of(padded))
+        memory, _ = self._threads.scratch(scratch, padded)
+        nonzeros = addresses(shard, factors, rank, padded)
+        bounds = int(rows.start), int(rows.stop), most
+        args = nonzeros, tuple(made), own, bounds, _terms(limits), memory, kept_in(padded, memory.shape[1])
+        self._threads.call(solve_rows, *args, statistics)
+        seen[[RESIDUAL, DEFICIENT]] += statistics[:, [RESIDUAL, DEFICIENT]].sum(axis=0)
+        heavy = made.rows[(made.counts > most) & (made.rows >= rows.start) & (made.rows < rows.stop)]
+        batch = self._batch(rank)
+        for first in range(0, heavy.size, batch):
+            self._run_heavy(made, shard, factors, own, rank, limits, seen, heavy[first : first + batch], scratch)
+
+    def _batch(self, rank: int) -> int:
+        """Return how many heavy rows are solved at once."""
+        return max(1, BATCH_BYTES // self.shared_bytes(rank))
+
+    def _run_heavy(  # type: ignore[no-untyped-def]
+        self, made, shard, factors, own, rank, limits, seen, heavy, scratch
+    ) -> None:
+        """Solve rows whose nonzeros all threads share."""
+        shared, places = self.share_rows(heavy.size, rank), list(enumerate(heavy.tolist()))
+        shared.rows[:] = own[heavy, :rank]
+        self.add_sums(made, shard, factors, places, shared, limits, scratch)
+        self.step(shared, limits, 0)
+        own[heavy, :rank] = shared.rows
+        shared.rows[:] = own[heavy, :rank]  # as they are stored
+        if limits.measured:
+            self.add_changes(made, shard, factors, places, shared, limits, scratch)
+            self.advance(shared, limits, 0)
+        seen[RESIDUAL:] += shared.seen[RESIDUAL:]
+
+    def share_rows(self, count: int, rank: int) -> SharedRows:
+        return SharedRows(count, rank)
+
+    def add_sums(
+        self,
+        made: RowOrder,
+        shard: HostShard,
+        factors: Sequence[Array],
+        places: Sequence[tuple[int, int]],
+        shared: SharedRows,
+        limits: RowTerms,
+        scratch: Array = None,
+    ) -> None:
+        padded = padded_rank(shared.rows.shape[1])
+        parts = parts_of(made, places, part_of(padded))
+        memory, out = self._threads.scratch(scratch, padded, parts.places.size, shared.sums.shape[1])
+        nonzeros = addresses(shard, factors, shared.rows.shape[1], padded)
+        self._threads.call(grams_of_parts, nonzeros, tuple(parts), memory, out)
+        add_parts(shared.sums, parts, out)
+
+    def step(self, shared: SharedRows, limits: RowTerms, number: int) -> None:
+        ridge, sweeps, _ = _terms(limits)
+        shared.seen[DEFICIENT] += solve_sums(shared.sums, shared.rows, ridge, sweeps)
+
+    def add_changes(
+        self,
+        made: RowOrder,
+        shard: HostShard,
+        factors: Sequence[Array],
+        places: Sequence[tuple[int, int]],
+        shared: SharedRows,
+        limits: RowTerms,
+        scratch: Array = None,
+    ) -> None:
+        if not limits.measured:
+            return
+        padded = padded_rank(shared.rows.shape[1])
+        parts = parts_of(made, places, part_of(padded))
+        memory, out = self._threads.scratch(scratch, padded, parts.places.size, 1)
+        nonzeros = addresses(shard, factors, shared.rows.shape[1], padded)
+        self._threads.call(residuals_of_parts, nonzeros, tuple(parts), shared.rows, memory, out)
+        add_parts(shared.changes, parts, out)
+
+    def advance(self, shared: SharedRows, limits: RowTerms, number: int) -> None:
+        shared.seen[RESIDUAL] += shared.changes.sum()
+
+
+def _terms(limits: RowTerms) -> tuple[float, int, bool]:
+    """Return the parameters in the types for which kernels are compiled."""
+    return float(limits.ridge), int(limits.sweeps), bool(limits.measured)
+
+
+@ROWPROBLEMS.provider("cpu")
+def providers(device: CpuDevice) -> Sequence[RowProblemsProvider[RowTerms]]:
+    """Return the providers of the operation."""
+    return [HostLeastSquares(device)]

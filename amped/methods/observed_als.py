@@ -1,0 +1,174 @@
+"""CP-ALS over observed elements: least squares in which elements that are not stored are unknown, not zero.
+
+Minimises ``sum (x - m)**2 + ridge * sum_n ||U_n||_F**2`` over the stored elements x, where m is the model's value.
+Given the other modes' factor matrices, each row of a mode has its own normal equations, which are solved exactly
+(Tomasi and Bro, PARAFAC and missing values, 2005, section 3; Zhou, Wilkinson, Schreiber and Pan, Large-scale parallel
+collaborative filtering, 2008, for matrices). Columns are not normalised between modes, so that the objective never
+increases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.exchange import Machine
+from ..backend.ops.rowproblems import DEFICIENT, RESIDUAL, RowTerms
+from ..backend.ops.solve import SolverBytes
+from ..models.kruskal import KruskalTensor
+from ..operators.base import in_turn
+from ..operators.placement import Solving
+from ..operators.sparse.operator import SparseOperator
+from ..operators.sparse.row_solver import RowProblems, RowSolver
+from .constraints import NONE, Constraints
+from .driver import MethodState
+from .updates import DivergedError
+
+STATISTICS = 3  # see `RESIDUAL`
+
+
+class ObservedAls:
+    """CP-ALS over the stored elements of a sparse tensor; see `Method`.
+
+    The state has one array and three series:
+
+    deficient : (1,)
+        Rows without a unique solution in the last iteration, in all modes: they have fewer elements than components.
+    fit
+        ``1 - sqrt(sum (x - m)**2 / sum x**2)`` after each iteration.
+    objective
+        The sum of squared residuals plus the penalty, in the units of the squared values.
+    rmse
+        The root mean square of the residuals.
+
+    Parameters
+    ----------
+    operator : SparseOperator
+        Placed for `RowProblems` by method "als"; holds the initial factor matrices.
+    constraints : Constraints
+        Ridges are added to each row's Gram matrix.
+    """
+
+    name = "als"
+    own_start = None
+
+    def __init__(self, operator: SparseOperator, constraints: Constraints = NONE) -> None:
+        self.operator, self.constraints = operator, constraints
+        self._rows = RowSolver(operator, PROBLEMS)
+        self._modes = constraints.solved(operator.order)
+        self._count = sum(operator.machine.comm.allgather(operator.plan.modes[0].nnz))
+        self._statistics = operator.machine.device.zeros((STATISTICS,), np.float64)
+        self.restart()
+
+    def restart(self, state: MethodState | None = None) -> None:
+        """See `Restartable`."""
+        self.state = state or MethodState({"deficient": np.zeros(1)}, {"fit": [], "objective": [], "rmse": []})
+
+    @property
+    def rank(self) -> int:
+        """See `Method`."""
+        return self.operator.ranks[0]
+
+    @property
+    def norm(self) -> int:
+        """See `Method`."""
+        return self.constraints.norm
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Method`: the constraints, and which elements are observed."""
+        return {"mask": "stored", **self.constraints.facts}
+
+    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+        """See `Method`: accepts any matrices that satisfy the constraints."""
+        self.constraints.check_start(factors, how)
+        return factors
+
+    def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        state, first = self.state, self.state.mode
+        if first == 0:
+            self._statistics.fill(0)
+        for mode in (mode for mode in self._modes if mode >= first):
+            if mode > first and stop():
+                state.mode = mode
+                return False
+            self._solve(mode)
+        state.mode = 0
+        self._record()
+        return True
+
+    def _solve(self, mode: int) -> None:
+        operator = self.operator
+        operator.wait_comm()
+        self._rows.solve(mode, self._terms(mode), self._statistics, in_turn(mode, operator.order, self._modes))
+        operator.publish(mode)
+
+    def _terms(self, mode: int) -> RowTerms:
+        constraints = self.constraints
+        sweeps = constraints.bounds(self.operator.order).sweeps if mode in constraints.nonnegative else 0
+        ridge = constraints.ridge[mode] if constraints.ridge else 0.0
+        return RowTerms(ridge, sweeps, mode == self._modes[-1])
+
+    def _record(self) -> None:
+        operator, state = self.operator, self.state
+        operator.reduce(self._statistics[RESIDUAL:], "sum", self._modes[-1])
+        operator.wait_comm()
+        statistics = np.array(operator.machine.device.to_host(self._statistics))
+        squares, penalty = float(statistics[RESIDUAL]), self._penalty()
+        if not np.isfinite(squares + penalty):
+            raise DivergedError(f"iteration {state.iterations + 1}: the objective is {squares + penalty}")
+        state.arrays["deficient"] = statistics[DEFICIENT : DEFICIENT + 1]
+        state.series["fit"].append(1 - np.sqrt(squares) / operator.norm)
+        state.series["objective"].append(squares + penalty)
+        state.series["rmse"].append(float(np.sqrt(squares / self._count)))
+        state.iterations += 1
+
+    def _penalty(self) -> float:
+        """Return the sum of each mode's ridge times its matrix's squared Frobenius norm."""
+        total = np.zeros(1)
+        for mode, ridge in enumerate(self.constraints.ridge):
+            if ridge:
+                rows = np.asarray(self.operator.machine.device.to_host(self.operator.owned(mode)), np.float64)
+                total += ridge * np.vdot(rows, rows)
+        comm = self.operator.machine.comm
+        if comm.size > 1:
+            comm.all_reduce(total, "sum")
+        return float(total[0])
+
+    def change(self) -> float | None:
+        """See `Method`: the change of the fit."""
+        fits = self.state.series["fit"]
+        return fits[-1] - fits[-2] if len(fits) > 1 else None
+
+    def settled(self, tol: float) -> bool:
+        """See `Method`: whether the fit changed by less than `tol`."""
+        change = self.change()
+        return change is not None and abs(change) < tol
+
+    def merit(self) -> float:
+        """See `Restartable`: the negative objective."""
+        objectives = self.state.series["objective"]
+        return -objectives[-1] if objectives else -np.inf
+
+    def factor(self, mode: int) -> NDArray[Any]:
+        """See `Method`."""
+        return self.operator.factor(mode)
+
+    def model(self) -> KruskalTensor:
+        """See `Method`: columns have unit norm as defined by the constraints; weights are descending."""
+        state, factors = self.state, [self.factor(mode) for mode in range(self.operator.order)]
+        series = {name: state.series[name] for name in ("objective", "rmse")}
+        result = KruskalTensor(np.ones(self.rank), factors, state.series["fit"], state.converged, series)
+        result.arrange(norm=self.norm)
+        return result if self.constraints.nonnegative else result.signed()
+
+
+PROBLEMS = RowProblems("als")
+
+
+def solving_bytes(machine: Machine) -> Solving:
+    """Return a function of (rows, rank): the device memory that this method needs in addition to row problems."""
+    return lambda rows, rank: SolverBytes(8 * STATISTICS)
