@@ -175,14 +175,16 @@ class _Build:
     def _whole(self, columns: NDArray[np.int32], values: NDArray[np.floating], shape: tuple[int, ...]) -> SparseTensor:
         """Return the tensor of a file that is completely in memory."""
         reading = self._reading
-        tensor = SparseTensor.from_columns(columns, values, shape, path=reading.path, sort=self._sort)
+        options: dict[str, Any] = {"path": reading.path, "sort": self._sort, "keep_zeros": reading.form.keep_zeros}
+        tensor = SparseTensor.from_columns(columns, values, shape, **options)
         reading.warn(tensor.duplicates, tensor.value_range)
         tensor.labels = reading.labels
         return tensor.compacted(reading.base) if reading.form.compact else tensor
 
     def _runs(self, modes: Sequence[int], dtype: np.dtype[Any]) -> Runs:
         files = self._files("run", dtype)
-        return Runs(modes, self._order, dtype, self._limit, self._ranks, self._threads, files, self._sort)
+        keep = self._reading.form.keep_zeros
+        return Runs(modes, self._order, dtype, self._limit, self._ranks, self._threads, files, self._sort, keep)
 
     def _files(self, name: str, dtype: np.dtype[Any]) -> DiskTable:
         """Return scratch files for this rank."""

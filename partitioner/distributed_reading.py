@@ -132,7 +132,8 @@ class Reading:
             with STAGES.of("read"):
                 keys, values = part.packed()
             with STAGES.of("sort"), naming(self.path):
-                tensor = PackedTensor(keys, part.lengths, part.outcome.labels, self.threads, values)
+                labels, keep = part.outcome.labels, self.form.keep_zeros
+                tensor = PackedTensor(keys, part.lengths, labels, self.threads, values, keep)
             del keys, values
             with STAGES.of("write"):
                 tensor.write(folder, budget)

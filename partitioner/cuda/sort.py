@@ -83,7 +83,7 @@ class CudaSorter:
             self._copies.wait([*(piece for each in sent.values() for piece in each), *sent_values])
             distinct = nonzeros
             if options.get("merge"):
-                places, distinct = merge(table, numbers, places)
+                places, distinct = merge(table, numbers, places, options.get("keep_zeros", False))
             result = result_arrays(columns, values, places.size, dtype, options.get("overwrite", False))
             gathered = [take(array, places) for array in (*table, numbers)]
             self._copies.fetch(gathered, [*result[0], result[1]])
@@ -115,7 +115,7 @@ def sorted_places(
     return places
 
 
-def merge(table: Array, numbers: Array, places: Array) -> tuple[Array, int]:
+def merge(table: Array, numbers: Array, places: Array, keep_zeros: bool = False) -> tuple[Array, int]:
     """Sum nonzeros with equal indices into the first of them.
 
     Parameters
@@ -126,11 +126,13 @@ def merge(table: Array, numbers: Array, places: Array) -> tuple[Array, int]:
         Values; overwritten.
     places : (nonzeros,) uint32 array
         Permutation that sorts the nonzeros.
+    keep_zeros : bool
+        Whether zero sums remain.
 
     Returns
     -------
     places : array
-        The permutation without merged nonzeros and zero sums.
+        The permutation without merged nonzeros and, unless kept, zero sums.
     distinct : int
         Number of distinct indices.
     """
@@ -143,7 +145,7 @@ def merge(table: Array, numbers: Array, places: Array) -> tuple[Array, int]:
     _launch(f"add_up_{8 * numbers.itemsize}", starts.size, numbers, places, starts, np.int64(nonzeros), nonzero)
     if starts.size < nonzeros:
         places = places[starts]
-    return (places if nonzero.all() else places[nonzero]), int(starts.size)
+    return (places if keep_zeros or nonzero.all() else places[nonzero]), int(starts.size)
 
 
 def take(array: Array, places: Array) -> Array:

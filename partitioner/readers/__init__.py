@@ -61,6 +61,7 @@ def read(
     where: str | None = None,
     missing: str = "drop",
     index_base: int | None = None,
+    keep_zeros: bool = False,
     progress: Progress | None = None,
 ) -> SparseTensor | DenseTensor:
     """Read a tensor.
@@ -90,6 +91,8 @@ def read(
         For tables: whether rows without a key are dropped, or get a missing label.
     index_base : {0, 1}, optional
         Lowest index in the file. The default is 1 in text, unless a header declares it, and 0 in archives.
+    keep_zeros : bool
+        Keep explicit zeros, which are dropped by default: elements that are observed to be zero.
     progress : callable, optional
         Called from time to time while a file is read, with the bytes read so far and the file's size (None if unknown,
         as for a pipe); for tables with numbers of rows.
@@ -118,7 +121,8 @@ def read(
     ((4, 3, 2), [[3, 2, 1]], [1.5])
     """
     lengths = None if shape is None else tuple(shape)
-    form = ReadOptions(no_values, compact, dense, lengths, keys, value, where, missing, index_base)  # type: ignore[arg-type]
+    options = no_values, compact, dense, lengths, keys, value, where, missing, index_base, keep_zeros
+    form = ReadOptions(*options)  # type: ignore[arg-type]
     path = file_name(path)
     _check_path(path)
     if is_dense(path):
@@ -136,7 +140,7 @@ def read_sparse(
         return open_store(path, form).tensor()
     part = open_part(path, progress=progress, form=form)
     nonzeros = collect(path, part)
-    tensor = SparseTensor.from_columns(*nonzeros, part.lengths, path=path)
+    tensor = SparseTensor.from_columns(*nonzeros, part.lengths, path=path, keep_zeros=form.keep_zeros)
     tensor.labels = part.outcome.labels
     if form.shape is not None:
         check_labelled(path, tensor.labels, tensor.shape, form.shape)
@@ -161,7 +165,8 @@ def read_frame(frame: object, form: ReadOptions) -> SparseTensor:
     if name is not None and form.value is None:
         form = replace(form, value=name)
     part = TablePart(frame, form)
-    tensor = SparseTensor.from_columns(*collect("the table", part), part.lengths, path="the table")
+    nonzeros = collect("the table", part)
+    tensor = SparseTensor.from_columns(*nonzeros, part.lengths, path="the table", keep_zeros=form.keep_zeros)
     tensor.labels = part.outcome.labels
     return tensor
 

@@ -38,6 +38,8 @@ class ReadOptions:
         For tables: SQL condition that selects rows.
     missing : {"drop", "keep"}
         For tables: whether rows without a key are dropped.
+    keep_zeros : bool
+        Keep explicit zeros, as observed elements, instead of dropping them.
     index_base : {0, 1}, optional
         For text and archives: the lowest index. The default is 1 in text without a header, and 0 in archives.
     more : tuple of str
@@ -57,6 +59,7 @@ class ReadOptions:
     index_base: int | None = flag(
         None, "lowest index (default: 1; in .npz 0)", type=whole_number, choices=(0, 1), metavar="0|1"
     )
+    keep_zeros: bool = flag(False, "keep explicit zeros: they are observed elements")
     more: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

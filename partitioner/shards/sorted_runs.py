@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..host.jit import jit
 from ..host.ranks import Ranks
-from ..sorting.sort import Sort, Sorted, sort_nonzeros
+from ..sorting.sort import Sort, Sorted, SortOptions, sort_nonzeros
 from ..sorting.tables import DiskTable, Indices, MemoryTable, Nonzeros, Table, Values, mapped
 
 SAMPLES = 4096  # keys sampled per run
@@ -64,6 +64,7 @@ class Runs:
     threads: int
     files: DiskTable | None = None  # for spilled runs
     sort: Sort = sort_nonzeros
+    keep_zeros: bool = False
     duplicates: int = 0  # nonzeros that this rank has merged
     zeros: int = 0  # zero sums that this rank has dropped
     _runs: list[SortedRun] = field(default_factory=list)
@@ -93,7 +94,8 @@ class Runs:
 
     def _sorted(self, columns: Indices, values: Values, merge: bool) -> Sorted:
         lengths = [int(column.max()) + 1 for column in columns]
-        return self.sort(columns, values, self.modes, lengths, merge=merge, overwrite=True, threads=self.threads)
+        options = SortOptions(merge=merge, keep_zeros=self.keep_zeros, overwrite=True, threads=self.threads)
+        return self.sort(columns, values, self.modes, lengths, **options)
 
     def shares(self) -> list[list[MergedSlice]]:
         """Cut the merged order into slices. Return the slices of each rank, with about equal numbers of nonzeros."""
@@ -165,7 +167,7 @@ class Runs:
     def pieces(self, shares: Sequence[Sequence[MergedSlice]], merge: bool = False) -> Iterator[Nonzeros]:
         """Merge this rank's slices one by one; all ranks proceed in step.
 
-        With `merge`, sum nonzeros with equal indices and drop zero sums.
+        With `merge`, sum nonzeros with equal indices, and drop zero sums unless they are kept.
         """
         total = 0.0
         for slices in zip_longest(*shares):
@@ -181,8 +183,9 @@ class Runs:
                 self.duplicates += values.size - (not mine.more)
                 if mine.more:
                     continue
-                self.zeros += total == 0
-                columns, values = columns[:, : total != 0], np.full(int(total != 0), total, self.dtype)
+                stays = int(total != 0 or self.keep_zeros)
+                self.zeros += 1 - stays
+                columns, values = columns[:, :stays], np.full(stays, total, self.dtype)
                 total = 0.0
             yield columns, values
             del columns, values  # free them before the next slice

@@ -152,8 +152,8 @@ def sort_buckets(columns, words, modes, bounds, first, last, key_scratch, orders
 
 
 @jit
-def merge_buckets(columns, values, bounds, first, last, remaining, distinct):
-    """In sorted buckets, sum nonzeros with equal indices, drop zero sums, and close the gaps."""
+def merge_buckets(columns, values, bounds, first, last, keep_zeros, remaining, distinct):
+    """In sorted buckets, sum nonzeros with equal indices, drop zero sums unless kept, and close the gaps."""
     for b in range(first, last):
         p, end = bounds[b], bounds[b + 1]
         at = p
@@ -164,7 +164,7 @@ def merge_buckets(columns, values, bounds, first, last, remaining, distinct):
                 total += values[q]
                 q += 1
             distinct[b] += 1
-            if total != 0:
+            if total != 0 or keep_zeros:
                 for m in range(columns.shape[0]):
                     columns[m, at] = columns[m, p]
                 values[at] = total

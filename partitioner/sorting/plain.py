@@ -43,8 +43,8 @@ def sorted_by(columns: Indices, values: Values, modes: Sequence[int], lengths: S
     return np.take(columns, order, axis=1).astype(np.int32, copy=False), values[order].astype(dtype)
 
 
-def merged(columns: Indices, values: Values) -> tuple[Nonzeros, int]:
-    """Sum sorted nonzeros of equal indices in double precision, in their order, and drop zero sums.
+def merged(columns: Indices, values: Values, keep_zeros: bool = False) -> tuple[Nonzeros, int]:
+    """Sum sorted nonzeros of equal indices in double precision, in their order; drop zero sums unless `keep_zeros`.
 
     Return the nonzeros, and their number before zero sums were dropped.
     """
@@ -53,9 +53,9 @@ def merged(columns: Indices, values: Values) -> tuple[Nonzeros, int]:
     if not first.all():
         with np.errstate(over="ignore"):  # callers check the sums
             sums = np.bincount(np.cumsum(first) - 1, weights=values)
-        columns, kept = np.compress(first, columns, axis=1), sums != 0
+        columns, kept = np.compress(first, columns, axis=1), (sums != 0) | keep_zeros
         with np.errstate(over="ignore"):
             values = sums.astype(values.dtype)
     else:
-        kept = values != 0
+        kept = (values != 0) | keep_zeros
     return (np.compress(kept, columns, axis=1), values[kept]), kept.size

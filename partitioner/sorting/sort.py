@@ -112,6 +112,7 @@ class SortOptions(TypedDict, total=False):
 
     dtype: np.dtype[Any] | None
     merge: bool
+    keep_zeros: bool
     overwrite: bool
     threads: int | None
 
@@ -130,7 +131,7 @@ class Sort(Protocol):
         """See `sort_nonzeros`."""
 
 
-def sort_nonzeros(  # eight parameters; the last four are `SortOptions`
+def sort_nonzeros(  # nine parameters; the last five are `SortOptions`
     columns: Indices,
     values: Values,
     modes: Sequence[int],
@@ -138,6 +139,7 @@ def sort_nonzeros(  # eight parameters; the last four are `SortOptions`
     *,
     dtype: np.dtype[Any] | None = None,
     merge: bool = False,
+    keep_zeros: bool = False,
     overwrite: bool = False,
     threads: int | None = None,
 ) -> Sorted:
@@ -157,6 +159,8 @@ def sort_nonzeros(  # eight parameters; the last four are `SortOptions`
         Type of the sorted values; by default that of `values`.
     merge : bool
         Sum nonzeros with equal indices in double precision, and drop zero sums; `modes` must be all modes.
+    keep_zeros : bool
+        Do not drop zero sums.
     overwrite : bool
         Store the result in the memory of `columns` and `values`.
     threads : int, optional
@@ -164,7 +168,7 @@ def sort_nonzeros(  # eight parameters; the last four are `SortOptions`
     """
     threads, nonzeros = threads or usable_cores(), values.size
     if not SORT.compiles(nonzeros * (ORDERED + MOVED * len(columns)), f"{values.dtype} {dtype or values.dtype}"):
-        return _sort_plain(columns, values, modes, lengths, dtype or values.dtype, merge, overwrite)
+        return _sort_plain(columns, values, modes, lengths, dtype or values.dtype, merge, keep_zeros, overwrite)
     moved = mapped(columns.size, columns.dtype).reshape(columns.shape), mapped(nonzeros, dtype or values.dtype)
     bounds = _into_buckets((columns, values), _leading(modes, lengths), threads, moved)
     tasks, keys = _tasks(bounds, threads), key_bytes(nonzeros, int(np.diff(bounds).max()), threads)
@@ -177,7 +181,7 @@ def sort_nonzeros(  # eight parameters; the last four are `SortOptions`
         scratch = np.empty(two, np.uint64), np.empty(two, np.uint32), np.empty(1 << DIGIT, np.uint32)
         sort_buckets(moved[0], words, key_modes, bounds, *task, *scratch)
         if merge:
-            merge_buckets(*moved, bounds, *task, remaining, distinct)
+            merge_buckets(*moved, bounds, *task, keep_zeros, remaining, distinct)
 
     parallel_map(sort, tasks, threads)
     if not (merge or overwrite):
@@ -198,13 +202,14 @@ def _sort_plain(
     lengths: Sequence[int],
     dtype: np.dtype[Any],
     merge: bool,
+    keep_zeros: bool,
     overwrite: bool,
 ) -> Sorted:
     """Sort nonzeros with NumPy; see `sort_nonzeros`."""
     found = plain.sorted_by(columns, values, modes, lengths, dtype)
     scratch, distinct = found[0].nbytes + found[1].nbytes + 2 * INT64.itemsize * values.size, values.size
     if merge:
-        found, distinct = plain.merged(*found)
+        found, distinct = plain.merged(*found, keep_zeros)
     if overwrite:
         result = result_arrays(columns, values, found[1].size, dtype, overwrite)
         for target, source in zip(result, found, strict=True):

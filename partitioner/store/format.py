@@ -144,7 +144,8 @@ class Store:
         copy = self.mode(0)
         for k in range(self.order):
             columns[k] = copy.column(k).load(self.nnz)
-        tensor = SparseTensor.from_columns(columns, copy.values.load(self.nnz), self.shape, path=self.path)
+        values = copy.values.load(self.nnz)  # zeros, if any, were kept on purpose
+        tensor = SparseTensor.from_columns(columns, values, self.shape, path=self.path, keep_zeros=True)
         tensor.set_merge_counts(self.duplicates, self.zeros)
         tensor.labels = self.labels()
         return tensor

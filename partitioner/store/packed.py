@@ -23,7 +23,7 @@ from ..host import checksums
 from ..host.jit import jit
 from ..host.threads import parallel_map
 from ..shards.partition import mode_order
-from ..sorting.sort import sort_bytes, sort_nonzeros
+from ..sorting.sort import SortOptions, sort_bytes, sort_nonzeros
 from ..tensors.labels import Labels
 from ..tensors.sparse import ValueRange, check_merged, ends, grain, norm, squares
 from . import format as store
@@ -166,6 +166,8 @@ class PackedTensor:
         Number of threads.
     values : (n,) float64 array, optional
         Values that are summed for equal keys; overwritten. By default events are counted.
+    keep_zeros : bool
+        Do not drop zero sums.
 
     Raises
     ------
@@ -180,6 +182,7 @@ class PackedTensor:
         labels: Labels | None,
         threads: int,
         values: NDArray[np.float64] | None = None,
+        keep_zeros: bool = False,
     ) -> None:
         layout = layout_of(shape)
         assert layout is not None
@@ -190,13 +193,14 @@ class PackedTensor:
             self.keys, self.values = count_equal(keys)
             self.duplicates = keys.size - self.keys.size
         else:
-            self._sum(keys, values)
+            self._sum(keys, values, keep_zeros)
         self._range_size = range_of(self.keys.size)
 
-    def _sum(self, halves: NDArray[Any], values: NDArray[np.float64]) -> None:
+    def _sum(self, halves: NDArray[Any], values: NDArray[np.float64], keep_zeros: bool) -> None:
         """Sort keys and values; sum the values of equal keys."""
         lengths = 1 << max(0, bits_of(self.shape) - HALF), 1 << HALF
-        merged = sort_nonzeros(halves, values, (0, 1), lengths, merge=True, overwrite=True, threads=self._threads)
+        options = SortOptions(merge=True, keep_zeros=keep_zeros, overwrite=True, threads=self._threads)
+        merged = sort_nonzeros(halves, values, (0, 1), lengths, **options)
         check_merged(merged.values.size, bool(np.all(np.isfinite(merged.values))))
         self.keys, self.values = np.empty(merged.values.size, np.int64), merged.values
         parts = list(pairwise(self.keys.size * t // self._threads for t in range(self._threads + 1)))

@@ -149,7 +149,8 @@ def _(tensor: DenseTensor, modes: Sequence[int]) -> DenseTensor:
 @_transposed.register
 def _(tensor: SparseTensor, modes: Sequence[int]) -> SparseTensor:
     shape = [tensor.shape[m] for m in modes]
-    return SparseTensor.from_columns(tensor.columns[modes], tensor.values.copy(), shape)
+    values = tensor.values.copy()
+    return SparseTensor.from_columns(tensor.columns[modes], values, shape, keep_zeros=tensor.keeps_zeros)
 
 
 @singledispatch
@@ -179,7 +180,8 @@ def _(
         outside = column[columns[mode] < 0]
         dropped.append((outside.size, own[mode][np.unique(outside)[:MAX_SHOWN]].tolist()))
     shape = [own[m].size if m == leave else labels[m].size for m in range(len(labels))]
-    moved = SparseTensor.from_columns(columns[:, selected].astype(np.int32), tensor.values[selected], shape)
+    chosen = columns[:, selected].astype(np.int32), tensor.values[selected]
+    moved = SparseTensor.from_columns(*chosen, shape, keep_zeros=tensor.keeps_zeros)
     moved.labels = labels.replaced(own[m] if m == leave else labels[m] for m in range(len(labels)))
     return moved, dropped
 

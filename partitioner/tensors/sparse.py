@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InputError
 from ..host.threads import parallel_map, usable_cores
-from ..sorting.sort import Sort, sort_nonzeros, strictly_increasing
+from ..sorting.sort import Sort, SortOptions, sort_nonzeros, strictly_increasing
 from ..sorting.tables import Nonzeros
 from .conversion import AsArray
 from .ingest import IngestCounts, room_for, take
@@ -64,9 +64,9 @@ MergeCallback = Callable[[int, Callable[[], ValueRange]], None]
 class SparseTensor(AsArray):
     """A sparse tensor: the indices and values of its nonzeros.
 
-    Nonzeros are stored in lexicographic order of their indices. Duplicates are summed and zeros dropped, and both are
-    counted. A million nonzeros or more are sorted at the first use, since `cp_als` and `mttkrp` can sort them on a GPU;
-    everything else is checked on construction.
+    Nonzeros are stored in lexicographic order of their indices. Duplicates are summed and zeros dropped, unless they
+    are kept, and both are counted. A million nonzeros or more are sorted at the first use, since `cp_als` and `mttkrp`
+    can sort them on a GPU; everything else is checked on construction.
 
     Parameters
     ----------
@@ -76,6 +76,8 @@ class SparseTensor(AsArray):
         Values; float32 is kept, other types are converted to float64.
     shape : sequence of int, optional
         Mode lengths; by default one more than the highest index of each mode.
+    keep_zeros : bool
+        Keep explicit zeros: elements that are observed to be zero, if absent elements are unknown.
 
     Attributes
     ----------
@@ -102,17 +104,26 @@ class SparseTensor(AsArray):
     """
 
     _path: str | PathLike[str] | None = None
+    _keep_zeros = False
     _merge_error: InputError | None = None  # error when duplicates were summed in place
     _on_merged: MergeCallback | None = None
 
     kind: ClassVar[str] = "sparse"
 
-    def __init__(self, indices: ArrayLike, values: ArrayLike, shape: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        indices: ArrayLike,
+        values: ArrayLike,
+        shape: Sequence[int] | None = None,
+        *,
+        keep_zeros: bool = False,
+    ) -> None:
         for name, array in (("indices", indices), ("values", values)):
             refuse_masked(array, name)
         table = np.asarray(indices)
         if table.ndim != 2:
             raise InputError(f"indices have {table.ndim} dimensions, expected (nnz, order)")
+        self._keep_zeros = keep_zeros
         self._fill(table.T, np.asarray(values), shape, sort_nonzeros, owned=False)
 
     @classmethod
@@ -124,13 +135,14 @@ class SparseTensor(AsArray):
         *,
         path: str | PathLike[str] | None = None,
         sort: Sort = sort_nonzeros,
+        keep_zeros: bool = False,
     ) -> SparseTensor:
         """Create a tensor from (order, nnz) columns, without a copy if they are int32 and sorted.
 
         Takes ownership: the arrays may be sorted in place and must not change afterwards. Errors name `path`.
         """
         tensor = cls.__new__(cls)
-        tensor._path = path
+        tensor._path, tensor._keep_zeros = path, keep_zeros
         try:
             tensor._fill(columns, values, shape, sort, owned=True)
         except InputError as error:
@@ -164,10 +176,11 @@ class SparseTensor(AsArray):
             raise self._merge_error
         if self._ordered:
             return
-        if not (strictly_increasing(self._columns) and np.all(self._values)):
+        if not (strictly_increasing(self._columns) and (self._keep_zeros or np.all(self._values))):
             columns, values = self._columns, self._values
             writable = columns.flags.writeable and values.flags.writeable
-            merged = self._sort(columns, values, range(self.order), self.shape, merge=True, overwrite=writable)
+            options = SortOptions(merge=True, keep_zeros=self._keep_zeros, overwrite=writable)
+            merged = self._sort(columns, values, range(self.order), self.shape, **options)
             try:
                 check_merged(merged.values.size, bool(np.all(np.isfinite(merged.values))))
             except InputError as error:
@@ -221,6 +234,11 @@ class SparseTensor(AsArray):
         """Number of sums of zero that were dropped."""
         self._settle()
         return self._merge_counts[1]
+
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether explicit zeros are kept."""
+        return self._keep_zeros
 
     @property
     def build_bytes(self) -> int:

@@ -61,6 +61,24 @@ def test_the_store_is_the_same_on_any_number_of_ranks(
         assert sorted(f.name for f in folder.iterdir()) == ["all", "one", path.name]
 
 
+def test_explicit_zeros_are_kept_on_request(comm: Comm, folder: Path) -> None:
+    columns, values = CASES["spread"]
+    values = np.where(np.arange(values.size) % 3, values, 0)
+    path = folder / "t.tns"
+    if comm.rank == 0:
+        write_tns(path, columns, values)
+    comm.allgather(None)
+    with mock.patch.object(build, "_limit", return_value=600), mock.patch.object(sorted_runs, "SAMPLES", 16):
+        store = partition(path, folder / "all", ranks=world(), form=ReadOptions(keep_zeros=True))
+    if comm.rank == 0:
+        expected, stored = SparseTensor(columns.T, values, keep_zeros=True), store.tensor()
+        assert not stored.values.all()
+        assert np.array_equal(stored.columns, expected.columns)
+        assert np.array_equal(stored.values, expected.values)
+        assert store.zeros == 0
+    comm.allgather(None)
+
+
 @pytest.mark.parametrize("limit", [600, 10**6])
 def test_a_compact_store_is_the_same_on_any_number_of_ranks(comm: Comm, folder: Path, limit: int) -> None:
     path = folder / "t.tns"

@@ -25,7 +25,7 @@ class DeviceSorter(Protocol):
         Column ``m`` holds indices from 0 to below ``lengths[m]``.
         """
 
-    def merge(self, columns: Array, values: Array, places: Array) -> tuple[Array, int]:
+    def merge(self, columns: Array, values: Array, places: Array, keep_zeros: bool = False) -> tuple[Array, int]:
         """Sum nonzeros with equal indices, in double precision, into the first of them; this modifies `values`.
 
         Parameters
@@ -33,11 +33,13 @@ class DeviceSorter(Protocol):
         columns, values : (order, nonzeros) and (nonzeros,) arrays
         places : (nonzeros,) uint32 array
             The permutation that sorts them lexicographically.
+        keep_zeros : bool
+            Whether zero sums remain.
 
         Returns
         -------
         places : array
-            The permutation without merged nonzeros and zero sums.
+            The permutation without merged nonzeros and, unless kept, zero sums.
         distinct : int
             The number of distinct coordinates.
         """

@@ -33,6 +33,7 @@ class TensorTraits(NamedTuple):
     shape: tuple[int, ...]
     nonzeros: int
     dtype: np.dtype[Any]  # of the values
+    keep_zeros: bool = False  # whether explicit zeros are kept when duplicates are merged
 
     @property
     def nbytes(self) -> int:
@@ -79,12 +80,12 @@ class DeviceTensor:
         empty, order = room.machine.device.empty, len(kind.shape)
         self._columns: Array = empty((order, kind.nonzeros), np.dtype(np.int32))
         self._values: Array = empty((kind.nonzeros,), kind.dtype)
-        self._nbytes = kind.nbytes
+        self._nbytes, self._keep_zeros = kind.nbytes, kind.keep_zeros
 
     @property
     def kind(self) -> TensorTraits:
         """See `TensorTraits`."""
-        return TensorTraits(self._shape, int(self._values.size), self._values.dtype)
+        return TensorTraits(self._shape, int(self._values.size), self._values.dtype, self._keep_zeros)
 
     def fill(self, begin: int, nonzeros: Nonzeros) -> None:
         """Copy nonzeros from host memory to positions from `begin` on."""
@@ -101,7 +102,7 @@ class DeviceTensor:
         self._machine.exchange.wait_comm()
 
     def merge(self) -> tuple[int, int]:
-        """Sort lexicographically, sum duplicates and drop zeros; return the numbers of duplicates and zeros.
+        """Sort lexicographically, sum duplicates and drop zeros unless kept; return the numbers of both.
 
         Raises
         ------
@@ -110,7 +111,7 @@ class DeviceTensor:
         """
         sort, original = self._sort, int(self._values.size)
         places = sort.places(self._columns, range(len(self._shape)), self._shape)
-        places, distinct = sort.merge(self._columns, self._values, places)
+        places, distinct = sort.merge(self._columns, self._values, places, self._keep_zeros)
         kept = int(places.size)
         if kept:
             for array in (*self._columns, self._values):  # one after the other, as memory does not fit two copies

@@ -52,7 +52,7 @@ class DistributedFile(Holding, DescribedSparse):
         """Read the file; store its nonzeros on the devices if they fit into `room`, otherwise sort them."""
         self.path, self._comm, reading = path, comm, Reading(path, comm, progress, form)
         self.value_dtype, self._threads = reading.dtype, reading.threads
-        self._in_parts = is_divisible(path, form)
+        self._in_parts, self._keep_zeros = is_divisible(path, form), form.keep_zeros
         nothing = np.empty((reading.order, 0), np.int32), np.empty(0, reading.dtype)
         self._read: Nonzeros | None = next(((c, v) for c, v, _ in reading.chunks(EVERYTHING)), nothing)
         self._share: Nonzeros | None = None  # this rank's equal share of the nonzeros in order, once somebody asks
@@ -71,7 +71,7 @@ class DistributedFile(Holding, DescribedSparse):
         self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = facts
 
     def _kind(self, nonzeros: int) -> TensorTraits:
-        return TensorTraits(self.shape, nonzeros, self.value_dtype)
+        return TensorTraits(self.shape, nonzeros, self.value_dtype, self._keep_zeros)
 
     def _hold(self, room: DeviceMemory | None) -> tuple[DeviceTensor, SortedTraits] | None:
         """Sort the nonzeros on the devices if they fit. Collective."""
@@ -123,7 +123,7 @@ class DistributedFile(Holding, DescribedSparse):
         return self._share
 
     def _runs(self, modes: Sequence[int], order: int, dtype: np.dtype[Any]) -> Runs:
-        return Runs(modes, order, dtype, EVERYTHING, self._comm, self._threads)
+        return Runs(modes, order, dtype, EVERYTHING, self._comm, self._threads, keep_zeros=self._keep_zeros)
 
     def _only(self, pieces: Iterable[Nonzeros], dtype: np.dtype[Any]) -> Nonzeros:
         """Return the only piece of this rank, or empty arrays."""
@@ -180,7 +180,7 @@ class DistributedFile(Holding, DescribedSparse):
         )
         if self._comm.rank:
             return None
-        tensor = SparseTensor.from_columns(columns, values, self.shape)
+        tensor = SparseTensor.from_columns(columns, values, self.shape, keep_zeros=self._keep_zeros)
         tensor.labels = self.labels
         return tensor
 

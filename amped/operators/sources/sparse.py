@@ -131,7 +131,7 @@ class TensorSource(Holding, DescribedSparse):
 
 def _kind(tensor: SparseTensor) -> TensorTraits:
     values = tensor.raw[0][1]
-    return TensorTraits(tensor.shape, values.size, values.dtype)
+    return TensorTraits(tensor.shape, values.size, values.dtype, tensor.keeps_zeros)
 
 
 def _facts(tensor: SparseTensor) -> SortedTraits:

@@ -56,13 +56,13 @@ def same(one: Sorted, other: Sorted) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 1000])
 @pytest.mark.parametrize("kind", ["random", "duplicates", "cancelling", "sorted"])
-@pytest.mark.parametrize("merge", [False, True])
-def test_sorts_are_the_same(kind: str, count: int, merge: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("merge", "keep"), [(False, False), (True, False), (True, True)])
+def test_sorts_are_the_same(kind: str, count: int, merge: bool, keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for path in ("always", "never"):
         with on_path(monkeypatch, path):
             columns, values = nonzeros(kind, count)
-            found.append(sort_nonzeros(columns, values, range(4), LENGTHS, merge=merge))
+            found.append(sort_nonzeros(columns, values, range(4), LENGTHS, merge=merge, keep_zeros=keep))
     same(*found)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitioner.sorting import sort
-from partitioner.sorting.sort import DIGIT_BITS, sort_nonzeros, stable_argsort, strictly_increasing
+from partitioner.sorting.sort import DIGIT_BITS, SortOptions, sort_nonzeros, stable_argsort, strictly_increasing
 
 LENGTHS = (1, 2, 3, 1000, 2**DIGIT_BITS - 1, 2**DIGIT_BITS, 2**DIGIT_BITS + 1, 2**24 + 1, 2**31 - 1)
 
@@ -78,21 +78,22 @@ def test_nonzeros_are_sorted_stably_by_some_modes(table: tuple[np.ndarray, list[
     assert np.array_equal(values, given_values)
 
 
-@given(tables(), st.sampled_from([np.float32, np.float64]), st.integers(1, 3), st.booleans(), st.booleans())
+@given(
+    tables(), st.sampled_from([np.float32, np.float64]), st.integers(1, 3), st.booleans(), st.booleans(), st.booleans()
+)
 def test_duplicates_are_merged(
-    table: tuple[np.ndarray, list[int]], dtype: type, threads: int, small: bool, overwrite: bool
+    table: tuple[np.ndarray, list[int]], dtype: type, threads: int, small: bool, overwrite: bool, keep: bool
 ) -> None:
     columns, lengths = table
     values = np.random.default_rng(columns.shape[1]).integers(-1, 2, columns.shape[1]).astype(dtype)
     sums: dict[tuple[int, ...], float] = {}
     for row, value in zip(columns.T.tolist(), values.tolist(), strict=True):
         sums[tuple(row)] = sums.get(tuple(row), 0.0) + value
-    left = {row: total for row, total in sorted(sums.items()) if total}
+    left = {row: total for row, total in sorted(sums.items()) if total or keep}
     memory = columns, values
     with small_buckets() if small else nullcontext():
-        found = sort_nonzeros(
-            columns, values, range(len(lengths)), lengths, merge=True, overwrite=overwrite, threads=threads
-        )
+        options = SortOptions(merge=True, keep_zeros=keep, overwrite=overwrite, threads=threads)
+        found = sort_nonzeros(columns, values, range(len(lengths)), lengths, **options)
     assert [tuple(row) for row in found.columns.T.tolist()] == list(left)
     assert found.values.tolist() == list(left.values())
     assert (found.duplicates, found.zeros) == (len(values) - len(sums), len(sums) - len(left))

@@ -52,6 +52,19 @@ def test_canonical_form(given_nonzeros: tuple[np.ndarray, np.ndarray]) -> None:
     assert np.array_equal(values, before[1])
 
 
+@pytest.mark.parametrize("later", [0, 1 << 20])
+def test_explicit_zeros_are_kept_on_request(later: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coo, "LATER", later)
+    indices, values = [[1, 0], [0, 1], [2, 2], [0, 1]], [0.0, 2.0, 3.0, -2.0]
+    kept = SparseTensor(indices, values, keep_zeros=True)
+    assert kept.indices.tolist() == [[0, 1], [1, 0], [2, 2]]
+    assert kept.values.tolist() == [0.0, 0.0, 3.0]
+    assert (kept.duplicates, kept.zeros) == (1, 0)
+    dropped = SparseTensor(indices, values)
+    assert dropped.indices.tolist() == [[2, 2]]
+    assert (dropped.duplicates, dropped.zeros) == (1, 2)
+
+
 def test_sorted_nonzeros_are_not_copied() -> None:
     columns, values = np.array([[0, 0, 5], [1, 2, 0]], np.int32), np.array([1, 2, 3], np.float32)
     tensor = SparseTensor.from_columns(columns, values, (6, 4))

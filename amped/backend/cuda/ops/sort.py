@@ -29,9 +29,9 @@ class RadixSorter:
         self._device.trim()
         return result
 
-    def merge(self, columns: Array, values: Array, places: Array) -> tuple[Array, int]:
+    def merge(self, columns: Array, values: Array, places: Array, keep_zeros: bool = False) -> tuple[Array, int]:
         """See `DeviceSorter`."""
-        result = cuda_sort.merge(columns, values, places)
+        result = cuda_sort.merge(columns, values, places, keep_zeros)
         self._device.trim()
         return result
 

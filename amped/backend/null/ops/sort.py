@@ -24,7 +24,7 @@ class NullSorter:
         chosen = [columns[m] for m in modes], [lengths[m] for m in modes]
         return stable_argsort(*chosen).astype(np.uint32)
 
-    def merge(self, columns: Array, values: Array, places: Array) -> tuple[Array, int]:
+    def merge(self, columns: Array, values: Array, places: Array, keep_zeros: bool = False) -> tuple[Array, int]:
         """See `DeviceSorter`."""
         ordered = columns[:, places]
         differs = np.any(ordered[:, 1:] != ordered[:, :-1], axis=0)
@@ -34,7 +34,7 @@ class NullSorter:
             with np.errstate(over="ignore"):  # who asked looks at the sums
                 values[places[begin]] = np.add.accumulate(values[places[begin:end]].astype(np.float64))[-1]
         first = places[starts]
-        return first[values[first] != 0], int(starts.size)
+        return first[(values[first] != 0) | keep_zeros], int(starts.size)
 
     def take(self, array: Array, places: Array) -> Array:
         return array[places]

@@ -31,17 +31,20 @@ def folder(comm: Comm, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("kind", ["tns", "npz"])
-def test_shares_are_those_of_a_tensor_in_memory(comm: Comm, folder: Path, name: str, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "keep"), [("tns", False), ("npz", False), ("tns", True)])
+def test_shares_are_those_of_a_tensor_in_memory(comm: Comm, folder: Path, name: str, kind: str, keep: bool) -> None:
     columns, values = CASES[name]
+    if keep:
+        values = np.where(np.arange(values.size) % 3, values, 0)
     path = folder / f"t.{kind}"
     on_root(
         comm,
         lambda: write_tns(path, columns, values) if kind == "tns" else np.savez(path, indices=columns.T, values=values),
     )
-    whole = TensorSource(SparseTensor(columns.T, values) if comm.rank == 0 else None, comm)
+    whole = TensorSource(SparseTensor(columns.T, values, keep_zeros=keep) if comm.rank == 0 else None, comm)
     with mock.patch.object(sorted_runs, "SAMPLES", 50):
-        dealt = DistributedFile(path, comm)
+        dealt = DistributedFile(path, comm, form=ReadOptions(keep_zeros=keep))
+    assert not keep or whole.zeros == 0
     for fact in ("shape", "nnz", "duplicates", "zeros", "value_range"):
         assert getattr(dealt, fact) == getattr(whole, fact)
     assert dealt.norm == pytest.approx(whole.norm, rel=1e-14)
