@@ -25,6 +25,7 @@ from ..models.semisparse import SemiSparseTensor
 from ..operators.placement import MAX_DENSE_RANK
 from ..options import Options
 from ..parallel.calls import Argument
+from ..runs.observing import NAN, STORED
 from ..runs.scanning import LOSSES
 
 Matrices = Sequence[NDArray[Any]]
@@ -83,6 +84,10 @@ def _matrices(name: str, value: object) -> Matrices | None:
 
 def _matrices_text(matrices: Matrices | str | None) -> str:
     return f"matrices of shapes {[each.shape for each in matrices]}" if isinstance(matrices, list) else str(matrices)
+
+
+def _mask(name: str, value: object) -> AnyTensor | str | None:
+    return value if isinstance(value, str) and value in (NAN, STORED) else _tensor(name, value)
 
 
 def _callback(name: str, value: object) -> object:
@@ -155,6 +160,8 @@ ARGUMENTS = {
     "nonnegative": Argument(nonnegative_of),
     "ridge": Argument(ridge_of),
     "fixed_modes": Argument(modes_of),
+    "mask": Argument(_mask, _tensor_text, of_root=True),
+    "weights": Argument(_tensor, _tensor_text, of_root=True),
     "callback": Argument(_callback, None),
     "checkpoint": Argument(_path),
     "every": integer(1),

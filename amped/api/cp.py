@@ -10,10 +10,13 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.readers import PLAIN
+
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
 from ..methods.initial import Init
 from ..methods.poisson import Poisson, PoissonMethod
+from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
 from ..operators.limits import check_result
 from ..operators.sparse.tuning import Budget
@@ -21,8 +24,9 @@ from ..options import OptionNames, Options, with_options
 from ..parallel.calls import collective
 from ..parallel.mpi import together, world
 from ..report.text import low_fit
-from ..runs.assembly import Tensor, counts, decomposition, place, start
+from ..runs.assembly import Tensor, counts, decomposition, observed_decomposition, place, start
 from ..runs.compression import cp_start
+from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened
 from .arguments import ARGUMENTS, argument_options
@@ -43,6 +47,8 @@ def cp_als(
     nonnegative: bool | Sequence[int] = False,
     ridge: float | Sequence[float] = 0.0,
     fixed_modes: Sequence[int] = (),
+    mask: Mask | None = None,
+    weights: Tensor = None,
     callback: Callable[[int, float], None] | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
@@ -84,6 +90,13 @@ def cp_als(
     fixed_modes : sequence of int
         Modes whose matrices keep the values of `init`, except for the norms of their columns. See also
         `KruskalTensor.transform`.
+    mask : {"nan", "stored"}, array, tensor or path, optional
+        The observed elements; others are missing and do not count (by default all are observed). "nan": all but NaN,
+        of a dense tensor. "stored": the stored elements of a sparse tensor, including explicit zeros that it keeps.
+        Otherwise those where the mask is True; elements of a sparse tensor that are observed but not stored are zeros.
+        Masked entries of a NumPy array, and NaN in an xarray object, are missing without a mask.
+    weights : array, tensor or path, optional
+        A weight per element, at least 0; those of weight 0 are missing.
     callback : callable, optional
         Called after each iteration with its number and the fit.
     verbose : bool or int
@@ -111,7 +124,9 @@ def cp_als(
     -------
     KruskalTensor
         Columns have unit 2-norm, or unit 1-norm if any mode is `nonnegative`; weights descend. ``fits`` and
-        ``converged`` describe the run. The same on every rank.
+        ``converged`` describe the run. The same on every rank. If elements are missing, fits refer to the observed
+        ones, and ``series`` has ``objective``, ``sum w (x - m)**2 + sum_n ridge_n |U_n|**2`` with the matrices as they
+        were solved, and ``rmse`` after each iteration.
 
     Raises
     ------
@@ -132,9 +147,10 @@ def cp_als(
     ((4, 4, 4), True)
     >>> weights, factors = model
     """
-    budget, chosen = Budget(max_iters * starts), Options(**options)
+    budget, chosen, params = Budget(max_iters * starts), Options(**options), ObservedParams(mask, weights)  # type: ignore[arg-type]
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]  # paths are text by now
-    with session(X, chosen, deadline, verbose, side, rank, starts) as call:
+    with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN)) as call:
+        observed = call.observe(params)
         comm, machine, source = call.comm, call.machine, call.source
         constraint_params = ConstraintParams(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
         constraints = constraint_params.of(len(source.shape))
@@ -143,9 +159,13 @@ def cp_als(
                 raise InputError("init 'tucker' yields negative entries: use another init, or no constraint")
             init = cp_start(source, machine, chosen, rank, seed)
         with call.reporter.loading():
-            method = decomposition(source, rank, machine, chosen, budget, constraints, init)
-        params = RunParams(max_iters, tol, seed, init, starts, deadline)
-        model = call.decomposed(method, params, callback, budget)
+            method: Decomposition[KruskalTensor] = (
+                decomposition(source, rank, machine, chosen, budget, constraints, init)
+                if observed is None
+                else observed_decomposition(observed, rank, machine, chosen, constraints, init)
+            )
+        run = RunParams(max_iters, tol, seed, init, starts, deadline)
+        model = call.decomposed(method, run, callback, budget)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=5)  # the caller's line
     return model

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from partitioner.host.stages import STAGES
+from partitioner.readers import PLAIN, ReadOptions
 
 from ..errors import InputError
 from ..files import Outputs, check_apart
@@ -121,6 +122,7 @@ def session(
     side: SideOutputs = NO_SIDE_OUTPUTS,
     rank: int | tuple[int, ...] | None = None,
     starts: int = 1,
+    form: ReadOptions = PLAIN,
 ) -> Iterator[CallSession]:
     """Claim the outputs of a call, connect the devices, and open the tensor. Collective."""
     comm = world()
@@ -128,5 +130,5 @@ def session(
         call.claim(rank, starts)
         with watched(comm, deadline) as aborts:
             call.bring_up(aborts, not verbose, enabled=bool(verbose) or side.metrics is not None)
-            call.read(X)
+            call.read(X, form=form)
             yield call

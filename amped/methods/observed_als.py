@@ -10,7 +10,7 @@ increases.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,29 @@ from ..operators.base import in_turn
 from ..operators.placement import Solving
 from ..operators.sparse.operator import SparseOperator
 from ..operators.sparse.row_solver import RowProblems, RowSolver
-from .constraints import NONE, Constraints
+from .constraints import Constraints
 from .driver import MethodState
 from .updates import DivergedError
 
 STATISTICS = 3  # see `RESIDUAL`
+
+
+class ObservedTerms(NamedTuple):
+    """Parameters of the observed elements.
+
+    Attributes
+    ----------
+    total : float
+        The sum of their weights.
+    scales : (K,) array, optional
+        The factor column of an additional last mode that holds weights; see `partitioner.tensors.observed`.
+    facts : dict
+        How they were chosen, for records and checkpoints.
+    """
+
+    total: float
+    scales: NDArray[np.float64] | None
+    facts: dict[str, Any]
 
 
 class ObservedAls:
@@ -42,7 +60,7 @@ class ObservedAls:
     objective
         The sum of squared residuals plus the penalty, in the units of the squared values.
     rmse
-        The root mean square of the residuals.
+        The (weighted) root mean square of the residuals.
 
     Parameters
     ----------
@@ -50,16 +68,17 @@ class ObservedAls:
         Placed for `RowProblems` by method "als"; holds the initial factor matrices.
     constraints : Constraints
         Ridges are added to each row's Gram matrix.
+    terms : ObservedTerms
     """
 
     name = "als"
     own_start = None
 
-    def __init__(self, operator: SparseOperator, constraints: Constraints = NONE) -> None:
-        self.operator, self.constraints = operator, constraints
+    def __init__(self, operator: SparseOperator, constraints: Constraints, terms: ObservedTerms) -> None:
+        self.operator, self.constraints, self._terms_of_run = operator, constraints, terms
         self._rows = RowSolver(operator, PROBLEMS)
-        self._modes = constraints.solved(operator.order)
-        self._count = sum(operator.machine.comm.allgather(operator.plan.modes[0].nnz))
+        self._order = operator.order - (terms.scales is not None)
+        self._modes = constraints.solved(self._order)
         self._statistics = operator.machine.device.zeros((STATISTICS,), np.float64)
         self.restart()
 
@@ -80,12 +99,13 @@ class ObservedAls:
     @property
     def facts(self) -> dict[str, Any]:
         """See `Method`: the constraints, and which elements are observed."""
-        return {"mask": "stored", **self.constraints.facts}
+        return {**self._terms_of_run.facts, **self.constraints.facts}
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
         """See `Method`: accepts any matrices that satisfy the constraints."""
         self.constraints.check_start(factors, how)
-        return factors
+        scales = self._terms_of_run.scales
+        return factors if scales is None else [*factors, np.repeat(scales[:, None], self.rank, axis=1)]
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         state, first = self.state, self.state.mode
@@ -108,7 +128,7 @@ class ObservedAls:
 
     def _terms(self, mode: int) -> RowTerms:
         constraints = self.constraints
-        sweeps = constraints.bounds(self.operator.order).sweeps if mode in constraints.nonnegative else 0
+        sweeps = constraints.bounds(self._order).sweeps if mode in constraints.nonnegative else 0
         ridge = constraints.ridge[mode] if constraints.ridge else 0.0
         return RowTerms(ridge, sweeps, mode == self._modes[-1])
 
@@ -123,7 +143,7 @@ class ObservedAls:
         state.arrays["deficient"] = statistics[DEFICIENT : DEFICIENT + 1]
         state.series["fit"].append(1 - np.sqrt(squares) / operator.norm)
         state.series["objective"].append(squares + penalty)
-        state.series["rmse"].append(float(np.sqrt(squares / self._count)))
+        state.series["rmse"].append(float(np.sqrt(squares / self._terms_of_run.total)))
         state.iterations += 1
 
     def _penalty(self) -> float:
@@ -159,7 +179,7 @@ class ObservedAls:
 
     def model(self) -> KruskalTensor:
         """See `Method`: columns have unit norm as defined by the constraints; weights are descending."""
-        state, factors = self.state, [self.factor(mode) for mode in range(self.operator.order)]
+        state, factors = self.state, [self.factor(mode) for mode in range(self._order)]
         series = {name: state.series[name] for name in ("objective", "rmse")}
         result = KruskalTensor(np.ones(self.rank), factors, state.series["fit"], state.converged, series)
         result.arrange(norm=self.norm)

@@ -53,6 +53,7 @@ from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
 from .compiling import Work, chosen
 from .kinds import SPARSE, TENSOR_KINDS, kind_of
+from .observing import ObservedSource
 
 Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | None
 
@@ -209,21 +210,23 @@ def decomposition(
 
 
 def observed_decomposition(
-    source: SparseSource,
+    observed: ObservedSource,
     rank: int,
     machine: Machine,
     options: Options,
     constraints: Constraints = NONE,
     init: Init | None = None,
 ) -> ObservedAls:
-    """Place a tensor and return its CP-ALS over the stored elements; see `decomposition`. Collective."""
+    """Place the observed elements of a tensor and return their CP-ALS; see `decomposition`. Collective."""
+    source = observed.placed
     setting = setting_for(source, rank, machine, options, observed_als.solving_bytes(machine))._replace(
         product=NoProduct(),
         extras=(observed_als.PROBLEMS,),
         ahead=False,
         root_bytes=start_bytes(source, rank, machine.comm, init),
     )
-    return ObservedAls(SPARSE.place(source, machine, setting, None), constraints)
+    operator = SPARSE.place(source, machine, setting, None)
+    return ObservedAls(operator, constraints, observed.terms)
 
 
 Key = TypeVar("Key")
@@ -353,7 +356,8 @@ def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | N
     if method.own_start is not None:
         factors, init_name = list(method.own_start), None
     else:
-        factors = initial_factors(source, operator.ranks, comm, dtype, seed, init)
+        ranks = operator.ranks[: len(source.shape)]  # an operator of weighted elements has one more mode
+        factors = initial_factors(source, ranks, comm, dtype, seed, init)
         init_name = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
     for mode, factor in enumerate(together(comm, lambda: method.started(factors, init_name))):
         operator.set_factor(mode, factor)

@@ -22,7 +22,8 @@ from ..parallel.mpi import Comm
 from ..report.console import RunReporter
 from ..report.metrics import Metrics
 from ..report.progress import Display, display
-from .assembly import Tensor, bring_up, open_tensor, watched
+from .assembly import Tensor, bring_up, device_memory, open_tensor, watched
+from .observing import ObservedParams, ObservedSource, observed_source
 from .run import Reporting, Run, RunObserver, RunParams
 
 
@@ -70,6 +71,15 @@ class Session:
             self.source = open_tensor(tensor, self.machine, self.options, reading, verify, form)
         self.reporter.source(Path(self.tensor).name, self.source)
         return self.source
+
+    def observe(self, params: ObservedParams) -> ObservedSource | None:
+        """Restrict the tensor to its observed elements, if not all are observed; see `observed_source`."""
+        room = device_memory(self.machine, self.options)
+        observed = observed_source(self.source, params, self.comm, room)
+        if observed is not None:
+            self.source = observed.source
+            self.display.note(observed.note)
+        return observed
 
     def begin(
         self,

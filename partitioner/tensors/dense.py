@@ -19,7 +19,7 @@ from .cf_attributes import unpacked
 from .conversion import AsDense
 from .digest import MASK, stir
 from .npy_file import PART, PIECE, RUN, FileElements
-from .sparse import MAX_MODE_LENGTH, SparseTensor, check_order, refuse_masked
+from .sparse import MAX_MODE_LENGTH, SparseTensor, check_order, is_masked
 from .statistics import ElementStatistics, facts_of, joined, looked_at
 
 BLOCK = 1 << 18  # elements scanned at a time by each thread
@@ -143,6 +143,7 @@ class DenseTensor(AsDense):
 
     def __init__(self, array: object, path: str | PathLike[str] | None = None) -> None:
         self.path, self.on_gpu = path, None  # type: tuple[Any, Any]
+        self.gaps = False  # whether NaN marks missing elements
         with _of(path):
             if isinstance(array, Stored):
                 check_elements(array.shape, array.dtype)
@@ -151,14 +152,26 @@ class DenseTensor(AsDense):
                 self.modes = array.slowest_first()
                 self.memory: NDArray[Any] | Stored = array.transpose(self.modes)
                 return
-            refuse_masked(array, "the array")
+            array = self._with_gaps(array)
             if hasattr(array, "__cuda_array_interface__"):
                 from .gpu_elements import GpuElements, on_gpu, without_gaps
 
                 self.on_gpu = GpuElements(self._ordered(on_gpu(array), without_gaps))
                 self.memory = Stored(self.on_gpu)
             else:
-                self.memory = self._ordered(_on_host(array), np.ascontiguousarray)
+                self.memory = self._ordered(self._with_gaps(_on_host(array)), np.ascontiguousarray)
+
+    def _with_gaps(self, array: Any) -> Any:
+        """Return an array with NaN in place of masked entries, which are missing."""
+        if not is_masked(array):
+            return array
+        self.gaps = True
+        return array.astype(array.dtype if array.dtype.kind == "f" else np.float64).filled(np.nan)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether elements are missing: masked entries of an array, or NaN in an xarray object."""
+        return self.gaps and bool(np.isnan(self.array()).any())
 
     def _ordered(self, array: Any, without_gaps: Callable[[Any], Any]) -> Any:
         """Return an array with its modes in memory order; set `shape`, `dtype` and `modes`."""
@@ -250,7 +263,8 @@ class DenseTensor(AsDense):
         place = np.unravel_index(facts.bad, self.memory.shape)
         index = tuple(int(place[self.modes.index(m)]) for m in range(self.order))
         value = self.memory[tuple(slice(int(at), int(at) + 1) for at in place)].item()
-        raise InputError(f"element {list(index)} is {value}: every element must be finite", path=self.path)
+        missing = "; if NaN means missing, use cp_als with mask='nan' (--mask nan)" if math.isnan(value) else ""
+        raise InputError(f"element {list(index)} is {value}: every element must be finite{missing}", path=self.path)
 
     def digest(self, place: Place = ()) -> int:
         """Return the sum of a hash of each element, modulo 2**64; for `place` see `facts`.
@@ -363,7 +377,7 @@ def check_elements(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
 def _on_host(array: object) -> NDArray[Any]:
     """Return an array in host memory as a NumPy array."""
     if isinstance(array, np.ndarray):
-        return array if isinstance(array, np.memmap) else np.asarray(array)
+        return array if isinstance(array, np.memmap) or is_masked(array) else np.asarray(array)
     if hasattr(array, "detach"):  # PyTorch
         array = array.detach().cpu()
     try:
@@ -372,8 +386,7 @@ def _on_host(array: object) -> NDArray[Any]:
         if isinstance(error, InputError):
             raise
         raise InputError(f"cannot convert a {type(array).__name__} to an array: {error}") from None
-    refuse_masked(host_array, "the array")  # netCDF4's variables are
-    return unpacked(array, np.asarray(host_array))
+    return host_array if is_masked(host_array) else unpacked(array, np.asarray(host_array))  # netCDF4's variables are
 
 
 @contextmanager

@@ -425,10 +425,15 @@ def _whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:
         raise InputError(f"shape {shape!r}: expected an integer for each mode") from None
 
 
+def is_masked(array: object) -> bool:
+    """Return whether an array has masked entries."""
+    ma = sys.modules.get("numpy.ma")  # NumPy imports it on first use, which takes 7 MB
+    return ma is not None and bool(ma.is_masked(array))
+
+
 def refuse_masked(array: object, name: str) -> None:
     """Raise `InputError` for an array with masked entries, whose values must not be used."""
-    ma = sys.modules.get("numpy.ma")  # NumPy imports it on first use, which takes 7 MB
-    if ma is not None and ma.is_masked(array):
+    if is_masked(array):
         raise InputError(f"{name} has masked entries: masked arrays are not supported; fill the masked entries")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from partitioner.readers import negative_line
-from partitioner.tensors.sparse import ValueRange
+from partitioner.tensors.sparse import SparseTensor, ValueRange
 
 from ..placement import Loading
 from .protocols import DeviceMemory, SparseSource
@@ -80,6 +80,10 @@ class DescribedSparse:
     def negative_line(self) -> int | None:
         """See `DescribedSource`."""
         return negative_line(self.path)
+
+    def unchecked(self: SparseSource) -> SparseTensor | None:
+        """See `DescribedSource`."""
+        return self.tensor()
 
     def sparse(self: SparseSource, room: DeviceMemory | None) -> SparseSource:
         """See `DescribedSource`: the source itself."""

@@ -100,6 +100,9 @@ class DescribedSource(Protocol):
     def tensor(self) -> SparseTensor | DenseTensor | None:
         """Return the whole tensor on rank 0, None elsewhere."""
 
+    def unchecked(self) -> SparseTensor | DenseTensor | None:
+        """Return the whole tensor on rank 0, None elsewhere; elements of a dense one may be NaN."""
+
     def digest(self) -> int:
         """Return a digest of the tensor, independent of the ranks; see `partitioner.tensors.digest`."""
 

@@ -1,0 +1,136 @@
+"""Which elements of a tensor a decomposition takes as observed: `mask` and `weights` of `cp_als`."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.readers import ReadOptions, read
+from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.observed import Observed, observed_elements, with_weights
+from partitioner.tensors.sparse import SparseTensor
+
+from ..errors import InputError
+from ..methods.observed_als import ObservedTerms
+from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
+from ..operators.sources.sparse import TensorSource
+from ..parallel.mpi import Comm, on_root
+
+NAN, STORED = "nan", "stored"
+AnyTensor = SparseTensor | DenseTensor
+Mask = Literal["nan", "stored"] | AnyTensor | NDArray[Any] | str | os.PathLike[str]
+
+
+class ObservedParams(NamedTuple):
+    """The observed elements as requested; see `cp_als`. Rank 0's tensors are used."""
+
+    mask: AnyTensor | str | None = None  # `NAN`, `STORED`, a tensor or its path
+    weights: AnyTensor | str | None = None
+
+    def given(self, comm: Comm) -> bool:
+        """Return whether any is given. Collective."""
+        return bool(comm.bcast(self.mask is not None or self.weights is not None))
+
+    def form(self, form: ReadOptions) -> ReadOptions:
+        """Return the options for reading a tensor of which the stored elements are observed."""
+        return ReadOptions(**{**vars(form), "keep_zeros": True}) if self.mask == STORED else form
+
+
+class ObservedSource(NamedTuple):
+    """The observed elements of a tensor.
+
+    Attributes
+    ----------
+    source : SparseSource
+        The elements without weights.
+    placed : SparseSource
+        The elements to be placed; with weights it has one more mode, see `partitioner.tensors.observed.with_weights`.
+    terms : ObservedTerms
+    """
+
+    source: SparseSource
+    placed: SparseSource
+    terms: ObservedTerms
+
+    @property
+    def note(self) -> str:
+        """A line about the observed elements."""
+        elements = math.prod(map(float, self.source.shape))
+        empty = [self.source.shape[mode] - self.source.used(mode) for mode in range(len(self.source.shape))]
+        rows = f"; without observations: {', '.join(map(str, empty))} indices of the modes" if any(empty) else ""
+        return f"{self.source.nnz:,} elements are observed ({self.source.nnz / elements:.2%}){rows}"
+
+
+def observed_source(
+    source: DescribedSource, params: ObservedParams, comm: Comm, room: DeviceMemory | None
+) -> ObservedSource | None:
+    """Return the observed elements of a tensor, or None if all elements are observed. Collective.
+
+    Raises
+    ------
+    InputError
+        If mask and weights do not fit the tensor; see `partitioner.tensors.observed.observed_elements`.
+    """
+    if not params.given(comm) and not _has_gaps(source, comm):
+        return None
+    mask = comm.bcast(params.mask if params.mask in (None, NAN, STORED) else "tensor")
+    weighted = comm.bcast(params.weights is not None)
+    if mask == STORED and not weighted:
+        elements = _stored(source, comm)
+        return ObservedSource(elements, elements, ObservedTerms(float(elements.nnz), None, {"mask": STORED}))
+    tensor = source.unchecked()
+    chosen = on_root(comm, lambda: None if tensor is None else _chosen(tensor, params))
+    elements = TensorSource(None if chosen is None else chosen.tensor, comm, source.path, room)
+    facts = {"mask": mask or ("weights" if weighted else NAN)}
+    if not comm.bcast(chosen is not None and chosen.weights is not None):
+        return ObservedSource(elements, elements, ObservedTerms(float(elements.nnz), None, facts))
+    expanded = on_root(comm, lambda: None if chosen is None else with_weights(chosen))
+    scales, total = comm.bcast((expanded.scales, expanded.total) if expanded else (np.empty(0), 0.0))
+    placed = TensorSource(expanded.tensor if expanded else None, comm, room=room)
+    facts["weights"] = f"{placed.digest():016x}"
+    return ObservedSource(elements, placed, ObservedTerms(total, scales, facts))
+
+
+def _has_gaps(source: DescribedSource, comm: Comm) -> bool:
+    """Return whether a dense tensor in memory declares its NaN as missing, and has any. Collective."""
+    if source.kind != "dense" or source.path is not None:
+        return False
+    tensor = source.unchecked()
+    return bool(comm.bcast(isinstance(tensor, DenseTensor) and tensor.has_gaps))
+
+
+def _stored(source: DescribedSource, comm: Comm) -> SparseSource:
+    """Return the stored elements of a sparse tensor."""
+    if source.kind != "sparse":
+        cause = f"mask {STORED!r}: a dense tensor stores every element; use {NAN!r} or a tensor"
+        raise InputError(cause, path=source.path)
+    if source.zeros:
+        cause = f"mask {STORED!r}: {source.zeros:,} explicit zeros, which are observed elements, were dropped"
+        raise InputError(f"{cause}: keep them with keep_zeros=True (--keep-zeros)", path=source.path)
+    return source.sparse(None)
+
+
+def _chosen(tensor: AnyTensor, params: ObservedParams) -> Observed:
+    """Return the observed elements on rank 0."""
+    mask = params.mask
+    if isinstance(tensor, SparseTensor) and mask == NAN:
+        raise InputError(f"mask {NAN!r} applies to dense tensors; leave missing elements out and use {STORED!r}")
+    chosen = None if mask is None or mask == NAN else tensor if mask == STORED else _tensor("mask", mask)
+    weights = None if params.weights is None else _tensor("weights", params.weights)
+    if mask == NAN and weights is not None:
+        gaps = np.isnan(np.asarray(tensor.array(), np.float64)) if isinstance(tensor, DenseTensor) else None
+        chosen = None if gaps is None else DenseTensor(~gaps)
+    return observed_elements(tensor, chosen, weights)
+
+
+def _tensor(name: str, given: AnyTensor | str) -> AnyTensor:
+    if not isinstance(given, str):
+        return given
+    try:
+        return read(given)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None

@@ -1,0 +1,144 @@
+"""Observed elements of a tensor: those that a mask or weights select, as a sparse tensor with explicit zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from ..sorting.sort import sort_nonzeros
+from .dense import DenseTensor
+from .sparse import MAX_ORDER, SparseTensor
+
+Columns = NDArray[np.int32]
+Values = NDArray[np.float64]
+
+
+class Observed(NamedTuple):
+    """The observed elements of a tensor, and their weights; None if all weights are 1."""
+
+    tensor: SparseTensor
+    weights: Values | None = None
+
+
+class Weighted(NamedTuple):
+    """Weighted elements as a tensor with one more mode: the mode's factor column, and the sum of the weights."""
+
+    tensor: SparseTensor
+    scales: Values
+    total: float
+
+
+AnyTensor = SparseTensor | DenseTensor
+
+
+def observed_elements(tensor: AnyTensor, mask: AnyTensor | None = None, weights: AnyTensor | None = None) -> Observed:
+    """Return the observed elements of a tensor.
+
+    Parameters
+    ----------
+    tensor : SparseTensor or DenseTensor
+        If it is sparse, elements that are observed but not stored are zeros.
+    mask : SparseTensor or DenseTensor, optional
+        Elements other than zero are observed. By default those with weights or, of a dense tensor without weights,
+        those that are not NaN.
+    weights : SparseTensor or DenseTensor, optional
+        Weights of the elements; those of weight 0 are not observed.
+
+    Raises
+    ------
+    InputError
+        If shapes differ, a weight is negative or not finite, an observed element is not finite, or none is observed.
+    """
+    for name, other in (("mask", mask), ("weights", weights)):
+        if other is not None and other.shape != tensor.shape:
+            raise InputError(f"{name} has shape {other.shape}, the tensor {tensor.shape}")
+    if weights is not None:
+        _check_weights(weights)
+    selection = weights if mask is None else mask
+    columns = _not_nan(tensor) if selection is None else _nonzero(selection)
+    chosen = None if weights is None else _values_at(weights, columns)
+    if mask is not None and chosen is not None:
+        columns, chosen = np.compress(chosen != 0, columns, axis=1), chosen[chosen != 0]
+    if not columns.shape[1]:
+        raise InputError("no element is observed: all are missing")
+    values = _values_at(tensor, columns)
+    if not np.isfinite(values).all():
+        at = int(np.argmin(np.isfinite(values)))
+        place = columns[:, at].tolist()
+        raise InputError(f"element {place} is observed, but is {values[at]}", path=getattr(tensor, "path", None))
+    elements = SparseTensor.from_columns(columns, values, tensor.shape, keep_zeros=True)
+    elements.labels = tensor.labels
+    return Observed(elements, None if chosen is None or (chosen == 1).all() else chosen)
+
+
+def with_weights(observed: Observed) -> Weighted:
+    """Return weighted elements as a tensor with one more mode.
+
+    A residual ``sqrt(w) * (x - m)`` is that of the element ``sqrt(w) * x`` if the model has one more factor
+    ``sqrt(w)``. The additional mode has an index for each distinct weight.
+
+    Raises
+    ------
+    InputError
+        If the tensor already has the highest order.
+    """
+    elements, weights = observed
+    assert weights is not None
+    if elements.order == MAX_ORDER:
+        raise InputError(f"weights: amped supports them for orders up to {MAX_ORDER - 1}")
+    distinct, index = np.unique(weights, return_inverse=True)
+    scales = np.sqrt(distinct)
+    columns = np.concatenate([elements.columns, index[None].astype(np.int32)])
+    shape = (*elements.shape, distinct.size)
+    tensor = SparseTensor.from_columns(columns, elements.values * scales[index], shape, keep_zeros=True)
+    return Weighted(tensor, scales, float(weights.sum()))
+
+
+def _check_weights(weights: AnyTensor) -> None:
+    values = np.asarray(weights.values if isinstance(weights, SparseTensor) else weights.array())
+    wrong = ~(np.isfinite(values) & (values >= 0))
+    if wrong.any():
+        raise InputError(f"weights: {values[wrong].flat[0]} is not a number of at least 0")
+
+
+def _not_nan(tensor: AnyTensor) -> Columns:
+    """Return the indices of the elements of a dense tensor that are not NaN."""
+    if isinstance(tensor, SparseTensor):
+        return tensor.columns
+    return _where(~np.isnan(np.asarray(tensor.array(), np.float64)))
+
+
+def _nonzero(selection: AnyTensor) -> Columns:
+    """Return the indices of nonzero elements."""
+    if isinstance(selection, SparseTensor):
+        return np.compress(selection.values != 0, selection.columns, axis=1)
+    array = selection.array()
+    return _where(array != 0)
+
+
+def _where(condition: NDArray[np.bool_]) -> Columns:
+    return np.array(np.nonzero(condition), np.int32)
+
+
+def _values_at(tensor: AnyTensor, columns: Columns) -> Values:
+    """Return the elements of a tensor at distinct places, (order, n); zeros where a sparse tensor stores none."""
+    if isinstance(tensor, DenseTensor):
+        return np.asarray(tensor.array()[tuple(columns)], np.float64)
+    if tensor.columns is columns:
+        return tensor.values.astype(np.float64)
+    return _looked_up(tensor, columns, tensor.shape)
+
+
+def _looked_up(tensor: SparseTensor, columns: Columns, shape: Sequence[int]) -> Values:
+    """Return the elements of a sparse tensor: sorted together, a place and the element there are neighbours."""
+    count, values = columns.shape[1], np.zeros(columns.shape[1])
+    both = np.concatenate([columns, tensor.columns], axis=1)
+    together = sort_nonzeros(both, np.arange(both.shape[1], dtype=np.float64), range(len(shape)), shape)
+    found = np.flatnonzero(np.all(together.columns[:, 1:] == together.columns[:, :-1], axis=0))
+    numbers = together.values.astype(np.int64)
+    values[numbers[found]] = tensor.values[numbers[found + 1] - count]
+    return values
