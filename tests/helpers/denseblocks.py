@@ -70,10 +70,10 @@ class Case:
         assert np.linalg.norm(got - want) <= most * np.linalg.norm(want)
 
 
-def paired(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have pairs of modes served wherever that can be, even where it takes longer."""
-    monkeypatch.setattr(cpu.CpuSplit, "paired", lambda _, form: tree_on_cpu(form))
+def use_dimension_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use dimension trees for all blocks that support them, even where this is slower."""
+    monkeypatch.setattr(cpu.CpuSplit, "tree", lambda _, form: tree_on_cpu(form))
     with suppress(ImportError):
         from amped.backend.cuda.ops import dense as cuda
 
-        monkeypatch.setattr(cuda.CudaSplit, "paired", lambda _, form: tree_on_gpu(form))
+        monkeypatch.setattr(cuda.CudaSplit, "tree", lambda _, form: tree_on_gpu(form))

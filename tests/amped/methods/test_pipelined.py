@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from denseblocks import paired
+from denseblocks import use_dimension_trees
 from forms import exhaustive
 from oracle import PRECISIONS, make_operator, random_factors, small_pieces
 
@@ -137,7 +137,7 @@ def test_iterations_of_dense_tensors_take_turns(
     comm: Comm, where: str, whole: bool, wanted: ConstraintParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is computed at the end of one iteration serves the next: so two kinds of them are noted down."""
-    paired(monkeypatch)
+    use_dimension_trees(monkeypatch)
     own = DENSE.providers
     monkeypatch.setattr(DENSE, "providers", lambda device: own(device) or cpu_dense(device))
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""How a CPU computes MTTKRPs of dense blocks: by matrix products, or element by element."""
+"""MTTKRPs of dense blocks on the CPU: by matrix products or element by element."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..kernels.elements import add_boxes, add_elements
 from ..kernels.passes import DEPTH, Cutting, GemmSweep, Pool, Sizes, SweepScratch, fits, group_of, rounded, rows_of
 
 FLOP, KHATRI, SUM, CONTRACTION, COPY = 1.0, 40.0, 20.0, 40.0, 20.0
-"""What takes how long, relative to a multiplication and an addition of a matrix product in double precision: a number
-of a Khatri-Rao product, one that is added to a partial result, one that is contracted, and one that is streamed."""
+"""Times relative to one multiply-add of a matrix product in double precision: computing a number of a Khatri-Rao
+product, adding a number to a partial result, contracting a number, and streaming a number."""
 
 
 class CpuSplit:
-    """Cuts the modes in two groups: a pass over the elements serves each of them. See `DenseKernel`.
+    """Splits the modes into two groups, each served by one pass over the elements. See `DenseKernel`.
 
-    Three passes over an order-3 block serve two sweeps, where that takes less time.
+    Order-3 blocks use a dimension tree, with three passes per two sweeps, where this is faster.
     """
 
     name = "split"
@@ -43,46 +43,49 @@ class CpuSplit:
         return True
 
     def prepare(self, form: BlockForm) -> None:
-        """See `DenseKernel`: Numba compiles when code is first called."""
+        """See `DenseKernel`: Numba compiles at the first call."""
 
     def bytes(self, form: BlockForm) -> int:
-        if tree := self.paired(form):
+        if tree := self.tree(form):
             return scratch_bytes(form, tree, self._threads)
         return Sizes.of(form, self.cuttings(form), self._threads).bytes(form, self._threads)
 
     def rows(self, form: BlockForm) -> None:
-        """See `DenseKernel`: a BLAS copies parts of its matrices in any case."""
+        """See `DenseKernel`: no padding, because BLAS copies parts of its matrices anyway."""
 
     def make(self, form: BlockForm, scratch: Array) -> Sweep:
-        if tree := self.paired(form):
-            room = scratch[rounded(tree_bytes(form, tree)) :]
-            return DimensionTreeSweep(form, tree, scratch, CpuProducts(form, self._threads, room))
+        if tree := self.tree(form):
+            products = CpuProducts(form, self._threads, scratch[rounded(tree_bytes(form, tree)) :])
+            return DimensionTreeSweep(form, tree, scratch, products)
         return GemmSweep(form, self.cuttings(form), self._threads, scratch)
 
     def passes(self, form: BlockForm) -> float:
-        return PASSES if self.paired(form) else _passes(self.cuttings(form))
+        return PASSES if self.tree(form) else _passes(self.cuttings(form))
 
-    def paired(self, form: BlockForm) -> DimensionTree | None:
-        """Return how pairs of modes are served, if that takes less time."""
+    def tree(self, form: BlockForm) -> DimensionTree | None:
+        """Return the dimension tree if it is faster than a split; else None."""
         tree = tree_on_cpu(form)
         if tree is None:
             return None
         least = min(_cost(form, at, self._threads) for at in range(1, len(form.lengths)))
-        return tree if _paired_cost(form) < least else None
+        return tree if _tree_cost(form) < least else None
 
     def cuttings(self, form: BlockForm) -> list[Cutting]:
-        """Return how each mode is computed: all by the cut that takes the least time."""
+        """Return each mode's cut: the fastest one for all modes."""
         at = min(range(1, len(form.lengths)), key=lambda at: _cost(form, at, self._threads))
         return _cut_at(form, at)
 
 
 class CpuGemm(CpuSplit):
-    """Multiplies mode by mode: the cut is beside the mode, where the partial result is smaller (Phan et al. 2013)."""
+    """Multiplies mode by mode.
+
+    The cut is before or after the mode, whichever gives the smaller partial result (Phan et al. 2013).
+    """
 
     name = "gemm"
 
-    def paired(self, form: BlockForm) -> None:
-        """See `CpuSplit`: no modes."""
+    def tree(self, form: BlockForm) -> None:
+        """See `CpuSplit`: no dimension tree."""
 
     def cuttings(self, form: BlockForm) -> list[Cutting]:
         order = len(form.lengths)
@@ -104,13 +107,13 @@ def _cut_at(form: BlockForm, at: int) -> list[Cutting]:
 
 
 def _passes(cuttings: Sequence[Cutting]) -> int:
-    """Return how often the elements are read."""
+    """Return the number of passes over the elements."""
     kept = {cutting.at <= mode for mode, cutting in enumerate(cuttings) if cutting.kept}  # one for each group
     return len(kept) + sum(not cutting.kept for cutting in cuttings)
 
 
 def _cost(form: BlockForm, at: int, threads: int) -> float:
-    """Return about how long a sweep over all modes takes with a cut."""
+    """Return the estimated time of a sweep over all modes with a cut."""
     cuttings, order = _cut_at(form, at), len(form.lengths)
     rows = math.prod(form.lengths[:at])
     columns, speed = form.elements // rows, form.dtype.itemsize / 8
@@ -127,8 +130,8 @@ def _cost(form: BlockForm, at: int, threads: int) -> float:
     return cost + _passes(cuttings) * _copying(form)
 
 
-def _paired_cost(form: BlockForm) -> float:
-    """Return about how long a sweep over all modes takes by products that serve pairs of modes."""
+def _tree_cost(form: BlockForm) -> float:
+    """Return the estimated time of a sweep over all modes with a dimension tree."""
     speed, cost = form.dtype.itemsize / 8, 0.0
     for mode in range(ORDER):
         depth = form.lengths[third(mode, next_of(mode))]
@@ -140,11 +143,11 @@ def _paired_cost(form: BlockForm) -> float:
 
 
 def _copying(form: BlockForm) -> float:
-    """Return about how long elements take to come for a pass."""
+    """Return the estimated time to stream the elements for one pass."""
     return COPY * form.dtype.itemsize / 8 * form.elements / form.rank if form.streamed else 0.0
 
 
-class _Free(ABC):
+class _MatrixFree(ABC):
     """A sweep without partial results: each mode reads the elements. See `Sweep`."""
 
     def __init__(self, form: BlockForm, threads: int, scratch: Array) -> None:
@@ -170,25 +173,36 @@ class _Free(ABC):
 
     @abstractmethod
     def _add(self, mode: int, elements: Any, lengths: Any, begins: Any, shift: int, out: Array) -> None:
-        """Add elements of such `lengths`, whose rows of factor matrices begin there; row 0 of `out` is `shift`."""
+        """Add a block of elements.
+
+        Parameters
+        ----------
+        mode : int
+        elements : (n,) array
+        lengths, begins : (N,) int64 arrays
+            Length of the block in each mode, and its first row of each factor matrix.
+        shift : int
+            Row of `out` of the block's first index of `mode`.
+        out : (I_mode, stride) float64 array
+        """
 
     def _threads(self, elements: int) -> int:
         return self._pool.worth(elements * self._form.rank)
 
-    def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:  # noqa: B027 - nothing is left to do
-        """See `Sweep`: the sums are there."""
+    def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:  # noqa: B027 - optional
+        """See `Sweep`: `out` is complete."""
 
     def changed(self, mode: int) -> None:
         self._stale.add(mode)
 
     def kept(self) -> None:  # noqa: B027
-        """See `Sweep`: nothing."""
+        """See `Sweep`: there are no partial results."""
 
     def resume(self, kept: Hashable) -> None:  # noqa: B027
-        """See `Sweep`: with nothing."""
+        """See `Sweep`: there are no partial results."""
 
 
-class _Elements(_Free):
+class _Elements(_MatrixFree):
     def _add(self, mode: int, elements: Any, lengths: Any, begins: Any, shift: int, out: Array) -> None:
         count = self._threads(elements.size)
 
@@ -199,12 +213,12 @@ class _Elements(_Free):
         self._pool.run(part, range(count))
 
 
-class _Boxes(_Free):
+class _Boxes(_MatrixFree):
     def __init__(self, form: BlockForm, threads: int, scratch: Array, width: int | None) -> None:
         super().__init__(form, threads, scratch)
         self._width = width
-        room = SweepScratch(scratch[rounded(self._rows.nbytes) :])
-        self._sums = room.take((threads, threads, form.rank), np.float64)
+        rest = SweepScratch(scratch[rounded(self._rows.nbytes) :])
+        self._sums = rest.take((threads, threads, form.rank), np.float64)
 
     def _add(self, mode: int, elements: Any, lengths: Any, begins: Any, shift: int, out: Array) -> None:
         widths = lengths if self._width is None else np.full_like(lengths, self._width)
@@ -249,21 +263,21 @@ class Elem:
         return True
 
     def prepare(self, form: BlockForm) -> None:
-        """See `DenseKernel`: Numba compiles when code is first called."""
+        """See `DenseKernel`: Numba compiles at the first call."""
 
     def bytes(self, form: BlockForm) -> int:
         sums = self._threads * self._threads
         return rounded(sum(form.lengths) * form.rank * 8) + rounded(sums * form.rank * 8)
 
     def rows(self, form: BlockForm) -> None:
-        """See `DenseKernel`: elements are read one by one."""
+        """See `DenseKernel`: no padding."""
 
     def make(self, form: BlockForm, scratch: Array) -> Sweep:
         return _Elements(form, self._threads, scratch)
 
 
 class CpuSlice(Elem):
-    """GenTen's MTTKRP-SLICE: a thread adds up the slices of its rows."""
+    """GenTen's MTTKRP-SLICE: each thread sums the slices of its rows. See `DenseKernel`."""
 
     name = "slice"
     repeatable = True
@@ -273,7 +287,7 @@ class CpuSlice(Elem):
 
 
 class Tile(CpuSlice):
-    """GenTen's MTTKRP-TILE: slices in boxes, whose rows of factor matrices stay in a core's own cache."""
+    """GenTen's MTTKRP-TILE: slices in tiles whose factor rows fit into a core's private cache. See `DenseKernel`."""
 
     name = "tile"
 
@@ -282,7 +296,10 @@ class Tile(CpuSlice):
 
 
 def tile_width(form: BlockForm) -> int:
-    """Return the paper's width of a tile: a quarter of the cache, for half a tile a core; no more than any mode."""
+    """Return the tile width of the paper, at most the shortest mode.
+
+    A tile takes a quarter of the private cache, for half a tile per core.
+    """
     elements = float(own_cache()) / 4 / ((form.stored or form.dtype).itemsize / 2)
     width = int(elements ** (1 / (len(form.lengths) - 1)) + 1e-9)
     return max(1, min([width, *(length for length in form.lengths if length > 1)]))

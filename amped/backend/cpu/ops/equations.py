@@ -1,4 +1,4 @@
-"""Normal equations beside a CPU's factor matrices: of one run, in compiled code and NumPy."""
+"""Normal equations on the CPU, for one run, in compiled code and NumPy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ...ops.nonnegative import System
 from ..device import CpuDevice
 from ..kernels import normal_equations
 
-MOST_COMPILED = 96  # columns: with more, elimination in compiled code takes longer than LAPACK
+MOST_COMPILED = 96  # columns; with more, LAPACK is faster than the compiled elimination
 
 
 class CpuEquations:
@@ -56,7 +56,7 @@ class CpuEquations:
 
     @property
     def _weights(self) -> Matrix:
-        """The norms of the components, once an iteration is done; (R,)."""
+        """The norms of the components after an iteration; (R,)."""
         weights: Matrix = self._state.weights if self._bounds.constrained else self._state.norms[-1]
         return weights
 
@@ -86,7 +86,7 @@ class CpuEquations:
             self._invert(mode, most)
 
     def _prepare_system(self, mode: int, begin: Matrix) -> None:
-        """Write what non-negative rows are to minimise; they are multiplied by `begin` first."""
+        """Write the systems of non-negative rows, which start at the old rows times `begin`."""
         state, system = self._state, self.system
         own = state.divisor, self._bounds.ridge[mode]
         if not normal_equations.constrain(state.grams, state.scales, mode, *own, system.gram, system.right):
@@ -94,7 +94,7 @@ class CpuEquations:
         system.begin[...] = begin
 
     def _invert(self, mode: int, most: float) -> None:
-        """Make the inverse by LAPACK; equations of a condition number above `most` are `NOISY`."""
+        """Compute the inverse with LAPACK; equations with a condition number above `most` are `NOISY`."""
         state, rank, others = self._state, self._terms.rank, [m for m in range(self._terms.order) if m != mode]
         product = np.prod(state.grams[others], axis=0)
         if self._bounds.constrained:
@@ -112,7 +112,7 @@ class CpuEquations:
         self.inverse[...] = inverse
 
     def invert(self, mode: int, double: bool = False) -> None:
-        """See `Equations`: `prepare` has done so."""
+        """See `Equations`: `prepare` has computed the inverse."""
 
     def solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
         self._rows.run(mode, source, self.inverse, self.system, target, self._sums[mode], again)
@@ -167,7 +167,7 @@ class CpuEquations:
             facts[SQUARES] = weights**2 @ product.diagonal()
 
     def report(self) -> None:
-        """See `Equations`: it is there."""
+        """See `Equations`: the status is in host memory."""
 
     def status(self) -> list[EquationsStatus]:
         result = self.read(self._state.memory)
@@ -183,7 +183,7 @@ class CpuEquations:
 
 
 class CpuEquationsProvider:
-    """See `EquationsProvider`; suits all."""
+    """See `EquationsProvider`; supports all ranks."""
 
     batch_columns = 0
 
@@ -194,7 +194,7 @@ class CpuEquationsProvider:
         return True
 
     def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
-        """See `EquationsProvider`: what is compiled is kept on disk."""
+        """See `EquationsProvider`: compiled code is cached on disk."""
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
         return 8 * rank * (2 * rank + parts + 3)

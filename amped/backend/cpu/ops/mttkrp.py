@@ -1,4 +1,4 @@
-"""The MTTKRP kernels of a CPU: how each orders nonzeros, what memory it takes, and how threads share it out."""
+"""MTTKRP kernels on the CPU: the order of nonzeros, memory, and the split over threads."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from ..layout import (
 )
 from ..shard import HostShard, constant
 
-FAIR_CACHE = 4 << 20  # bytes: of the last one, if all cores use it
-LAST_CACHE = 16 << 20  # bytes: a share of it, as processors have many cores to one
+FAIR_CACHE = 4 << 20  # bytes of the last-level cache per core, if all cores use it
+LAST_CACHE = 16 << 20  # bytes of the last-level cache that a run can use, as many cores share it
 NEAR, FAR, FETCHED_BYTES = 12, 24, 8 << 10  # prefetch distance in nonzeros, and in bytes of rows
-TURNS = 8  # parts of a shard for each thread: a thread that is ahead takes more of them
-SMALLEST = 4096  # nonzeros a thread; below this a second thread costs more than it saves
-LEAST_TUNED = 1 << 19  # nonzeros: below this all kernels take milliseconds, and compiling another one takes seconds
-LEAST_FIBRE = 1.5  # nonzeros for each pair of an output row and a row of the first input mode: on average, if any
-LEAST_PANEL = 8  # nonzeros for each row that is copied into panels
-LEAST_RUN, LONG_RUN = 8, 16  # nonzeros for each output row and tile
-LEAST_TILE = 2  # nonzeros of a thread for each row of a tile: fewer read a row only once
-TILED_TURNS = 4  # parts for each thread
-LEAST_BLOCK = 2  # nonzeros for each output row and block
+TURNS = 8  # parts of a shard per thread; faster threads take more of them
+SMALLEST = 4096  # nonzeros per thread; with fewer, a second thread costs more than it saves
+LEAST_TUNED = 1 << 19  # nonzeros; with fewer, kernels take milliseconds, but compiling another one takes seconds
+LEAST_FIBRE = 1.5  # nonzeros per pair of output row and row of the first input mode
+LEAST_PANEL = 8  # nonzeros per row that is copied into panels
+LEAST_RUN, LONG_RUN = 8, 16  # nonzeros per output row and tile
+LEAST_TILE = 2  # nonzeros of a thread per row of a tile; with fewer, a row is read only once
+TILED_TURNS = 4  # parts per thread
+LEAST_BLOCK = 2  # nonzeros per output row and block
 
 
 class Segmented:
-    """Sums pieces of output rows in vector registers, one after the other; suits all nonzeros. See `Kernel`."""
+    """Sums pieces of output rows in vector registers, one after the other; supports all nonzeros. See `Kernel`."""
 
     name = code = "segmented"
     most_nonzeros = (1 << 32) - 1
@@ -70,11 +70,11 @@ class Segmented:
         return True
 
     def keeps_columns(self, share: Share) -> bool:
-        """See `Kernel`: where they are streamed, or modes are long; indices of other modes are copied to 16 bits."""
+        """See `Kernel`: if nonzeros are streamed or modes are long; otherwise indices are converted to 16 bits."""
         return share.streamed or index_type(share) == WIDE
 
     def prepare(self, share: Share) -> None:
-        """See `Kernel`: Numba compiles in one thread, when code is first called."""
+        """See `Kernel`: Numba compiles in one thread, at the first call."""
 
     def bytes(self, share: Share, nnz: int) -> KernelBytes:
         wide, inputs = self.keeps_columns(share), len(share.lengths)
@@ -91,7 +91,7 @@ class Segmented:
         return self._shard(rows, indices, values, pieces, parts, share)
 
     def _converted(self, columns: Sequence[Array], values: Array, share: Share) -> tuple[Column, list[Column], Array]:
-        """Return the output indices, those of the input modes, and the values, as a shard holds them."""
+        """Return the output indices, the input modes' indices and the values in the format of a shard."""
         kind = WIDE if self.keeps_columns(share) else NARROW
         indices = [np.ascontiguousarray(column, kind) for column in columns[1:]]
         return np.ascontiguousarray(columns[0], WIDE), indices, np.ascontiguousarray(values)
@@ -99,11 +99,11 @@ class Segmented:
     def _shard(
         self, rows: Column, indices: list[Column], values: Array, pieces: Pieces, parts: ThreadParts, share: Share
     ) -> HostShard:
-        kept = rows if self.keeps_columns(share) else None
         types = index_type(share), share.dtype
-        if kept is None:  # else columns are known by the arrays that they were read into; see `Shard.unloaded`
-            indices, values = [*map(constant, indices)], constant(values)
-        return HostShard(self, indices, values, kept, pieces, parts, share.rows.start, types)
+        if self.keeps_columns(share):  # `Shard.unloaded` identifies columns by their arrays
+            return HostShard(self, indices, values, rows, pieces, parts, share.rows.start, types)
+        indices, values = [*map(constant, indices)], constant(values)
+        return HostShard(self, indices, values, None, pieces, parts, share.rows.start, types)
 
     def run(
         self,
@@ -122,7 +122,7 @@ class Segmented:
 
 
 class Prefetched(Segmented):
-    """Also fetches the factor rows of nonzeros to come: for matrices past a core's own cache."""
+    """Also prefetches factor rows, for matrices larger than a core's private cache."""
 
     name, offers = "prefetched", Offers.ROWS
 
@@ -130,11 +130,11 @@ class Prefetched(Segmented):
         return share.nnz > LEAST_TUNED and sum(share.lengths) * share.row_bytes > own_cache()
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
-        return replace(super().make(columns, values, share, continues), ahead=_ahead(share, share.row_bytes))
+        return replace(super().make(columns, values, share, continues), ahead=_prefetch(share, share.row_bytes))
 
 
 class Panelled(Segmented):
-    """Computes a part of the columns at a time, from copies of the matrices that hold these alone."""
+    """Computes one panel of columns at a time, from a copy of each matrix's panel."""
 
     name, code, offers = "panelled", "panelled", Offers.ROWS
 
@@ -150,11 +150,11 @@ class Panelled(Segmented):
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
         shard = super().make(columns, values, share, continues)
-        return replace(shard, ahead=_ahead(share, PANEL), panels=True) if _has_panels(share) else shard
+        return replace(shard, ahead=_prefetch(share, PANEL), panels=True) if _has_panels(share) else shard
 
 
 class Fibre(Segmented):
-    """Multiplies by the first input mode's row once for each fibre: for nonzeros that share two indices."""
+    """Multiplies by the first input mode's row once per fibre, that is for nonzeros that share two indices."""
 
     name, code, offers = "fibre", "fibre", Offers.ROWS
 
@@ -171,7 +171,7 @@ class Fibre(Segmented):
 
 
 class BlockedKernel(Segmented):
-    """Takes blocks of the longest input matrix in turn, each small enough for the caches."""
+    """Processes the longest input matrix block by block; each block fits into the caches."""
 
     name, offers = "blocked", Offers.NOTHING
 
@@ -186,7 +186,7 @@ class BlockedKernel(Segmented):
         )
 
     def bytes(self, share: Share, nnz: int) -> KernelBytes:
-        """See `Kernel`: making takes the keys of blocks, and an order; each thread but one has a copy of the output."""
+        """See `Kernel`: building needs block keys and a permutation; each thread but one has a copy of the output."""
         usual = super().bytes(share, nnz)
         copies = (self._threads.count - 1) * (share.rows.stop - share.rows.start) * share.stride * 8 if nnz else 0
         making = nnz * (16 + 4 * len(share.lengths) + share.dtype.itemsize)
@@ -202,9 +202,10 @@ class BlockedKernel(Segmented):
 
 
 class TiledKernel(Segmented):
-    """Takes tiles in turn, a block of rows of each input matrix: together they fit a core's own cache, or half of it.
+    """Processes nonzeros tile by tile; a tile has a block of rows of each input matrix.
 
-    Each thread has parts of the output's rows, whose sums it adds up tile by tile.
+    The blocks of a tile fit together into a core's private cache, or half of it. Each thread sums its parts of the
+    output rows, tile by tile.
     """
 
     name, offers = "tiled", Offers.NOTHING
@@ -216,7 +217,7 @@ class TiledKernel(Segmented):
         return share.nnz > LEAST_TUNED and tiles > 1 and read_again and share.nnz >= LEAST_RUN * rows * tiles
 
     def bytes(self, share: Share, nnz: int) -> KernelBytes:
-        """See `Kernel`: making takes keys and an order, and there are pieces for each tile."""
+        """See `Kernel`: building needs keys and a permutation, and each tile has its own pieces."""
         usual, heights = super().bytes(share, nnz), self._heights(share)
         rows, tiles = share.rows.stop - share.rows.start, count_tiles(share.lengths, heights)
         more = 8 * (min(nnz, rows * tiles + nnz // PIECE) - most_pieces(nnz, rows))
@@ -231,11 +232,11 @@ class TiledKernel(Segmented):
         heights = self._heights(share)
         tiles = tiled([rows, *indices], values, share.lengths, heights, count, continues)
         shard = self._shard(rows, tiles.indices, tiles.values, tiles.pieces, tiles.parts, share)
-        tight = sum(heights) * share.row_bytes > own_cache() // 2  # what passes through drives some of it out
+        tight = sum(heights) * share.row_bytes > own_cache() // 2  # streamed data evicts some of it
         return replace(shard, rows=None, ahead=NEAR if tight else 0)
 
     def _heights(self, share: Share) -> list[int]:
-        """Return the rows of a block of each input matrix: larger ones if rows have few nonzeros in a tile."""
+        """Return the number of rows per block of each input matrix: more if output rows have few nonzeros per tile."""
         rows = share.rows.stop - share.rows.start
         heights = tile_heights(share.lengths, share.row_bytes, own_cache() // 2)
         if share.nnz < LONG_RUN * rows * count_tiles(share.lengths, heights):
@@ -244,23 +245,23 @@ class TiledKernel(Segmented):
 
 
 class Permuted(Segmented):
-    """GenTen's MTTKRP-C (Phipps and Kolda, SIAM J. Sci. Comput. 41(3), 2019), the kernel of least memory.
+    """GenTen's MTTKRP-C (Phipps and Kolda, SIAM J. Sci. Comput. 41(3), 2019), the kernel with the least memory.
 
-    There is mode 0's copy of the nonzeros alone, and a permutation for each other mode.
+    All modes share mode 0's copy of the nonzeros; each other mode has a permutation.
     """
 
     name, code, offers = "permuted", "permuted", Offers.NOTHING
 
     def gains(self, share: Share) -> bool:
-        """See `Kernel`: it is for those who ask for it."""
+        """See `Kernel`: used only on request."""
         return False
 
     def keeps_columns(self, share: Share) -> bool:
-        """See `Kernel`: they serve several modes."""
+        """See `Kernel`: several modes share them."""
         return True
 
     def bytes(self, share: Share, nnz: int) -> KernelBytes:
-        """See `Kernel`: a mode but the first has a permutation alone, made by a sort of one or more passes."""
+        """See `Kernel`: other modes than the first have only a permutation, computed by one or more sorting passes."""
         usual = super().bytes(share, nnz)
         if not share.column:
             return usual
@@ -279,19 +280,19 @@ class Permuted(Segmented):
 
 @MTTKRP.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[Kernel]:
-    """Return the kernels of the operation; the first suits all nonzeros."""
+    """Return the kernels of the operation; the first supports all nonzeros."""
     return [kind(device) for kind in (Segmented, Prefetched, Panelled, Fibre, BlockedKernel, TiledKernel, Permuted)]
 
 
-def _ahead(share: Share, row_bytes: int) -> int:
-    """Return the prefetch distance in nonzeros: longer where rows come out of memory, as much as fits the L1 cache."""
+def _prefetch(share: Share, row_bytes: int) -> int:
+    """Return the prefetch distance in nonzeros: longer if rows come from memory, up to the size of the L1 cache."""
     if sum(share.lengths) * row_bytes <= LAST_CACHE:
         return NEAR
     return min(FAR, max(NEAR // 2, FETCHED_BYTES // (len(share.lengths) * row_bytes)))
 
 
 def _has_panels(share: Share) -> bool:
-    """Return whether rows are several whole panels."""
+    """Return whether rows consist of several whole panels."""
     return share.row_bytes > PANEL and share.row_bytes % PANEL == 0
 
 

@@ -1,4 +1,4 @@
-"""CP-APR's elementwise work on a host, block by block of rows; see `MuUpdate`."""
+"""CP-APR's elementwise updates on the host, in blocks of rows; see `MuUpdate`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from ...device import Array, Device
 from ...ops.mu_update import MU_UPDATE, MuUpdate, MuUpdateProvider
 
-BLOCK = 1 << 14  # numbers of a matrix that are worked on together, in a core's cache
+BLOCK = 1 << 14  # numbers of a block, which stays in a core's cache
 
 
 class HostMuUpdate:
@@ -20,7 +20,7 @@ class HostMuUpdate:
         for (rows,) in _blocks(matrix):
             bits = _bits(rows)
             shifts = np.where((rows < least) & (bits & 1 > 0), kappa, 0.0)
-            bits[rows < least] &= ~np.ones((), bits.dtype)  # or a zero would not be one
+            bits[rows < least] &= ~np.ones((), bits.dtype)  # clear the mark, so that zeros are zeros
             np.multiply(rows + shifts, weights, out=rows, casting="same_kind")
 
     def measure(self, phi: Array, matrix: Array, violation: Array, done: Array) -> None:
@@ -59,7 +59,7 @@ class HostProvider:
         return 0
 
     def prepare(self, dtype: np.dtype[Any]) -> None:
-        """See `MuUpdateProvider`: there is nothing to compile."""
+        """See `MuUpdateProvider`: nothing to compile."""
 
     def make(self, device: Device, rank: int, dtype: np.dtype[Any]) -> MuUpdate:
         return HostMuUpdate()
@@ -77,7 +77,7 @@ def _bits(rows: Array) -> Array:
 
 
 def _blocks(*matrices: Array) -> Iterator[tuple[Array, ...]]:
-    """Yield the same rows of each matrix, some at a time; nothing if there are none."""
+    """Yield blocks of rows of the matrices; nothing if they have no rows."""
     rows, columns = matrices[0].shape
     step = max(1, BLOCK // max(1, columns))
     for begin in range(0, rows, step):

@@ -1,4 +1,4 @@
-"""How a CPU solves rows without negative numbers: parts of them side by side, as `solve` does."""
+"""Non-negative least squares of rows on the CPU, in parallel parts like `solve`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .solve import Matrix, PartitionedSolver, PartScratch
 
 
 class HostHals(PartitionedSolver):
-    """See `NonnegativeSolver`; suits all."""
+    """See `NonnegativeSolver`; supports all ranks."""
 
     name = "hals"
     allocates = False
-    part_rows = 256  # each takes a microsecond or more
+    part_rows = 256  # a row takes a microsecond or more
 
     def run(
-        self, made: list[PartScratch], source: Matrix, system: System, sweeps: int, target: Matrix, sums: Sums
+        self, parts: list[PartScratch], source: Matrix, system: System, sweeps: int, target: Matrix, sums: Sums
     ) -> None:
-        def work(room: PartScratch, part: slice, own: Sums) -> None:
+        def work(scratch: PartScratch, part: slice, own: Sums) -> None:
             right, left = source[part], target[part]
-            for block in blocks_of(len(right), len(room.rows)):
-                rows = room.rows[: block.stop - block.start]
+            for block in blocks_of(len(right), len(scratch.rows)):
+                rows = scratch.rows[: block.stop - block.start]
                 hals.solve(right[block], *system, sweeps, left[block], rows, own.largest, own.dots)
-                np.add(own.gram, np.matmul(rows.T, rows, out=room.gram), out=own.gram)
+                np.add(own.gram, np.matmul(rows.T, rows, out=scratch.gram), out=own.gram)
 
-        self.in_parts(made, len(source), sums, work)
+        self.in_parts(parts, len(source), sums, work)
 
 
 @NONNEGATIVE.provider("cpu")

@@ -1,4 +1,4 @@
-"""How a CPU computes Phi of interleaved models: a vector of 64 bytes has a number of each."""
+"""Phi of interleaved models on the CPU: a 64-byte vector has a number of each model."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from ..simd.vectors import LANE, LINE
 from ..threads import check
 from .mttkrp import TURNS
 
-LEAST = 1 << 14  # numbers of a part of a matrix
+LEAST = 1 << 14  # numbers in a part of a matrix
 NONE: Groups = {}
-LANES = 8  # that a group has at most: 256 bytes, in registers
+LANES = 8  # of a group at most: 256 bytes in registers
 
 
 class ByVectors:
-    """See `InterleavedPhi`; of shards in the order of their rows."""
+    """See `InterleavedPhi`; supports shards whose nonzeros are sorted by row."""
 
     multi_model = True
 
     def __init__(self, device: CpuDevice) -> None:
-        self._threads, self._known = device.threads, (NONE, _work(NONE, np.dtype(np.float32)))
+        self._threads, self._cached = device.threads, (NONE, _work(NONE, np.dtype(np.float32)))
 
     def width(self, dtype: np.dtype[Any]) -> int:
         return LANES * LANE // dtype.itemsize
 
     def models(self, rank: int, dtype: np.dtype[Any]) -> int:
-        """See `InterleavedPhi`: as many as a register has numbers, or a power of two less."""
+        """See `InterleavedPhi`: the numbers of a register, or a smaller power of two."""
         models = LINE // dtype.itemsize
         while models and models * rank > self.width(dtype):
             models //= 2
@@ -50,10 +50,10 @@ class ByVectors:
         return Offers.ROWS in kernel.offers
 
     def prepare(self, kernel: Kernel, share: Share) -> None:
-        """See `PhiProvider`: Numba compiles in one thread, when code is first called."""
+        """See `PhiProvider`: Numba compiles in one thread, at the first call."""
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
-        """See `PhiProvider`: carries, or sums, for each part."""
+        """See `PhiProvider`: carries or sums of each part."""
         parts = self._threads.count * TURNS
         return parts * share.stride * 8 + LINE if nnz else 0
 
@@ -75,8 +75,8 @@ class ByVectors:
             return
         outs = out, SumScratch(scratch).take((shard.parts.shared.size, out.shape[1]), out.dtype)
         args, bounds = self._arguments(shard, factors, own), (shard.parts.bounds, shard.parts.shared, outs)
-        for sort, begins in work.sorts.items():
-            check(interleaved.phis(0, *args, float(floor), begins, *bounds, shard.permutation, *sort))
+        for code, begins in work.by_code.items():
+            check(interleaved.phis(0, *args, float(floor), begins, *bounds, shard.permutation, *code))
 
     def add_logs(
         self,
@@ -93,26 +93,26 @@ class ByVectors:
         sums = SumScratch(scratch).take((shard.parts.shared.size, total.size), np.dtype(np.float64))
         sums.fill(0)
         args, bounds = self._arguments(shard, factors, own), (shard.parts.bounds, sums)
-        for sort, begins in self._work(groups, total.size, own.dtype).sorts.items():
-            check(interleaved.logs(0, *args, float(floor), begins, *bounds, shard.permutation, *sort))
-        for each in sums:  # in order, so that they are the same every time
+        for code, begins in self._work(groups, total.size, own.dtype).by_code.items():
+            check(interleaved.logs(0, *args, float(floor), begins, *bounds, shard.permutation, *code))
+        for each in sums:  # in order, so that results are repeatable
             total += each
 
     def _arguments(self, shard: HostShard, factors: Sequence[Array], own: Array) -> Sequence[Any]:
-        """Return the arguments that all have in common: from the team to the first row."""
+        """Return the arguments that all compiled functions share: from the team to the first row."""
         inputs = tuple(map(constant, factors))
         nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
         size = min(threads_worth(self._threads.count, shard, factors[0]), shard.parts.shared.size)
         return self._threads.team, size, np.zeros(1, np.int64), nonzeros, inputs, constant(own), shard.row_begin
 
     def _work(self, groups: Groups | None, columns: int, dtype: np.dtype[Any]) -> _Work:
-        """Return how groups are computed; those of the last call are known."""
+        """Return the work of groups; the last call's is cached."""
         if groups is None:
             models, width = LINE // dtype.itemsize, self.width(dtype)
             groups = {GroupShape(models, width // models): np.arange(0, columns // width * width, width)}
-        if groups is not self._known[0]:
-            self._known = groups, _work(groups, dtype)
-        return self._known[1]
+        if groups is not self._cached[0]:
+            self._cached = groups, _work(groups, dtype)
+        return self._cached[1]
 
     def copy(
         self,
@@ -136,17 +136,17 @@ class ByVectors:
         self, phi: Array, matrix: Array, groups: Groups, violations: Array, facts: Array, tol: float, done: Array
     ) -> None:
         work, parts = self._work(groups, matrix.shape[1], matrix.dtype), self._parts(matrix)
-        going = work.firsts[done[work.firsts] == 0]
-        stops = violations[going] < tol
-        facts[going, 0] = violations[going]
-        facts[going, 1] += ~stops
-        done[going[stops]] = 1
-        still = np.ones(matrix.shape[1])
-        still[work.columns] = np.repeat(done[work.firsts], work.counts)
-        check(interleaved.apply(0, *self._team(parts), phi, matrix, work.eights, still, parts))
+        active = work.firsts[done[work.firsts] == 0]
+        converged = violations[active] < tol
+        facts[active, 0] = violations[active]
+        facts[active, 1] += ~converged
+        done[active[converged]] = 1
+        unchanged = np.ones(matrix.shape[1])
+        unchanged[work.columns] = np.repeat(done[work.firsts], work.counts)
+        check(interleaved.apply(0, *self._team(parts), phi, matrix, work.eights, unchanged, parts))
 
     def _parts(self, matrix: Array) -> int:
-        """Return how many parts of a matrix's rows threads take, one after the other."""
+        """Return the number of parts into which a matrix's rows are split."""
         return int(max(1, min(self._threads.count * TURNS, matrix.size // LEAST)))
 
     def _team(self, parts: int) -> Sequence[Any]:
@@ -159,29 +159,29 @@ def providers(device: CpuDevice) -> Sequence[PhiProvider]:
     return [ByVectors(device)]
 
 
-class _Sort(NamedTuple):
-    """By which code groups are computed: tuples as long as their columns have lanes, and as registers are halved."""
+class _CodeKey(NamedTuple):
+    """Key of the compiled code for groups: tuples with one item per lane and per halving of a register."""
 
     lanes: tuple[int, ...]
     folds: tuple[int, ...]
 
 
 class _Work(NamedTuple):
-    """How groups are computed.
+    """The columns of groups.
 
     Attributes
     ----------
-    sorts : dict
-        Where the groups of each sort begin.
+    by_code : dict
+        First columns of the groups, by the code that computes them.
     eights : int64 array
-        Columns at which eight columns begin that are computed.
+        First columns of the computed vectors of eight columns.
     firsts, bounds, counts : int64 arrays
-        Of each model: its first column, and where its columns begin in `columns`, and how many there are.
+        For each model: its first column, the position of its columns in `columns`, and their number.
     columns : int64 array
-        Model by model.
+        Columns, model by model.
     """
 
-    sorts: dict[_Sort, Array]
+    by_code: dict[_CodeKey, Array]
     eights: Array
     firsts: Array
     bounds: Array
@@ -192,21 +192,21 @@ class _Work(NamedTuple):
 def _work(groups: Groups, dtype: np.dtype[Any]) -> _Work:
     firsts, counts, columns, eights = ([np.zeros(0, np.int64)] for _ in range(4))
     for kind, begins in groups.items():
-        width = len(_sort(kind, dtype).lanes) * LANE // dtype.itemsize
+        width = len(_code_key(kind, dtype).lanes) * LANE // dtype.itemsize
         models = (begins[:, None] + np.arange(kind.models)).reshape(-1)
         firsts.append(models)
         counts.append(np.full(models.size, width // kind.models))
         columns.append((models[:, None] + np.arange(0, width, kind.models)).reshape(-1))
         eights.append((begins[:, None] + np.arange(0, width, EIGHT)).reshape(-1))
     each = np.concatenate(counts)
-    sorts = joined(groups, lambda kind: _sort(kind, dtype))
-    places = np.sort(np.concatenate(eights))
-    return _Work(sorts, places, np.concatenate(firsts), np.cumsum(each) - each, each, np.concatenate(columns))
+    by_code = joined(groups, lambda kind: _code_key(kind, dtype))
+    starts = np.sort(np.concatenate(eights))
+    return _Work(by_code, starts, np.concatenate(firsts), np.cumsum(each) - each, each, np.concatenate(columns))
 
 
 @cache
-def _sort(kind: GroupShape, dtype: np.dtype[Any]) -> _Sort:
-    """Return whole lanes, and as many folds as halve a register until there is one number of each model."""
+def _code_key(kind: GroupShape, dtype: np.dtype[Any]) -> _CodeKey:
+    """Return the number of whole lanes, and of halvings of a register until it has one number per model."""
     lanes = max(LINE // LANE, -(-kind.models * kind.columns * dtype.itemsize // LANE))
     folds = (LINE // dtype.itemsize // kind.models).bit_length() - 1
-    return _Sort(lanes * (0,), folds * (0,))
+    return _CodeKey(lanes * (0,), folds * (0,))

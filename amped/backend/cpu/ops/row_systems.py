@@ -1,4 +1,4 @@
-"""How a CPU computes row systems of any loss: from shards in the order of their rows."""
+"""Row systems of any loss on the CPU, from shards whose nonzeros are sorted by row."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from .mttkrp import TURNS
 
 
 class HostSystems:
-    """Nonzero by nonzero, in double precision. See `RowSystemsProvider`."""
+    """Adds nonzero by nonzero, in double precision. See `RowSystemsProvider`."""
 
     def __init__(self, device: CpuDevice) -> None:
         self._threads = device.threads
 
     def suits(self, kernel: Kernel, share: Share, curved: bool) -> bool:
-        """See `RowSystemsProvider`: nonzeros of a row lie side by side."""
+        """See `RowSystemsProvider`: the nonzeros of a row must be contiguous."""
         return Offers.ROWS in kernel.offers
 
     def prepare(self, kernel: Kernel, share: Share, rank: int, maps: Maps) -> None:
-        """See `RowSystemsProvider`: Numba compiles in one thread, when code is first called."""
+        """See `RowSystemsProvider`: Numba compiles in one thread, at the first call."""
 
     def bytes(self, kernel: Kernel, share: Share, rank: int, curved: bool, nnz: int) -> RowBytes:
-        """See `RowSystemsProvider`: carries, and a product of factor rows, for each part."""
+        """See `RowSystemsProvider`: carries and a product of factor rows for each part."""
         parts = self._threads.count * TURNS
         return RowBytes(0, parts * 8 * (system_width(rank, curved) + rank) + 2 * LINE if nnz else 0)
 
     def make(self, shard: HostShard, share: Share) -> None:
-        """See `RowSystemsProvider`: a shard has its rows."""
+        """See `RowSystemsProvider`: shards include the positions of rows."""
 
     def run(
         self,
@@ -53,12 +53,12 @@ class HostSystems:
         new: slice = NOTHING,
         scratch: Array = None,
     ) -> None:
-        """See `RowSystemsProvider`: work is done when it is queued."""
+        """See `RowSystemsProvider`; computes synchronously."""
         out[new] = 0
         if not shard.nnz:
             return
-        room, shared, double = SumScratch(scratch), shard.parts.shared, np.dtype(np.float64)
-        carries, rooms = room.take((shared.size, out.shape[1]), double), room.take((shared.size, rank), double)
+        buffers, shared, double = SumScratch(scratch), shard.parts.shared, np.dtype(np.float64)
+        carries, products = (buffers.take((shared.size, width), double) for width in (out.shape[1], rank))
         carries.fill(0)
         codes = [row_systems.compiled(formula) if formula else None for formula in maps[:3]]
         addresses = np.array([code.address if code else 0 for code in codes], np.int64)
@@ -66,7 +66,7 @@ class HostSystems:
         inputs, size = tuple(map(constant, factors)), threads_worth(self._threads.count, shard, factors[0])
         args = nonzeros, inputs, constant(own), shard.row_begin, (addresses, float(maps.lower))
         team = self._threads.team, min(size, shared.size), np.zeros(1, np.int64)
-        check(row_systems.add_systems(0, *team, *args, (shard.parts.bounds, shared), out, carries, rooms))
+        check(row_systems.add_systems(0, *team, *args, (shard.parts.bounds, shared), out, carries, products))
         for row, carry in zip(shared.tolist(), carries, strict=True):  # in order, so that sums are repeatable
             if row >= 0:
                 out[row - shard.row_begin] += carry

@@ -1,4 +1,4 @@
-"""Row problems of CP-APR on a CPU."""
+"""Row problems of CP-APR on the CPU."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..device import CpuDevice
 from ..layout import NARROW
 from ..rows import newton, quasi_newton
 from ..rows import shared as sharedrows
-from ..rows.model import PART, PART_RANK, block_of, kept_in, part_of, room_of
-from ..rows.problems import RowOrder, noted, order_bytes, order_rows, solve_by_newton, solve_by_quasi_newton
+from ..rows.model import PART, PART_RANK, block_of, kept_in, part_of, scratch_size
+from ..rows.problems import RowOrder, order_bytes, order_rows, solve_by_newton, solve_by_quasi_newton, status_of
 from ..rows.shared import CURVED, SOLVED, SharedParts, all_go, parts_of
 from ..rows.steps import LENGTHS
 from ..shard import HostShard
@@ -25,27 +25,27 @@ from ..simd.doubles import FOUR
 from ..simd.vectors import LINE
 from ..threads import check
 
-KEPT_BYTES = 4 << 20  # of a thread's room: reading Pi from a far cache is still sooner than making it again
-WORK = 4  # matrices of the rank's size that a thread works with, for PDNR
-IN_STEP_BYTES = 32 << 20  # of rows of many nonzeros that are solved in step at once
-IN_STEP_COST = 4  # threads that take as long for such a row as one takes that keeps Pi
+KEPT_BYTES = 4 << 20  # scratch of a thread: reading Pi from a distant cache is faster than recomputing it
+WORK = 4  # R x R work matrices of a thread, for PDNR
+IN_STEP_BYTES = 32 << 20  # state of the rows with many nonzeros that are solved in step at a time
+IN_STEP_COST = 4  # thread time of such a row, relative to one thread that keeps its Pi
 
 
 class RowProblemCode(NamedTuple):
-    """A method's compiled functions; see `rowproblems` and `sharedrows`."""
+    """A method's compiled functions; see `rows.problems` and `rows.shared`."""
 
     solve: Callable[..., int]
     step: Callable[..., int]
     advance: Callable[..., None]
-    start: float  # the first number of a row's memory
-    curved: bool  # whether it takes second derivatives
+    start: float  # initial value of the first number of a row's memory
+    curved: bool  # whether it uses second derivatives
 
     def sums(self, rank: int) -> int:
-        """Return how many numbers a row's nonzeros add up to."""
+        """Return the number of sums over a row's nonzeros."""
         return rank + CURVED + (rank * rank if self.curved else 0)
 
     def memory(self, rank: int) -> int:
-        """Return how many numbers are kept of a row."""
+        """Return the size of a row's memory between iterations, in numbers."""
         return newton.MEMORY if self.curved else 1 + quasi_newton.KEPT * rank
 
 
@@ -60,7 +60,7 @@ CODE: dict[RowMethod, RowProblemCode] = {
 
 
 class HostShared:
-    """See `Shared`; beside it `steps`, and of each row what its method keeps, its slope, and what it does now."""
+    """See `Shared`; also has the step, memory, slope and state of each row."""
 
     def __init__(self, code: RowProblemCode, count: int, rank: int) -> None:
         self._start = code.start
@@ -112,22 +112,22 @@ class RowThreads:
 class HostRows:
     """Solve each row on one thread, and rows of many nonzeros in step. See `RowProblemsProvider`."""
 
-    codes = 3  # those in step take as much as two kernels
+    codes = 3  # solving rows in step counts as two kernels
 
     def __init__(self, device: CpuDevice, method: RowMethod) -> None:
         self.method, self._threads, self._code = method, RowThreads(device), CODE[method]
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """See `RowProblemsProvider`: nonzeros of a row lie side by side."""
+        """See `RowProblemsProvider`: the nonzeros of a row must be contiguous."""
         return Offers.ROWS in kernel.offers
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         rows = min(nnz, share.rows.stop - share.rows.start)
         rank, most = share.stride, max(PART, PART_RANK * (share.stride - LINE // 4))
-        parts = 2 * (nnz // most) + 2  # a row has at least half of what its parts could
+        parts = 2 * (nnz // most) + 2  # a row has at least half the nonzeros that its parts can have
         own = self._threads.count * (numbers_of(rank) + (WORK * rank * rank if self._code.curved else 0))
         running = 8 * (own + parts * max(self._code.sums(rank), LENGTHS)) + LINE
-        # Beside scratch memory: rows that all threads solve, and each thread's matrices.
+        # Allocated in addition to scratch memory: the state of rows that all threads solve together.
         running += min(nnz // most, self._batch(rank)) * self.shared_bytes(rank)
         return RowBytes(order_bytes(rows), running) if nnz else RowBytes(0, 0)
 
@@ -139,7 +139,7 @@ class HostRows:
 
     def run(
         self,
-        made: RowOrder,
+        row_order: RowOrder,
         shard: HostShard,
         factors: Sequence[Array],
         own: Array,
@@ -150,31 +150,33 @@ class HostRows:
         scratch: Array = None,
     ) -> None:
         rows = slice(0, len(own)) if whole is None else whole
-        clear(made, own[rows, :rank], rows, seen)
-        most = heaviest(made, self._threads.count, part_of(padded_rank(rank)))
-        self._run_light(made, shard, factors, own, rank, limits, seen, (rows.start, rows.stop, most), scratch)
-        heavy = made.rows[(made.counts > most) & (made.rows >= rows.start) & (made.rows < rows.stop)]
+        clear(row_order, own[rows, :rank], rows, seen)
+        most = heaviest(row_order, self._threads.count, part_of(padded_rank(rank)))
+        self._run_light(row_order, shard, factors, own, rank, limits, seen, (rows.start, rows.stop, most), scratch)
+        heavy = row_order.rows[
+            (row_order.counts > most) & (row_order.rows >= rows.start) & (row_order.rows < rows.stop)
+        ]
         batch = self._batch(rank)
         for first in range(0, heavy.size, batch):
-            self._run_heavy(made, shard, factors, own, rank, limits, seen, heavy[first : first + batch], scratch)
+            self._run_heavy(row_order, shard, factors, own, rank, limits, seen, heavy[first : first + batch], scratch)
 
     def _batch(self, rank: int) -> int:
-        """Return how many rows of many nonzeros are solved at once."""
+        """Return the number of rows with many nonzeros that are solved at a time."""
         return max(1, IN_STEP_BYTES // self.shared_bytes(rank))
 
     def _run_light(  # type: ignore[no-untyped-def]
-        self, made, shard, factors, own, rank, limits, seen, which, scratch
+        self, row_order, shard, factors, own, rank, limits, seen, which, scratch
     ) -> None:
-        """Solve rows that one thread solves; see `rowproblems.solve_by_newton`."""
-        padded, noticed = padded_rank(rank), noted(self._threads.count)
-        rooms, _ = self._threads.scratch(scratch, padded)
+        """Solve rows with one thread each; see `rows.problems.solve_by_newton`."""
+        padded, of_threads = padded_rank(rank), status_of(self._threads.count)
+        memory, _ = self._threads.scratch(scratch, padded)
         bounds = int(limits.inner), float(limits.tolerance), float(limits.floor)
-        args = addresses(shard, factors, rank, padded), tuple(made), own, which, bounds
-        self._threads.call(self._code.solve, *args, rooms, kept_in(padded, rooms.shape[1]), noticed)
-        _add(seen, noticed)
+        args = addresses(shard, factors, rank, padded), tuple(row_order), own, which, bounds
+        self._threads.call(self._code.solve, *args, memory, kept_in(padded, memory.shape[1]), of_threads)
+        _add_statistics(seen, of_threads)
 
     def _run_heavy(  # type: ignore[no-untyped-def]
-        self, made, shard, factors, own, rank, limits, seen, heavy, scratch
+        self, row_order, shard, factors, own, rank, limits, seen, heavy, scratch
     ) -> None:
         """Solve rows in step; all threads share their nonzeros."""
         shared, places = self.share_rows(heavy.size, rank), list(enumerate(heavy.tolist()))
@@ -182,25 +184,25 @@ class HostRows:
         shared.begin()
         for number in range(1 + limits.inner):
             shared.sums.fill(0)
-            self.add_sums(made, shard, factors, places, shared, limits, scratch)
+            self.add_sums(row_order, shard, factors, places, shared, limits, scratch)
             self.step(shared, limits, number)
             if not shared.left():
                 break
             for lengths in (1, LENGTHS):
                 shared.changes.fill(0)
-                self._add_changes(made, shard, factors, places, shared, limits, scratch, lengths)
+                self._add_changes(row_order, shard, factors, places, shared, limits, scratch, lengths)
                 if number == 0 or all_go(shared.changes, shared.steps, shared.downhill, shared.moves):
                     break
             self.advance(shared, limits, number)
         own[heavy, :rank] = shared.rows
-        _add(seen, shared.seen[None])
+        _add_statistics(seen, shared.seen[None])
 
     def share_rows(self, count: int, rank: int) -> HostShared:
         return HostShared(self._code, count, rank)
 
     def add_sums(
         self,
-        made: RowOrder,
+        row_order: RowOrder,
         shard: HostShard,
         factors: Sequence[Array],
         places: Sequence[tuple[int, int]],
@@ -210,10 +212,10 @@ class HostRows:
     ) -> None:
         rank = shared.rows.shape[1]
         width, padded, curved = shared.sums.shape[1], padded_rank(rank), self._code.curved and not shared.begins
-        parts = parts_of(made, places, part_of(padded))
-        rooms, out = self._threads.scratch(scratch, padded, parts.places.size, width if curved else rank + CURVED)
+        parts = parts_of(row_order, places, part_of(padded))
+        memory, out = self._threads.scratch(scratch, padded, parts.places.size, width if curved else rank + CURVED)
         args = addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.moves, float(limits.floor)
-        self._threads.call(sharedrows.sums_of_parts, *args, rooms, kept_in(padded, rooms.shape[1]), curved, out)
+        self._threads.call(sharedrows.sums_of_parts, *args, memory, kept_in(padded, memory.shape[1]), curved, out)
         add_parts(shared.sums[:, : out.shape[1]], parts, out)
 
     def step(self, shared: HostShared, limits: RowLimits, number: int) -> None:
@@ -222,14 +224,14 @@ class HostRows:
             shared.begins = False
             sharedrows.begin(shared.sums, shared.rows, shared.steps, shared.moves, tolerance, shared.seen)
             return
-        noticed = noted(self._threads.count)
+        of_threads = status_of(self._threads.count)
         state = shared.rows, shared.steps, shared.memory, shared.downhill, shared.moves
-        self._threads.call(self._code.step, shared.sums, *state, tolerance, noticed)
-        _add(shared.seen, noticed)
+        self._threads.call(self._code.step, shared.sums, *state, tolerance, of_threads)
+        _add_statistics(shared.seen, of_threads)
 
     def add_changes(
         self,
-        made: RowOrder,
+        row_order: RowOrder,
         shard: HostShard,
         factors: Sequence[Array],
         places: Sequence[tuple[int, int]],
@@ -237,17 +239,17 @@ class HostRows:
         limits: RowLimits,
         scratch: Array = None,
     ) -> None:
-        self._add_changes(made, shard, factors, places, shared, limits, scratch, LENGTHS)
+        self._add_changes(row_order, shard, factors, places, shared, limits, scratch, LENGTHS)
 
     def _add_changes(  # type: ignore[no-untyped-def]
-        self, made, shard, factors, places, shared, limits, scratch, lengths
+        self, row_order, shard, factors, places, shared, limits, scratch, lengths
     ) -> None:
-        """Add changes for the first lengths of a step."""
+        """Add changes of the objective for the first `lengths` step lengths."""
         padded = padded_rank(shared.rows.shape[1])
-        parts, rank = parts_of(made, places, part_of(padded)), shared.rows.shape[1]
-        rooms, out = self._threads.scratch(scratch, padded, parts.places.size, lengths)
+        parts, rank = parts_of(row_order, places, part_of(padded)), shared.rows.shape[1]
+        memory, out = self._threads.scratch(scratch, padded, parts.places.size, lengths)
         args = addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.steps, shared.moves
-        self._threads.call(sharedrows.changes_of_parts, *args, float(limits.floor), rooms, out)
+        self._threads.call(sharedrows.changes_of_parts, *args, float(limits.floor), memory, out)
         add_parts(shared.changes[:, :lengths], parts, out)
 
     def advance(self, shared: HostShared, limits: RowLimits, number: int) -> None:
@@ -264,12 +266,12 @@ def providers(device: CpuDevice) -> Sequence[RowProblemsProvider[RowLimits]]:
     return [HostRows(device, method) for method in CODE]
 
 
-def heaviest(made: RowOrder, threads: int, part: int) -> int:
-    """Return the most nonzeros of rows that one thread solves; others would be waited for, and are solved by all.
+def heaviest(row_order: RowOrder, threads: int, part: int) -> int:
+    """Return the most nonzeros of a row that one thread solves; all threads solve longer rows together.
 
-    Results are the same, to the last bit.
+    Results are bitwise the same.
     """
-    counts = made.counts[made.order]
+    counts = row_order.counts[row_order.order]
     most = int(np.count_nonzero(counts > part))
     shared = np.append(0, np.cumsum(counts[:most]))  # nonzeros of the k heaviest rows, which all threads solve together
     longest = np.append(counts, 0)[: most + 1]
@@ -277,42 +279,42 @@ def heaviest(made: RowOrder, threads: int, part: int) -> int:
     return int(longest[np.argmin(work)])
 
 
-def clear(made: RowOrder, own: Array, rows: slice, seen: Array) -> None:
-    """Make rows without nonzeros zero, and note their violation: their Phi is zero."""
+def clear(row_order: RowOrder, own: Array, rows: slice, seen: Array) -> None:
+    """Set rows without nonzeros to zero, and record their violation: their Phi is zero."""
     empty = np.ones(len(own), np.bool_)
-    there = made.rows[(made.rows >= rows.start) & (made.rows < rows.stop)]
-    empty[there - rows.start] = False
+    nonempty = row_order.rows[(row_order.rows >= rows.start) & (row_order.rows < rows.stop)]
+    empty[nonempty - rows.start] = False
     if empty.any():
         seen[KKT] = max(seen[KKT], min(float(own[empty].max()), 1.0))
         own[empty] = 0
 
 
-def _add(seen: Array, noticed: NDArray[np.float64]) -> None:
-    """Add what threads noted to what is seen."""
-    seen[KKT] = max(seen[KKT], noticed[:, KKT].max())
-    seen[[ITERATIONS, FAILED]] += noticed[:, [ITERATIONS, FAILED]].sum(axis=0)
+def _add_statistics(seen: Array, of_threads: NDArray[np.float64]) -> None:
+    """Add the statistics of threads."""
+    seen[KKT] = max(seen[KKT], of_threads[:, KKT].max())
+    seen[[ITERATIONS, FAILED]] += of_threads[:, [ITERATIONS, FAILED]].sum(axis=0)
 
 
 def add_parts(sums: NDArray[np.float64], parts: SharedParts, out: NDArray[np.float64]) -> None:
-    """Add the sums of parts, in their order."""
+    """Add the sums of parts, in order."""
     for place, of_part in zip(parts.places, out, strict=True):
         sums[place] += of_part
 
 
 def padded_rank(rank: int) -> int:
-    """Return a rank in whole fours."""
+    """Return the rank rounded up to a multiple of four."""
     return -(-rank // FOUR) * FOUR
 
 
 def numbers_of(padded: int) -> int:
-    """Return the numbers of a thread's room."""
-    return max(KEPT_BYTES // 8, room_of(padded, 1))
+    """Return the size of a thread's scratch, in numbers."""
+    return max(KEPT_BYTES // 8, scratch_size(padded, 1))
 
 
 def addresses(
     shard: HostShard, factors: Sequence[Array], rank: int, padded: int
 ) -> tuple[Array, Array, tuple[int, ...]]:
-    """Return where columns and matrices are, and their form; see `rowmodel`."""
+    """Return the addresses of columns and matrices, and their form; see `rows.model`."""
     stride, kind = factors[0].shape[1], factors[0].dtype
     columns = [shard.values, *shard.indices]
     assert all(array.flags.c_contiguous for array in (*columns, *factors))

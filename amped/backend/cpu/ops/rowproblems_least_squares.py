@@ -12,7 +12,7 @@ from ...ops.rowproblems import DEFICIENT, RESIDUAL, ROWPROBLEMS, RowBytes, RowMe
 from ..device import CpuDevice
 from ..rows.least_squares import grams_of_parts, residuals_of_parts, solve_rows, solve_sums
 from ..rows.model import PART, PART_RANK, kept_in, part_of
-from ..rows.problems import RowOrder, noted, order_bytes, order_rows
+from ..rows.problems import RowOrder, order_bytes, order_rows, status_of
 from ..rows.shared import parts_of
 from ..shard import HostShard
 from ..simd.vectors import LINE
@@ -78,7 +78,7 @@ class HostLeastSquares:
     ) -> None:
         rows = slice(0, len(own)) if whole is None else whole
         clear(made, own[rows, :rank], rows, seen)
-        padded, statistics = padded_rank(rank), noted(self._threads.count)
+        padded, statistics = padded_rank(rank), status_of(self._threads.count)
         most = heaviest(made, self._threads.count, part_of(padded))
         memory, _ = self._threads.scratch(scratch, padded)
         nonzeros = addresses(shard, factors, rank, padded)

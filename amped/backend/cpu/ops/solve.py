@@ -1,7 +1,6 @@
-"""How a CPU solves rows of factor matrices: NumPy's matrix products, one thread for each, and one pass for all else.
+"""Rows of factor matrices on the CPU: NumPy's matrix products in parallel parts, and one pass for everything else.
 
-BLAS has no threads of its own here: for 20 milliseconds after a product they look for the next one, and keep the cores
-from the MTTKRP that follows.
+BLAS runs single-threaded, because its threads spin for 20 ms after a product and so delay the next MTTKRP.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from ...rows import block_rows, blocks_of
 from ..device import CpuDevice
 from ..kernels import normal_equations
 
-PART_ROWS = 4096  # fewer take less time than a thread takes to begin
-MOST_PARTS = 16  # each has sums of its own
+PART_ROWS = 4096  # with fewer, starting a thread takes longer than the work
+MOST_PARTS = 16  # each has its own sums
 
 Matrix = NDArray[Any]
 
 
 class PartScratch(NamedTuple):
-    """What a part of the rows needs: a block of rows, (rows, R), a Gram matrix, and sums of its own."""
+    """Scratch of one part: a block of rows, (rows, R), a Gram matrix, and the part's sums."""
 
     rows: Matrix
     gram: Matrix
@@ -34,11 +33,11 @@ class PartScratch(NamedTuple):
 
 
 Work = Callable[[PartScratch, slice, Sums], None]
-"""Works on some of the rows with the room of a part, and adds up what it finds."""
+"""Computes some of the rows with the scratch of a part, and adds to its sums."""
 
 
 class PartitionedSolver:
-    """Works on parts of the rows side by side, the same parts whatever the threads."""
+    """Computes parts of the rows in parallel; the parts are independent of the number of threads."""
 
     part_rows = PART_ROWS
 
@@ -49,13 +48,13 @@ class PartitionedSolver:
         return True
 
     def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
-        """See `Solver`: what is compiled is kept on disk."""
+        """See `Solver`: compiled code is cached on disk."""
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         return SolverBytes(8 * rank * self._parts(rows) * (self._block(rows, rank) + 2 * rank + 2))
 
     def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> list[PartScratch]:
-        """See `Solver`: room for each part."""
+        """See `Solver`: scratch of each part."""
         block = self._block(rows, rank)
         return [_part_scratch(block, rank) for _ in range(self._parts(rows))]
 
@@ -63,27 +62,27 @@ class PartitionedSolver:
         return max(1, min(MOST_PARTS, rows // self.part_rows))
 
     def _block(self, rows: int, rank: int) -> int:
-        """Return the rows that a part solves at a time."""
+        """Return the number of rows that a part solves at a time."""
         parts = self._parts(rows)
         return max(1, min(-(-rows // parts), block_rows(rank) // parts))
 
-    def in_parts(self, made: list[PartScratch], rows: int, sums: Sums, work: Work) -> None:
-        """Do `work` on all rows, and add up what it has added up."""
-        count = min(len(made), self._parts(rows))
+    def in_parts(self, parts: list[PartScratch], rows: int, sums: Sums, work: Work) -> None:
+        """Call `work` for all rows; add the parts' sums to `sums`."""
+        count = min(len(parts), self._parts(rows))
         if count == 1:
-            work(made[0], slice(0, rows), sums)
+            work(parts[0], slice(0, rows), sums)
             return
         ends = [rows * k // count for k in range(count + 1)]
-        own = [room.sums if sums.dots is not None else room.sums._replace(dots=None) for room in made]
+        own = [part.sums if sums.dots is not None else part.sums._replace(dots=None) for part in parts]
 
-        def part(k: int) -> None:
+        def compute(k: int) -> None:
             for total in own[k]:
                 if total is not None:
                     total.fill(0)
-            work(made[k], slice(ends[k], ends[k + 1]), own[k])
+            work(parts[k], slice(ends[k], ends[k + 1]), own[k])
 
-        list(self._pool.map(part, range(count)) if self._threads > 1 else map(part, range(count)))
-        for each in own[:count]:  # in order, so that sums are the same every time
+        list(self._pool.map(compute, range(count)) if self._threads > 1 else map(compute, range(count)))
+        for each in own[:count]:  # in order, so that results are repeatable
             sums.gram[...] += each.gram
             np.maximum(sums.largest, each.largest, out=sums.largest)
             if sums.dots is not None:
@@ -95,16 +94,16 @@ class PartitionedSolver:
 
 
 class HostSolver(PartitionedSolver):
-    """Solves rows by a product of matrices; suits all. See `Solver`."""
+    """Solves rows by a matrix product; supports all ranks. See `Solver`."""
 
     name = "rows"
     allocates = False
 
-    def run(self, made: list[PartScratch], source: Matrix, inverse: Matrix, target: Matrix, sums: Sums) -> None:
-        def work(room: PartScratch, rows: slice, own: Sums) -> None:
-            _solve(room, source[rows], inverse, target[rows], own)
+    def run(self, parts: list[PartScratch], source: Matrix, inverse: Matrix, target: Matrix, sums: Sums) -> None:
+        def work(scratch: PartScratch, rows: slice, own: Sums) -> None:
+            _solve(scratch, source[rows], inverse, target[rows], own)
 
-        self.in_parts(made, len(source), sums, work)
+        self.in_parts(parts, len(source), sums, work)
 
 
 @SOLVE.provider("cpu")
@@ -113,11 +112,11 @@ def providers(device: CpuDevice) -> Sequence[Solver]:
     return [HostSolver(device.threads.count)]
 
 
-def _solve(room: PartScratch, source: Matrix, inverse: Matrix, target: Matrix, sums: Sums) -> None:
-    for block in blocks_of(len(source), len(room.rows)):
-        rows = np.matmul(source[block], inverse, out=room.rows[: block.stop - block.start])
+def _solve(scratch: PartScratch, source: Matrix, inverse: Matrix, target: Matrix, sums: Sums) -> None:
+    for block in blocks_of(len(source), len(scratch.rows)):
+        rows = np.matmul(source[block], inverse, out=scratch.rows[: block.stop - block.start])
         normal_equations.put(rows, source[block], target[block], sums.largest, sums.dots)
-        np.add(sums.gram, np.matmul(rows.T, rows, out=room.gram), out=sums.gram)
+        np.add(sums.gram, np.matmul(rows.T, rows, out=scratch.gram), out=sums.gram)
 
 
 def _part_scratch(block: int, rank: int) -> PartScratch:

@@ -1,4 +1,4 @@
-"""SpTTM on a CPU: what a shard holds, and how threads share it out."""
+"""SpTTM on the CPU: shards of fibres, and their split over threads."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ..shard import constant
 from ..simd.vectors import LANE, LINE, PAST, STORE
 from ..threads import check
 
-AHEAD = 12  # nonzeros whose rows are fetched ahead, unless the matrix stays in the nearest cache
-NEAR = 32 << 10  # bytes
-TURNS = 32  # chunks for each thread: a thread that is ahead takes more of them
-SMALLEST = 4096  # nonzeros of a chunk: below this another one costs more than it evens out
-SLACK = 16  # nonzeros that the end of a chunk is moved by at most, to that of a fibre
-CACHED = 4 << 20  # bytes of a result that stays in the caches
+PREFETCH = 12  # prefetch distance in nonzeros, unless the matrix fits into the L1 cache
+NEAR = 32 << 10  # bytes of the L1 cache
+TURNS = 32  # chunks per thread; faster threads take more of them
+SMALLEST = 4096  # nonzeros of a chunk; smaller chunks cost more than they balance
+SLACK = 16  # nonzeros by which a chunk's end is moved at most, to the end of a fibre
+CACHED = 4 << 20  # largest result that stays in the caches, in bytes
 
 
 @dataclass(frozen=True)
 class HostFibres:
     """Nonzeros of fibres. See `FibreShard`."""
 
-    starts: NDArray[np.int32]  # where fibres begin, and the end
+    starts: NDArray[np.int32]  # first nonzero of each fibre, then the number of nonzeros
     indices: NDArray[np.int32]
     values: NDArray[Any]  # (nnz * width,)
     chunks: Chunks
@@ -48,7 +48,7 @@ class HostFibres:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the nonzeros."""
+        """The size in bytes."""
         return self.starts.nbytes + self.indices.nbytes + self.values.nbytes
 
     def unloaded(self) -> HostFibres:
@@ -56,7 +56,7 @@ class HostFibres:
 
     def copied(self, buffer: NDArray[np.uint8]) -> HostFibres:
         views, at = [], 0
-        for array in (self.values, self.starts, self.indices):  # values first: so all are aligned as their types want
+        for array in (self.values, self.starts, self.indices):  # values first, so that all arrays are aligned
             view = buffer[at : at + array.nbytes].view(array.dtype)
             np.copyto(view, array)
             views.append(constant(view))
@@ -65,7 +65,7 @@ class HostFibres:
 
 
 class CpuFibres:
-    """Sums fibres in vector registers; threads take chunks of them in turn. See `TtmKernel`."""
+    """Sums fibres in vector registers; threads take chunks of fibres in turn. See `TtmKernel`."""
 
     name = "fibres"
     most_nonzeros = (1 << 31) - 1
@@ -74,7 +74,7 @@ class CpuFibres:
         self._threads = device.threads
 
     def prepare(self, form: ProductForm) -> None:
-        """See `TtmKernel`: Numba compiles in one thread, when code is first called."""
+        """See `TtmKernel`: Numba compiles in one thread, at the first call."""
 
     def bytes(self, form: ProductForm, nnz: int, fibres: int) -> TtmBytes:
         if not nnz:
@@ -104,8 +104,8 @@ class CpuFibres:
         way = PAST if aligned and out.nbytes > CACHED else STORE
         nonzeros, turn = (shard.starts, shard.indices, shard.values), np.zeros(1, np.int64)
         called = min(threads.count, len(shard.chunks.table))
-        ahead = AHEAD if matrix.nbytes > NEAR else 0
-        args = shard.chunks.table, nonzeros, (constant(matrix),), rows, carries, way, ahead
+        prefetch = PREFETCH if matrix.nbytes > NEAR else 0
+        args = shard.chunks.table, nonzeros, (constant(matrix),), rows, carries, way, prefetch
         check(fibre_sums(0, threads.team, called, turn, *args, *lanes_of(matrix)))
         for items in shard.chunks.levels:
             add_carries(items, carries, rows, width)

@@ -1,4 +1,4 @@
-"""How a CPU computes TTMc: from the shards of its first MTTKRP kernel, in the same parts and order."""
+"""TTMc on the CPU, from shards of the MTTKRP kernel `segmented`, in the same parts and order."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Nested:
         self._threads = device.threads
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """See `TtmcProvider`: nonzeros in the order of their input indices, and in one pass."""
+        """See `TtmcProvider`: the nonzeros of a row must be sorted by input indices and read in one pass."""
         return Offers.SORTED in kernel.offers and share.gather == "full"
 
     def prepare(self, share: Share, ranks: Sequence[int]) -> None:
-        """See `TtmcProvider`: Numba compiles in one thread, when code is first called."""
+        """See `TtmcProvider`: Numba compiles in one thread, at the first call."""
 
     def bytes(self, share: Share, ranks: Sequence[int], nnz: int) -> int:
-        """See `TtmcProvider`: a row for each part, and a tree for each thread."""
+        """See `TtmcProvider`: a row for each part and a tree for each thread."""
         if not nnz:
             return 0
         item = share.dtype.itemsize
@@ -58,12 +58,12 @@ class Nested:
         if not shard.nnz:
             out[new] = 0
             return
-        room, parts, team = SumScratch(scratch), shard.parts, self._threads
+        buffers, parts, team = SumScratch(scratch), shard.parts, self._threads
         padded = [*ranks[:-1], factors[-1].shape[1]]
-        carries = room.take((parts.shared.size, out.shape[1]), out.dtype)
+        carries = buffers.take((parts.shared.size, out.shape[1]), out.dtype)
         summed = DOUBLE if double else factors[0].dtype
         aligned = -(-_nodes(padded) * summed.itemsize // LINE) * LINE // summed.itemsize
-        trees = room.take((team.count, aligned), summed)
+        trees = buffers.take((team.count, aligned), summed)
         rows = new.start, new.stop
         if new.stop <= new.start:
             rows = int(parts.firsts[0]) - shard.row_begin, 0
@@ -78,7 +78,7 @@ class Nested:
 
 
 def _nodes(ranks: Sequence[int]) -> int:
-    """Return the numbers of a tree."""
+    """Return the number of values in a tree."""
     return sum(math.prod(ranks[m:]) for m in range(len(ranks)))
 
 

@@ -11,7 +11,7 @@ A `row` is a tuple:
 - addresses of the input factor matrices, (inputs,) int64;
 - form: whether indices have 16 bits, whether numbers are in double precision, the row stride of factor matrices, the
   rank, the rank rounded up to a multiple of four, the nonzeros per block, and the nonzeros per part (whole blocks);
-- room: the thread's float64 memory: a tile of eight rows of Pi, then blocks;
+- scratch: the thread's float64 memory: a tile of eight rows of Pi, then blocks;
 - floor;
 - the first nonzero, the number of nonzeros, and whether all blocks are kept.
 """
@@ -51,12 +51,12 @@ VALUE, LACK, INVERSE, WEIGHT = range(4)
 FACTS = 4  # numbers per nonzero, after its column of Pi
 NO_LESS = -1e-15  # rounding error of a model's value that equals the floor
 PART, PART_RANK = 8192, 64  # least nonzeros of a part: in all, and per column, because each part may have a Hessian
-ROOM = 2048  # numbers of Pi in a block, which stay in the L1 cache
+BLOCK_NUMBERS = 2048  # numbers of Pi in a block, which stay in the L1 cache
 
 
 def block_of(padded: int) -> int:
     """Return the number of nonzeros of a block."""
-    return max(4 * EIGHT, ROOM // padded // EIGHT * EIGHT)
+    return max(4 * EIGHT, BLOCK_NUMBERS // padded // EIGHT * EIGHT)
 
 
 def part_of(padded: int) -> int:
@@ -64,14 +64,14 @@ def part_of(padded: int) -> int:
     return -(-max(PART, PART_RANK * padded) // block_of(padded)) * block_of(padded)
 
 
-def room_of(padded: int, nonzeros: int) -> int:
-    """Return the float64 numbers of memory needed to keep a row with this many nonzeros."""
+def scratch_size(padded: int, nonzeros: int) -> int:
+    """Return the size of the scratch, in float64 numbers, needed to keep a row with this many nonzeros."""
     blocks = -(-nonzeros // block_of(padded))
     return EIGHT * padded + blocks * block_of(padded) * (padded + FACTS)
 
 
 def kept_in(padded: int, numbers: int) -> int:
-    """Return the most nonzeros of a row that can be kept in a memory of `numbers` float64 numbers."""
+    """Return the most nonzeros of a row that can be kept in a scratch of `numbers` float64 numbers."""
     return (numbers - EIGHT * padded) // (block_of(padded) * (padded + FACTS)) * block_of(padded)
 
 
@@ -83,7 +83,7 @@ def _width(row, first):  # type: ignore[no-untyped-def]
 
 @inlined
 def _place(row, first):  # type: ignore[no-untyped-def]
-    """Return the offset of a block in the room."""
+    """Return the offset of a block in the scratch."""
     padded = row[2][4]
     return EIGHT * padded + (first * (padded + FACTS) if row[7] else 0)
 
@@ -91,47 +91,47 @@ def _place(row, first):  # type: ignore[no-untyped-def]
 @inner
 def fill(row, first):  # type: ignore[no-untyped-def]
     """Write Pi and the values of a block; the rest of the last eight is zero."""
-    columns, matrices, form, room, _, begin, count, _ = row
+    columns, matrices, form, scratch, _, begin, count, _ = row
     narrow, wide, stride, _, padded, _, _ = form
     at, width = _place(row, first), _width(row, first)
     for j in range(0, width, EIGHT):
         for k in range(EIGHT):
             q = begin + first + j + k
             if first + j + k < count:
-                room[at + padded * width + j + k] = number(columns[0], q, wide)
+                scratch[at + padded * width + j + k] = number(columns[0], q, wide)
                 for m in range(matrices.size):
                     source = index(columns[m + 1], q, narrow) * stride
                     for c in range(0, padded, FOUR):
                         factor = piece(matrices[m], source + c, wide)
                         if m > 0:
-                            factor = times_four(factor, room, k * padded + c)
-                        store(room, k * padded + c, factor)
+                            factor = times_four(factor, scratch, k * padded + c)
+                        store(scratch, k * padded + c, factor)
             else:
-                room[at + padded * width + j + k] = 0.0
+                scratch[at + padded * width + j + k] = 0.0
                 for c in range(padded):
-                    room[k * padded + c] = 0.0
+                    scratch[k * padded + c] = 0.0
         for c in range(0, padded, FOUR):
-            transpose(room, c, padded, room, at + c * width + j, width)
+            transpose(scratch, c, padded, scratch, at + c * width + j, width)
 
 
 @inner
 def model(row, b, first):  # type: ignore[no-untyped-def]
-    """Write the numbers of a block's nonzeros at `b`; return a negative number if one is below the floor."""
-    room, rank, padded = row[3], row[2][3], row[2][4]
+    """Write the facts of a block's nonzeros at `b`; return a negative number if one is below the floor."""
+    scratch, rank, padded = row[3], row[2][3], row[2][4]
     at, width, floor = _place(row, first), _width(row, first), each(row[4])
     facts, lowest = at + padded * width, each(0.0)
     for j in range(0, width, EIGHT):
         m = each(0.0)
         for r in range(rank):
             if b[r] != 0:
-                m = fused(each(b[r]), load(room, at + r * width + j), m)
+                m = fused(each(b[r]), load(scratch, at + r * width + j), m)
         floored = larger(m, floor)
         inverse = over(each(1.0), floored)
-        lack, value = minus(m, floored), load(room, facts + j)
+        lack, value = minus(m, floored), load(scratch, facts + j)
         lowest = fused(lack, value, lowest)
-        store(room, facts + LACK * width + j, lack)
-        store(room, facts + INVERSE * width + j, inverse)
-        store(room, facts + WEIGHT * width + j, times(value, inverse))
+        store(scratch, facts + LACK * width + j, lack)
+        store(scratch, facts + INVERSE * width + j, inverse)
+        store(scratch, facts + WEIGHT * width + j, times(value, inverse))
     return total(lowest)
 
 
@@ -190,17 +190,17 @@ def gradient(row, b, phi, sums):  # type: ignore[no-untyped-def]
 @inlined
 def _add_gradient(row, first, phi):  # type: ignore[no-untyped-def]
     """Add a block's contribution to the row of Phi."""
-    room, padded = row[3], row[2][4]
+    scratch, padded = row[3], row[2][4]
     at, width, none = _place(row, first), _width(row, first), each(0.0)
     weights = at + (padded + WEIGHT) * width
     for r in range(0, row[2][3], FOUR):
         place, s, t, u, v = at + r * width, none, none, none, none
         for j in range(0, width, EIGHT):
-            w = load(room, weights + j)
-            s = fused(w, load(room, place + j), s)
-            t = fused(w, load(room, place + width + j), t)
-            u = fused(w, load(room, place + 2 * width + j), u)
-            v = fused(w, load(room, place + 3 * width + j), v)
+            w = load(scratch, weights + j)
+            s = fused(w, load(scratch, place + j), s)
+            t = fused(w, load(scratch, place + width + j), t)
+            u = fused(w, load(scratch, place + 2 * width + j), u)
+            v = fused(w, load(scratch, place + 3 * width + j), v)
         store(phi, r, plus(load(phi, r), fold(s, t, u, v, none, none, none, none)))
 
 
@@ -217,8 +217,8 @@ def _model_change(row, step, at, width, j):  # type: ignore[no-untyped-def]
 @inlined
 def _gain(row, d, facts, width, j, t):  # type: ignore[no-untyped-def]
     """Return the change of eight nonzeros' logarithms by ``t * d``, and the new relative distances from the floor."""
-    room, zero = row[3], each(0.0)
-    lack, inverse = load(room, facts + LACK * width + j), load(room, facts + INVERSE * width + j)
+    scratch, zero = row[3], each(0.0)
+    lack, inverse = load(scratch, facts + LACK * width + j), load(scratch, facts + INVERSE * width + j)
     moved_to = fused(d, each(t), lack)
     linear = choose(lack, minus(smaller(moved_to, zero), lack), zero)
     ratio = times(choose(lack, larger(moved_to, zero), moved_to), inverse)
@@ -233,7 +233,7 @@ def change(row, b, step, t):  # type: ignore[no-untyped-def]
     Below the floor the logarithm is continued linearly; Phi is its slope there too. The result is infinite if the model
     falls below the floor at a nonzero where it was above: Newton steps would take long to raise it again.
     """
-    room, padded, objective, least = row[3], row[2][4], 0.0, each(1.0)
+    scratch, padded, objective, least = row[3], row[2][4], 0.0, each(1.0)
     for start in range(0, row[6], row[2][6]):
         gains = each(0.0)
         for first in range(start, min(start + row[2][6], row[6]), row[2][5]):
@@ -243,13 +243,13 @@ def change(row, b, step, t):  # type: ignore[no-untyped-def]
             for j in range(0, width, EIGHT):
                 gain, distance = _gain(row, _model_change(row, step, at, width, j), facts, width, j, t)
                 least = smaller(distance, least)
-                gains = fused(load(room, facts + j), gain, gains)
+                gains = fused(load(scratch, facts + j), gain, gains)
         objective += -total(gains)
     moved = 0.0
     for r in range(row[2][3]):
         moved += step[r]
-    store(room, 0, least)  # the tile is not in use
-    return objective + t * moved if _minimum(room, 0) >= NO_LESS else np.inf
+    store(scratch, 0, least)  # the tile is not in use
+    return objective + t * moved if _minimum(scratch, 0) >= NO_LESS else np.inf
 
 
 @inner
@@ -258,7 +258,7 @@ def changes(row, b, step, sums, out):  # type: ignore[no-untyped-def]
 
     `sums` has 16 numbers for each element of `out`.
     """
-    room, padded = row[3], row[2][4]
+    scratch, padded = row[3], row[2][4]
     for k in range(out.size):
         store(sums, 2 * EIGHT * k, each(0.0))
         store(sums, 2 * EIGHT * k + EIGHT, each(1.0))
@@ -271,7 +271,7 @@ def changes(row, b, step, sums, out):  # type: ignore[no-untyped-def]
             for k in range(out.size):
                 gain, distance = _gain(row, d, facts, width, j, t)
                 gains, least = load(sums, 2 * EIGHT * k), load(sums, 2 * EIGHT * k + EIGHT)
-                store(sums, 2 * EIGHT * k, fused(load(room, facts + j), gain, gains))
+                store(sums, 2 * EIGHT * k, fused(load(scratch, facts + j), gain, gains))
                 store(sums, 2 * EIGHT * k + EIGHT, smaller(distance, least))
                 t /= 2
     for k in range(out.size):
@@ -329,21 +329,21 @@ def _add_curvature(row, first, which, count, tiles):  # type: ignore[no-untyped-
 @inlined
 def _add_tile(row, first, pair, four, tiles, tile):  # type: ignore[no-untyped-def]
     """Add a block's contribution to 2 x 4 second derivatives."""
-    room, padded = row[3], row[2][4]
+    scratch, padded = row[3], row[2][4]
     at, width = _place(row, first), _width(row, first)
     inverses, weights = at + (padded + INVERSE) * width, at + (padded + WEIGHT) * width
     p, q = at + pair[0] * width, at + pair[1] * width
     c, d, e, f = at + four[0] * width, at + four[1] * width, at + four[2] * width, at + four[3] * width
     s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = each(0.0)
     for j in range(0, width, EIGHT):
-        weight = times(load(room, weights + j), load(room, inverses + j))
-        s, t = times(weight, load(room, p + j)), times(weight, load(room, q + j))
-        v = load(room, c + j)
+        weight = times(load(scratch, weights + j), load(scratch, inverses + j))
+        s, t = times(weight, load(scratch, p + j)), times(weight, load(scratch, q + j))
+        v = load(scratch, c + j)
         s0, t0 = fused(s, v, s0), fused(t, v, t0)
-        v = load(room, d + j)
+        v = load(scratch, d + j)
         s1, t1 = fused(s, v, s1), fused(t, v, t1)
-        v = load(room, e + j)
+        v = load(scratch, e + j)
         s2, t2 = fused(s, v, s2), fused(t, v, t2)
-        v = load(room, f + j)
+        v = load(scratch, f + j)
         s3, t3 = fused(s, v, s3), fused(t, v, t3)
     store(tiles, tile, plus(load(tiles, tile), fold(s0, s1, s2, s3, t0, t1, t2, t3)))

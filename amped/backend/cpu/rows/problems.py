@@ -64,7 +64,7 @@ def order_rows(shard: HostShard) -> RowOrder:
 # fmt: off
 @inlined
 def _solve(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, row_order, own, whole, limits, rooms, most_kept, status,
+    number, team, threads, turn, nonzeros, row_order, own, whole, limits, thread_scratch, most_kept, status,
     work_of, memory, start, aim, learn,
 ):
 # fmt: on
@@ -84,7 +84,7 @@ def _solve(  # type: ignore[no-untyped-def]
                 for r in range(b.size):
                     b[r] = own[i, r]
                 memory[0] = start
-                row = columns, matrices, form, rooms[number], limits[2], offsets[n], count, count <= most_kept
+                row = columns, matrices, form, thread_scratch[number], limits[2], offsets[n], count, count <= most_kept
                 solve_row(row, b, limits, work, sums, memory, status[number], aim, learn)
                 for r in range(b.size):
                     own[i, r] = b[r]
@@ -94,7 +94,7 @@ def _solve(  # type: ignore[no-untyped-def]
 
 @jit
 def solve_by_newton(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, row_order, own, whole, limits, rooms, most_kept, status
+    number, team, threads, turn, nonzeros, row_order, own, whole, limits, thread_scratch, most_kept, status
 ):
     """Solve rows by PDNR with the threads of a team.
 
@@ -116,10 +116,10 @@ def solve_by_newton(  # type: ignore[no-untyped-def]
         The range of rows that are solved here, and the most nonzeros of such a row.
     limits : tuple
         The maximum number of inner iterations, the tolerance, and the floor.
-    rooms : (threads, numbers) float64 array
-        Memory of the threads; see `model`.
+    thread_scratch : (threads, numbers) float64 array
+        See `model`.
     most_kept : int
-        The most nonzeros of a row whose Pi fits a room.
+        The most nonzeros of a row whose Pi fits into the scratch.
     status : (threads, 8) float64 array
         Status of each thread, initially zeros; see `ops.rowproblems.KKT`.
 
@@ -129,23 +129,23 @@ def solve_by_newton(  # type: ignore[no-untyped-def]
         The number of threads that failed.
     """
     return _solve(
-        number, team, threads, turn, nonzeros, row_order, own, whole, limits, rooms, most_kept, status,
+        number, team, threads, turn, nonzeros, row_order, own, whole, limits, thread_scratch, most_kept, status,
         newton.work_of, newton.MEMORY, DAMPING, newton.aim, newton.learn,
     )  # fmt: skip
 
 
 @jit
 def solve_by_quasi_newton(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, row_order, own, whole, limits, rooms, most_kept, status
+    number, team, threads, turn, nonzeros, row_order, own, whole, limits, thread_scratch, most_kept, status
 ):
     """Solve rows by PQNR; see `solve_by_newton`. Separate, because compiling both takes twice as long."""
     memory = 1 + quasi_newton.KEPT * nonzeros[2][3]
     return _solve(
-        number, team, threads, turn, nonzeros, row_order, own, whole, limits, rooms, most_kept, status,
+        number, team, threads, turn, nonzeros, row_order, own, whole, limits, thread_scratch, most_kept, status,
         quasi_newton.work_of, memory, 0.0, quasi_newton.aim, quasi_newton.learn,
     )  # fmt: skip
 
 
-def noted(threads: int) -> NDArray[np.float64]:
+def status_of(threads: int) -> NDArray[np.float64]:
     """Return status arrays of the threads, one cache line each."""
     return np.zeros((threads, WORDS))

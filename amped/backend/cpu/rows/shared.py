@@ -49,7 +49,7 @@ def parts_of(row_order: RowOrder, places: Sequence[tuple[int, int]], most: int) 
 
 @jit
 def sums_of_parts(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, parts, rows, moves, floor, rooms, most_kept, curved, out
+    number, team, threads, turn, nonzeros, parts, rows, moves, floor, thread_scratch, most_kept, curved, out
 ):
     """Write the sums of each part with the threads of a team; see `problems.solve_by_newton`.
 
@@ -80,7 +80,7 @@ def sums_of_parts(  # type: ignore[no-untyped-def]
             out[p, k] = 0.0
         if moves[places[p]] != SOLVED:
             b = rows[places[p]]
-            row = columns, matrices, form, rooms[number], floor, starts[p], counts[p], counts[p] <= most_kept
+            row = columns, matrices, form, thread_scratch[number], floor, starts[p], counts[p], counts[p] <= most_kept
             keep(row)
             out[p, rank + BELOW] = gradient(row, b, phi, sums)
             out[p, rank + COUNTS] = counts_of(row)
@@ -97,7 +97,7 @@ def sums_of_parts(  # type: ignore[no-untyped-def]
 
 @jit
 def changes_of_parts(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, parts, rows, steps, moves, floor, rooms, out
+    number, team, threads, turn, nonzeros, parts, rows, steps, moves, floor, thread_scratch, out
 ):
     """Write the changes of the objective by each part for the lengths of a line search; see `sums_of_parts`."""
     columns, matrices, form = nonzeros
@@ -109,7 +109,7 @@ def changes_of_parts(  # type: ignore[no-untyped-def]
     p = add(turn, 0, 1)
     while p < places.size:
         if moves[places[p]] == MOVING:
-            row = columns, matrices, form, rooms[number], floor, starts[p], counts[p], False
+            row = columns, matrices, form, thread_scratch[number], floor, starts[p], counts[p], False
             changes(row, rows[places[p]], steps[places[p]], sums, out[p])
         else:
             for k in range(out.shape[1]):

@@ -1,6 +1,6 @@
 """Common code of PDNR and PQNR: the start of a row, the stopping test, and the line search.
 
-`memory` is what a method remembers of a row between iterations; its first number is set by the caller.
+`memory` holds a method's state of a row between iterations; the caller sets its first number.
 """
 
 from __future__ import annotations

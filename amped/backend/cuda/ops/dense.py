@@ -56,22 +56,22 @@ class CudaSplit:
 
     def prepare(self, form: BlockForm) -> None:
         units = [unit("dense", macros(form))]
-        if self.paired(form):
+        if self.tree(form):
             units.append(unit("dimension_tree", dimension_tree.pair_macros(form)))
         prepare(units)
 
     def bytes(self, form: BlockForm) -> int:
-        tree = self.paired(form)
+        tree = self.tree(form)
         return dimension_tree.scratch_bytes(form, tree) if tree else scratch_bytes(form, self.divided(form))
 
     def rows(self, form: BlockForm) -> RowLayout | None:
-        if not self.paired(form):
+        if not self.tree(form):
             return spaced(form, self.divided(form).split)
         wide = dimension_tree.widened(form).lengths[-1]
         return RowLayout(ORDER - 1, wide) if wide > form.lengths[-1] else None
 
     def passes(self, form: BlockForm) -> float:
-        return PASSES if self.paired(form) else self._divided_passes(form)
+        return PASSES if self.tree(form) else self._divided_passes(form)
 
     def _divided_passes(self, form: BlockForm) -> int:
         divided = self.divided(form)
@@ -85,8 +85,8 @@ class CudaSplit:
             return divide(form, processors)
         return division_at(form, self.divided(form._replace(dtype=form.stored, stored=None)).split, processors)
 
-    def paired(self, form: BlockForm) -> DimensionTree | None:
-        """Return how pairs of modes are served, if that takes less time."""
+    def tree(self, form: BlockForm) -> DimensionTree | None:
+        """Return the dimension tree if it is faster than a split; else None."""
         tree = dimension_tree.tree_on_gpu(form) if self._fused is None else None
         if tree is None:
             return None
@@ -95,7 +95,7 @@ class CudaSplit:
         return tree if dimension_tree.seconds(form, tree) + PASSES * link < others else None
 
     def make(self, form: BlockForm, scratch: Array) -> Sweep:
-        if tree := self.paired(form):
+        if tree := self.tree(form):
             wide = dimension_tree.widened(form)
             rest = scratch[tree_bytes(wide, tree) :].view(np.float64)
             return DimensionTreeSweep(wide, tree, scratch, PairProducts(wide, rest, self._device.number), form.lengths)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from denseblocks import EVERY, Case, paired
+from denseblocks import EVERY, Case, use_dimension_trees
 
 from amped.backend.cpu.kernels import dimension_tree as cpu_pairs
 from amped.backend.cpu.kernels import passes
@@ -94,7 +94,7 @@ def test_pairs_of_modes_with_gaps(
     backend: Device, shape: tuple[int, ...], order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last mode's length is odd, and made even by zeros; partial results are whole, and in blocks."""
-    paired(monkeypatch)
+    use_dimension_trees(monkeypatch)
     monkeypatch.setattr(dimension_tree, "TILES", (8, 2))
     for rank, blocks in ((5, 0), (33, 0), (16, 1), (7, 3), (9, 5)):
         stride = backend.stride(rank, 8)
@@ -132,7 +132,7 @@ def test_pairs_of_modes(
     dtype = np.dtype(precision)
     if not backend.on_host and dtype == np.float32:
         pytest.skip("on a GPU, dimension trees are in double precision only")
-    paired(monkeypatch)
+    use_dimension_trees(monkeypatch)
     monkeypatch.setattr(dimension_tree, "TILES", (4, 2))
     monkeypatch.setattr(passes, "SMALL", 1)
     for name, value in {"DEPTH": 4, "HEIGHT": 8}.items():
@@ -158,7 +158,7 @@ def test_pairs_of_modes(
 @pytest.mark.parametrize("shape", [(140_001, 3, 4), (4, 140_001, 3), (3, 4, 140_001)], ids=str)
 def test_pairs_of_a_long_mode(backend: Device, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """More rows than the short sides of a GPU's grid have places for blocks of them."""
-    paired(monkeypatch)
+    use_dimension_trees(monkeypatch)
     form = BlockForm(shape, shape[0], 3, backend.stride(3, 8), np.dtype("f8"), PLENTY, whole=True, dimension_tree=True)
     kernel = DENSE.providers(backend)[0]
     sweep = kernel.make(form, backend.empty((kernel.bytes(form),), np.uint8))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from denseblocks import paired
+from denseblocks import use_dimension_trees
 from densecases import dense_operator, low_rank
 from oracle import assert_rounding_only, dense_mttkrp, random_factors
 
@@ -184,7 +184,7 @@ def test_cp_als_whose_products_serve_pairs_of_modes(
     comm: Comm, device: str, kind: str, fortran: bool, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Iterations are those of two products each, up to rounding; three passes serve two of them."""
-    paired(monkeypatch)
+    use_dimension_trees(monkeypatch)
     array = low_rank((60, 62, 64), 3, noise=0.05)
     array = np.asfortranarray(array) if fortran else array
     factors = random_factors(1, array.shape, 40)
@@ -277,7 +277,7 @@ def test_a_pass_in_double_precision_serves_the_next_iteration(comm: Comm, device
 
 def test_a_pair_is_dropped_where_rows_are_solved_anew(comm: Comm, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that were passed on and then changed, or a mode that is asked for again."""
-    paired(monkeypatch)
+    use_dimension_trees(monkeypatch)
     array = np.random.default_rng(0).random((60, 62, 64))
     factors = random_factors(1, array.shape, 40)
     options = {"workspace": 2_000_000 if device == "cuda" else 600_000, "device": device}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from denseblocks import paired
+from denseblocks import use_dimension_trees
 from densecases import dense_operator, low_rank
 from forms import in_turn
 from oracle import assert_rounding_only, dense_mttkrp, random_factors
@@ -121,7 +121,7 @@ def test_products_that_serve_pairs_of_modes(
     comm: Comm, device: str, shape: tuple[int, ...], placement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where partial results are whole, on any number of ranks; rows of one rank alone may be passed on, too."""
-    paired(monkeypatch)
+    use_dimension_trees(monkeypatch)
     array, options = low_rank(shape, 3, noise=0.05), {"device": device, "placement": placement}
     start = [f.copy() for f in random_factors(0, shape, 3)]
     found = []
