@@ -1,4 +1,4 @@
-"""The host as a device that has a GPU's rules and writes down what it is asked for."""
+"""A device for tests: the host with a GPU's rules, which records kernels and allocations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..device import Array
 
 
 class NullDevice(CpuDevice):
-    """See `Device`. Making a shard takes memory, scratch memory grows with nonzeros, work can be noted down."""
+    """See `Device`. Building a shard needs memory, scratch memory grows with nonzeros, work can be captured."""
 
     name = folder = "null"
     queues = True
 
     def __init__(self, comm: Comm, threads: int | None = 1) -> None:
         super().__init__(comm, threads)
-        self.used: list[tuple[str, int]] = []  # kernels that have computed, and how many nonzeros each time
-        self.allocated: list[tuple[int, ...]] = []  # shapes of all arrays that were asked for
+        self.used: list[tuple[str, int]] = []  # each computation's kernel and number of nonzeros
+        self.allocated: list[tuple[int, ...]] = []  # shapes of all allocated arrays
 
     def capture(self, queue: Callable[[], None], read: Array, clock: HostClock) -> NullReplay:
         return NullReplay(queue, read)
@@ -34,7 +34,7 @@ class NullDevice(CpuDevice):
 
 
 class NullReplay:
-    """See `Replay`: a launch does all at once, however many are yet to be waited for."""
+    """See `Replay`; `launch` computes synchronously."""
 
     def __init__(self, queue: Callable[[], None], read: Array) -> None:
         self._queue, self._read = queue, read

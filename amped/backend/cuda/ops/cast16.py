@@ -1,4 +1,4 @@
-"""Factor matrices rounded to 16 bits on a GPU."""
+"""Rounding of factor matrices to 16 bits on the GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _to_bf16 = cupy.ElementwiseKernel(
 
 
 class Half:
-    """IEEE half precision: 11 bits, up to 65504. See `Rounding`."""
+    """IEEE half precision: 11 significant bits, up to 65504. See `Rounding`."""
 
     name = "fp16"
 
@@ -28,7 +28,7 @@ class Half:
 
 
 class Brain:
-    """The upper half of single precision: 8 bits, its whole range. See `Rounding`."""
+    """The upper half of single precision: 8 significant bits, full range. See `Rounding`."""
 
     name = "bf16"
 

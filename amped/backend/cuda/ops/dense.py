@@ -1,4 +1,4 @@
-"""How a GPU computes MTTKRPs of dense blocks: by matrix products, or element by element."""
+"""MTTKRPs of dense blocks on the GPU: by matrix products or element by element."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ TILE = 256  # elements of a tile of ``tile``
 class CudaSplit:
     """Two passes over the elements; see `DenseKernel`.
 
-    By default Khatri-Rao products are stored, piece by piece, for cuBLAS, in double precision; in single precision
-    they are made on the way, as tensor cores then outdo what cuBLAS does without them. Three passes over an order-3
-    block serve two sweeps, where that takes less time.
+    By default, Khatri-Rao products in double precision are stored, piece by piece, for cuBLAS. In single precision they
+    are computed on the fly, because tensor cores are then faster than cuBLAS, which does not use them. Order-3 blocks
+    use a dimension tree, with three passes per two sweeps, where this is faster.
     """
 
     repeatable = True
@@ -79,7 +79,7 @@ class CudaSplit:
         return sum(1 if divided.whole(group, form) else modes for group, modes in groups)
 
     def divided(self, form: BlockForm) -> Division:
-        """Return the groups of modes: those by which elements lie in rows."""
+        """Return the two groups of modes; elements are stored in rows by the first group."""
         processors = self._device.limits.processors if self._fuses(form) else 0
         if form.stored is None:
             return divide(form, processors)
@@ -123,7 +123,7 @@ class CudaGemm:
         return max(scratch_bytes(form, division) for division in self._divisions(form))
 
     def rows(self, form: BlockForm) -> None:
-        """See `DenseKernel`: a mode's rows are not another's."""
+        """See `DenseKernel`: no padding, because modes have different rows."""
 
     def passes(self, form: BlockForm) -> int:
         return len(form.lengths)
@@ -136,7 +136,7 @@ class CudaGemm:
 
 
 class MatrixFree:
-    """The kernels of the GenTen paper that take elements one by one; see `DenseKernel`."""
+    """The matrix-free kernels of the GenTen paper, element by element; see `DenseKernel`."""
 
     def __init__(self, name: str, tile: int, device: CudaDevice) -> None:
         self.name, self._tile, self._device = name, tile, device
@@ -155,7 +155,7 @@ class MatrixFree:
         return 0
 
     def rows(self, form: BlockForm) -> None:
-        """See `DenseKernel`: elements are read one by one."""
+        """See `DenseKernel`: no padding."""
 
     def passes(self, form: BlockForm) -> int:
         return len(form.lengths)

@@ -17,20 +17,20 @@ from ...ops.eigh import EIGH, TURNS, Eigh
 from ..device import CudaDevice
 from ..source import unit
 
-CAPABILITIES = 90, 100  # with clusters of 16 thread blocks, on which it was compiled; 90 was measured
+CAPABILITIES = 90, 100  # compute capabilities with clusters of 16 thread blocks; only 90 was measured
 LEAST, MOST, MOST_COUNT = 8, 512, 64  # rows of a matrix; eigenvectors
 ROWS, THREADS = 32, 256  # of a thread block, as in the sources
 PORTABLE, LARGER_CLUSTERS = 8, 14  # thread blocks of a cluster; CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 
 
 class ClusterEigh:
-    """See `Eigh`. Matrices are in the registers of a cluster of thread blocks."""
+    """See `Eigh`. A cluster of thread blocks holds the matrix in registers."""
 
     def __init__(self, device: CudaDevice) -> None:
-        self._there, self._number = device.capability in CAPABILITIES, device.number
+        self._supported, self._number = device.capability in CAPABILITIES, device.number
 
     def suits(self, size: int, count: int) -> bool:
-        return self._there and LEAST <= size <= MOST and count <= min(size, MOST_COUNT)
+        return self._supported and LEAST <= size <= MOST and count <= min(size, MOST_COUNT)
 
     def prepare(self, size: int, count: int) -> None:
         prepare([_unit(size, count), _whitening(count)])
@@ -41,7 +41,7 @@ class ClusterEigh:
     def eigenvectors(self, gram: Array, out: Array, facts: Array) -> None:
         size, count = out.shape
         tridiagonal, eigenvectors = _functions(size, count, self._number)
-        t = cupy.empty((3, size), np.float64)  # diagonal, beside it, factors
+        t = cupy.empty((3, size), np.float64)  # diagonal, off-diagonal, factors
         reflections = cupy.empty((size, _parts(size) * ROWS), np.float64)
         tridiagonal((_parts(size),), (THREADS,), (gram, t[0], t[1], reflections, t[2]))
         of_each = facts[:count], facts[count : 2 * count]
@@ -59,7 +59,7 @@ def providers(device: CudaDevice) -> Sequence[Eigh]:
 
 
 def _parts(size: int) -> int:
-    """Return the thread blocks of a cluster."""
+    """Return the number of thread blocks of a cluster."""
     return -(-size // ROWS)
 
 

@@ -1,6 +1,6 @@
-"""The normal equations of CP-ALS on a GPU, of one run or several: compiling and launching ``equations.cu``.
+"""Normal equations of CP-ALS on the GPU, of one run or several: compiling and launching ``equations.cu``.
 
-Of many columns see ``equations_large.py``.
+For many columns, see ``equations_large.py``.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ..launches.fused_rows import rows_unit
 from ..source import CudaFunction
 from . import nonnegative, solve
 
-INVERTING = 6  # matrices that are there for a while, where a pseudo-inverse is computed on the device
-MOST_COLUMNS = 48  # a block of threads has a matrix in registers; of more, many are faster
-MOST_BATCH_COLUMNS = 32  # columns of a run of several: more gain little
+INVERTING = 6  # temporary matrices while a pseudo-inverse is computed on the device
+MOST_COLUMNS = 48  # one thread block holds the matrix in registers; with more, several blocks are faster
+MOST_BATCH_COLUMNS = 32  # columns of a run in a batch; with more, batches gain little
 EIGHT = 8  # code for several runs is compiled for ranks rounded up to a multiple of this
-FILLING = 2  # blocks of threads on a multiprocessor that solve rows of several runs
+FILLING = 2  # thread blocks per multiprocessor that solve rows of several runs
 DOT_BLOCKS, DOT_THREADS = 64, 256  # as in equations.cu
 
 
 class EquationsCode(NamedTuple):
-    """Compiled code."""
+    """Compiled functions of ``equations.cu``."""
 
     prepare: CudaFunction
     constrain: CudaFunction
@@ -45,7 +45,7 @@ class EquationsCode(NamedTuple):
 
 
 class CudaEquations(DeviceMatrices):
-    """See `Equations`. A block of threads has a run's matrix; the host inverts what elimination cannot."""
+    """See `Equations`. A thread block holds a run's matrix; the host inverts it if elimination fails."""
 
     def __init__(self, device: CudaDevice, case: Case) -> None:
         rank, several = case.terms.rank, case.places > 1
@@ -59,7 +59,7 @@ class CudaEquations(DeviceMatrices):
             self.allocates = self._rows.allocates
 
     def _make_rows(self, device: CudaDevice, case: Case) -> None:
-        """Make what solves the rows of several runs."""
+        """Create the solvers for the rows of several runs."""
         blocks = blocks_of(max(case.rows), case.places, device)
         how = device, self._columns, case.dtype, blocks, solve.ROWS, case.places, self._runs
         self._solving = solve.solving_rows(*how)
@@ -110,7 +110,7 @@ class CudaEquations(DeviceMatrices):
 
 
 class CudaEquationsProvider:
-    """See `EquationsProvider`. Several runs take tensor cores in double precision."""
+    """See `EquationsProvider`. Several runs need tensor cores in double precision."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -134,7 +134,7 @@ class CudaEquationsProvider:
 
 
 class WideEquationsProvider:
-    """See `EquationsProvider`; suits all."""
+    """See `EquationsProvider`; supports all ranks."""
 
     batch_columns = 0
 
@@ -148,7 +148,7 @@ class WideEquationsProvider:
         prepare([wide_unit(dtype, side_of(self._device))])
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
-        """See `EquationsProvider`: also what finding a pseudo-inverse takes."""
+        """See `EquationsProvider`: includes the memory to compute a pseudo-inverse."""
         return _state_bytes(order, rank, parts) + wide_bytes(rank, side_of(self._device)) + 8 * INVERTING * rank * rank
 
     def make(self, case: Case) -> Equations:
@@ -157,7 +157,7 @@ class WideEquationsProvider:
 
 @EQUATIONS.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[EquationsProvider]:
-    """Return the providers of the operation; the last one suits all."""
+    """Return the providers of the operation; the last one supports all ranks."""
     return [CudaEquationsProvider(device), WideEquationsProvider(device)]
 
 
@@ -166,12 +166,12 @@ def _state_bytes(order: int, rank: int, parts: int) -> int:
 
 
 def padded(rank: int) -> int:
-    """Return for how many columns the code for several runs is compiled."""
+    """Return the number of columns for which the code for several runs is compiled."""
     return -(-rank // EIGHT) * EIGHT
 
 
 def blocks_of(rows: int, places: int, device: CudaDevice) -> int:
-    """Return how many blocks of threads solve the rows of one of several runs, at most."""
+    """Return the maximum number of thread blocks that solve the rows of each of several runs."""
     each = -(-FILLING * device.limits.processors // places)
     return max(1, min(each, -(-rows // solve.FEWEST)))
 

@@ -1,4 +1,4 @@
-"""The MTTKRP kernels of a GPU: memory, packing, and launching ``mttkrp.cu``, ``combine.cu`` and ``coordinates.cu``."""
+"""MTTKRP kernels on the GPU: memory, packing, and launching ``mttkrp.cu``, ``combine.cu`` and ``coordinates.cu``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Packed:
 
     def __init__(self, name: str, device: CudaDevice) -> None:
         self.name, self._device, self._limits = name, device, device.limits
-        self.repeatable = name in ("segmented", "fibre")  # others add up by reductions in L2, in any order
+        self.repeatable = name in ("segmented", "fibre")  # others use reductions in L2, in any order
 
     def suits(self, share: Share) -> bool:
         return self.name in kernel_names(len(share.lengths) + 1)
@@ -48,7 +48,7 @@ class Packed:
         return gains(self.name, share, self._limits)
 
     def keeps_columns(self, share: Share) -> bool:
-        """See `Kernel`: they are packed."""
+        """See `Kernel`: packing copies them."""
         return False
 
     def prepare(self, share: Share) -> None:
@@ -63,7 +63,7 @@ class Packed:
         return KernelBytes(whole, packing.packing_bytes(layout, nnz), scratch_bytes(layout, nnz, self._limits))
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> CudaShard:
-        """See `Kernel`. Code is compiled for the layout here, so that `run` looks nothing up."""
+        """See `Kernel`. Compiles the code for the layout, so that `run` needs no lookup."""
         columns = [cupy.asarray(column, np.int32) for column in columns]
         values = cupy.asarray(values, share.dtype)
         layout = make_layout(self.name, share, self._limits)
@@ -93,16 +93,16 @@ class Packed:
             scratch = cupy.empty(scratch_bytes(layout, shard.nnz, self._limits), np.uint8)
         first, end = shard.first_row, shard.first_row + shard.rows
         place = out.data.ptr + first * out.strides[0]
-        if layout.tiled and not double and out.dtype != layout.share.dtype:  # rows of the shard need not be cleared
-            _clear_beside(out, new, first, end)
+        if layout.tiled and not double and out.dtype != layout.share.dtype:  # rows of the shard are overwritten
+            _clear_outside(out, new, first, end)
             columns = out.shape[1]
             scratch.data.memset_async(0, (shard.rows + shard.long_runs) * columns * 4)
-            _launch(shard, factors, scratch.data.ptr)  # before anything else: a GPU waits when a sweep begins
+            _launch(shard, factors, scratch.data.ptr)  # first, because the GPU is idle when a sweep begins
             kept = min(max(0, new.start - first), shard.rows) if new.stop >= end else shard.rows
             widen(shard, shard.functions, scratch.data.ptr, place, kept, columns)
             return
-        if shard.filled:  # each of its rows is stored
-            _clear_beside(out, new, first, end)
+        if shard.filled:  # each of its rows is written
+            _clear_outside(out, new, first, end)
         elif new.start < new.stop:
             out[new] = 0
         if layout.tiled:
@@ -113,7 +113,7 @@ class Packed:
 
 
 class Coordinates:
-    """Nonzeros in coordinate form; see `Kernel` and `coordinates.cu`. For those who ask for it: it is slower."""
+    """Nonzeros in coordinate form; see `Kernel` and `coordinates.cu`. Slower, so used only on request."""
 
     code = "coordinates"
     most_nonzeros = MOST_NONZEROS
@@ -139,11 +139,11 @@ class Coordinates:
         return False
 
     def keeps_columns(self, share: Share) -> bool:
-        """See `Kernel`: they are copied to the device."""
+        """See `Kernel`: columns are copied to the device."""
         return False
 
     def prepare(self, share: Share) -> None:
-        """See `Kernel`: code is compiled when it is first called."""
+        """See `Kernel`: code is compiled at the first call."""
 
     def bytes(self, share: Share, nnz: int) -> KernelBytes:
         making = coordinates.packing_bytes(share, nnz)
@@ -173,7 +173,7 @@ class Coordinates:
 
 @MTTKRP.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[Kernel]:
-    """Return the kernels of the operation; the first suits all nonzeros."""
+    """Return the kernels of the operation; the first supports all nonzeros."""
     packed = [Packed(name, device) for name in kernel_names(MAX_ORDER)]
     return [*packed, *(Coordinates(name, device) for name in (ATOMIC, PERMUTED))]
 
@@ -191,7 +191,7 @@ def _sums(name: str, device: int) -> Any:
 
 
 def _functions(layout: PackedLayout, shard: CudaShard, device: int) -> ShardCode:
-    """Return the code that computes a shard, and that which adds its sums up."""
+    """Return the compiled functions for a shard, including those that add up partial sums."""
     after: dict[str, Any] = {}
     if not layout.tiled:
         after = {"combine": _sums("combine", device), "combine_rest": _sums("combine_rest", device)}
@@ -211,7 +211,7 @@ def levels(items: int) -> Iterator[tuple[int, int, int]]:
 
 
 def scratch_bytes(layout: PackedLayout, nnz: int, limits: Limits) -> int:
-    """Return the bytes that `mttkrp` of `nnz` nonzeros needs for a while."""
+    """Return the bytes of scratch memory for the MTTKRP of `nnz` nonzeros."""
     share = layout.share
     if not nnz:
         return 0
@@ -222,15 +222,15 @@ def scratch_bytes(layout: PackedLayout, nnz: int, limits: Limits) -> int:
     return (sizes[0] + sum(-(-items // FAN_IN) for items in sizes)) * share.stride * 8
 
 
-def ranges_beside(new: slice, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of the `new` rows that are not from `first` to `end`."""
+def ranges_outside(new: slice, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of the `new` rows outside `first` to `end`."""
     for begin, stop in ((new.start, min(first, new.stop)), (max(end, new.start), new.stop)):
         if begin < stop:
             yield begin, stop
 
 
-def _clear_beside(out: Array, new: slice, first: int, end: int) -> None:
-    for begin, stop in ranges_beside(new, first, end):
+def _clear_outside(out: Array, new: slice, first: int, end: int) -> None:
+    for begin, stop in ranges_outside(new, first, end):
         out[begin:stop] = 0
 
 
@@ -248,9 +248,9 @@ def _launch(shard: CudaShard, factors: Sequence[Array], out: int, carry: int = 0
 def widen(
     shard: CudaShard, functions: ShardCode, sums: int, out: int, kept: int, columns: int, *flag: np.uint64
 ) -> None:
-    """Add the sums of tiles, in single precision, to the output's first `kept` rows; set the others to them.
+    """Add the sums of tiles, in single precision, to the first `kept` rows of the output; set the other rows.
 
-    `flag` is the address of the one that `functions` obey, if they were compiled to.
+    `flag` is the address of the flag that disables `functions`, if they are compiled with one.
     """
     vectors, added = shard.rows * columns // 4, kept * columns // 4
     numbers = np.uint64(sums), np.uint64(out), np.int64(vectors), np.int64(added)
@@ -269,7 +269,7 @@ def widen(
 
 
 def combine(shard: CudaShard, functions: ShardCode, carry: int, out: int, columns: int, *flag: np.uint64) -> None:
-    """Add the sums of runs that several chunks share to the output. `flag` as in `widen`."""
+    """Add the sums of runs that several chunks share to the output; `flag` as in `widen`."""
     up = carry + shard.chunks * columns * 8
     for items, step, back in levels(shard.chunks):
         groups = -(-items // FAN_IN)
@@ -284,7 +284,7 @@ def combine(shard: CudaShard, functions: ShardCode, carry: int, out: int, column
 
 
 def inputs_of(layout: PackedLayout, factors: Sequence[Array]) -> Any:
-    """Return the factor matrices as ``mttkrp`` takes them."""
+    """Return the factor matrices in the format of ``mttkrp``."""
     return _inputs(tuple(f.data.ptr for f in factors), layout.blocks, layout.share.lengths)
 
 

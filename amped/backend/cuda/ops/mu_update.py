@@ -1,4 +1,4 @@
-"""CP-APR's elementwise work on a GPU: compiling and launching ``mu_update.cu``."""
+"""CP-APR's elementwise updates on the GPU: compiling and launching ``mu_update.cu``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KERNELS = "begin", "measure", "apply", "add_parts", "add_up", "end"
 THREADS, MOST_BLOCKS = 256, 1024
 WIDE, TALL = 32, 8  # as in mu_update.cu
 NOWHERE = np.uint64(0)
-PARTS, ROWS = 256, 64  # of sums of columns: blocks at most, rows of each at least
+PARTS, ROWS = 256, 64  # column sums: maximum number of blocks, minimum rows of each
 
 
 class CudaMuUpdate:
@@ -49,7 +49,7 @@ class CudaMuUpdate:
     def apply(self, phi: Array, matrix: Array, violation: Array, fact: Array, tol: float, done: Array) -> None:
         rows, columns = _size(matrix)
         arguments = *_rows(phi), *_rows(matrix), rows, columns, violation, fact, np.float64(tol), done
-        # Without rows, too: the violation is that of all ranks.
+        # Launched even without rows, because the violation is the maximum over all ranks.
         self._functions["apply"]((max(1, min(MOST_BLOCKS, -(-matrix.size // THREADS))),), (THREADS,), arguments)
 
     def add_columns(self, matrix: Array, sums: Array) -> None:
@@ -89,7 +89,7 @@ def providers(device: CudaDevice) -> Sequence[MuUpdateProvider]:
 
 
 def _rows(matrix: Array) -> tuple[Any, np.int64]:
-    """Return a matrix and the numbers from row to row, as kernels take them."""
+    """Return a matrix and its row stride in numbers, as arguments of kernels."""
     return matrix, np.int64(matrix.strides[0] // matrix.itemsize)
 
 

@@ -1,4 +1,4 @@
-"""Rows without negative numbers, solved in one pass over the MTTKRP: compiling and launching ``nonnegative.cu``."""
+"""Non-negative rows, solved in one pass over the MTTKRP: compiling and launching ``nonnegative.cu``."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ..launches.fused_rows import THREADS, FusedRows, function_of, rows_unit
 from ..source import ALONE, CudaFunction, lanes
 from . import solve
 
-BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
-MOST_COLUMNS = 128  # a row is in the registers of a warp
+BLOCKS = 2  # thread blocks per multiprocessor; more increase the number of partial sums
+MOST_COLUMNS = 128  # a warp holds a row in registers
 
 
 def shared_bytes(rank: int) -> int:
-    """Return the shared memory of a block of threads: the Gram matrix, and a row of each group of lanes."""
+    """Return the shared memory of a thread block: the Gram matrix, and a row per group of lanes."""
     span = -(-rank // lanes(rank)) * lanes(rank)
     return 8 * span * (rank + THREADS // lanes(rank))
 
 
 class HalsSolver:
-    """Solves a row by the lanes of a warp, or a part of them; see `NonnegativeSolver`."""
+    """Solves each row with a warp or part of a warp; see `NonnegativeSolver`."""
 
     name = "hals"
     allocates = False
@@ -55,13 +55,13 @@ class HalsSolver:
         together, fitting = THREADS // lanes(rank), max(1, self._limits.shared // shared_bytes(rank))
         return min(-(-rows // together), self._limits.processors * min(BLOCKS, fitting))
 
-    def run(self, made: FusedRows, source: Array, system: System, sweeps: int, target: Array, sums: Sums) -> None:
-        made.run(source, (*system, np.int32(sweeps)), target, sums)
+    def run(self, fused: FusedRows, source: Array, system: System, sweeps: int, target: Array, sums: Sums) -> None:
+        fused.run(source, (*system, np.int32(sweeps)), target, sums)
 
 
 @NONNEGATIVE.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[NonnegativeSolver]:
-    """Return the solvers of the operation; the last one suits all."""
+    """Return the solvers of the operation; the last one supports all ranks."""
     return [HalsSolver(device), ColumnSolver(device)]
 
 
@@ -78,7 +78,7 @@ def sweeping_rows(
     places: int = 1,
     runs: np.void = ALONE,
 ) -> FusedRows:
-    """Return what solves non-negative rows of one run or several; see `FusedRows`."""
+    """Return the solver for non-negative rows of one run or several; see `FusedRows`."""
     kind = rank, dtype, places > 1, device.number
     hals, (_, add_parts) = _compiled(*kind), solve.compiled(*kind)
     return FusedRows(device, hals, add_parts, shared_bytes(rank), blocks, least, rank, places, runs)

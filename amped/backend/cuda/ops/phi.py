@@ -1,4 +1,4 @@
-"""Phi of CP-APR on a GPU, from the shards of packed nonzeros: launching ``phi.cu`` and ``phi_sums.cu``."""
+"""Phi of CP-APR on the GPU, from shards of packed nonzeros: launching ``phi.cu`` and ``phi_sums.cu``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..code.phi import SUMS, macros, most_blocks, source, suits
 from ..device import CudaDevice
 from ..layout import PackedLayout, make_layout
 from ..shard import CudaShard, ShardCode
-from .mttkrp import THREADS, combine, inputs_of, ranges_beside, scratch_bytes, widen
+from .mttkrp import THREADS, combine, inputs_of, ranges_outside, scratch_bytes, widen
 
 SUMMING = 512  # threads, as in phi_sums.cu
 NOWHERE = np.uint64(0)
-PAIR = 16  # bytes that a thread clears
+PAIR = 16  # bytes that each thread clears
 
 
 class PackedPhi:
-    """Phi of packed nonzeros; see `PhiProvider`, `phi.cu`, and `Packed` for what happens to sums."""
+    """Phi of packed nonzeros; see `PhiProvider`, ``phi.cu``, and `Packed` for partial sums."""
 
     multi_model = False
 
@@ -34,7 +34,7 @@ class PackedPhi:
         self._limits, self._number = device.limits, device.number
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """See `PhiProvider`: neither 16-bit copies nor wide rows of tiled layouts (in shared memory only in part)."""
+        """See `PhiProvider`: no 16-bit copies, nor rows of tiled layouts that exceed shared memory."""
         return Offers.PACKED in kernel.offers and suits(make_layout(kernel.name, share, self._limits))
 
     def prepare(self, kernel: Kernel, share: Share) -> None:
@@ -57,7 +57,7 @@ class PackedPhi:
         skip: Array = None,
         groups: Groups | None = None,
     ) -> None:
-        """See `PhiProvider`; queued on the current stream. Each kernel reads the flag."""
+        """See `PhiProvider`; queued on the current stream. Each kernel reads the `skip` flag."""
         layout, flag = shard.layout, NOWHERE if skip is None else np.uint64(skip.data.ptr)
         row, columns = out.strides[0], out.shape[1]
         sums = _sums(self._number)
@@ -66,25 +66,25 @@ class PackedPhi:
             pairs = nbytes // PAIR
             sums.clear((-(-pairs // THREADS),), (THREADS,), (np.uint64(place), np.int64(pairs), flag))
 
-        def clear_beside(first: int, end: int) -> None:
-            for begin, stop in ranges_beside(new, first, end):
+        def clear_outside(first: int, end: int) -> None:
+            for begin, stop in ranges_outside(new, first, end):
                 clear(out.data.ptr + begin * row, (stop - begin) * row)
 
         if not shard.nnz:
-            clear_beside(new.stop, new.stop)
+            clear_outside(new.stop, new.stop)
             return
         if scratch is None:
             scratch = cupy.empty(scratch_bytes(layout, shard.nnz, self._limits), np.uint8)
         first, end, place = shard.first_row, shard.first_row + shard.rows, out.data.ptr + shard.first_row * row
         call = _Call(shard, factors, own, floor, flag, self._number)
         if layout.tiled and out.dtype != layout.share.dtype:
-            clear_beside(first, end)
+            clear_outside(first, end)
             clear(scratch.data.ptr, (shard.rows + shard.long_runs) * columns * 4)
             call.launch(False, scratch.data.ptr, 0)
             kept = min(max(0, new.start - first), shard.rows) if new.stop >= end else shard.rows
             widen(shard, sums.after, scratch.data.ptr, place, kept, columns, flag)
             return
-        clear_beside(*((first, end) if shard.filled else (new.stop, new.stop)))
+        clear_outside(*((first, end) if shard.filled else (new.stop, new.stop)))
         call.launch(False, place, scratch.data.ptr)
         if not layout.tiled:
             combine(shard, sums.after, scratch.data.ptr, place, columns, flag)
@@ -99,7 +99,7 @@ class PackedPhi:
         scratch: Array = None,
         groups: Groups | None = None,
     ) -> None:
-        """See `PhiProvider`: each block of threads has a sum, and one block adds those up."""
+        """See `PhiProvider`: each thread block has a sum, and one block adds these up."""
         if not shard.nnz:
             return
         if scratch is None:
@@ -122,12 +122,12 @@ class PackedPhi:
 
 @PHI.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[PhiProvider]:
-    """Return what computes Phi."""
+    """Return the providers of the operation."""
     return [PackedPhi(device)]
 
 
 class _Call(NamedTuple):
-    """A launch of ``phi.cu``, but for where its sums go."""
+    """The arguments of a launch of ``phi.cu``, without its output."""
 
     shard: CudaShard
     factors: Sequence[Array]
@@ -137,7 +137,7 @@ class _Call(NamedTuple):
     device: int
 
     def launch(self, logs: bool, out: int, carry: int) -> int:
-        """Queue it; return its blocks of threads."""
+        """Queue the launch; return the number of thread blocks."""
         shard, layout = self.shard, self.shard.layout
         code = _compiled(layout, logs, self.device)
         dtype = layout.share.dtype.type
@@ -164,11 +164,11 @@ class _Call(NamedTuple):
 
 class _Code(NamedTuple):
     function: Any
-    threads: int  # of a block
+    threads: int  # per block
 
 
 class _Sums(NamedTuple):
-    after: ShardCode  # what adds up the sums of ``phi.cu``, obeying a flag
+    after: ShardCode  # functions that add up partial sums, with a `skip` flag
     clear: Any
     add: Any
     copy: Any

@@ -1,6 +1,6 @@
-"""Phi of several models on a GPU: launching ``interleaved.cu`` and ``interleaved_sums.cu``.
+"""Phi of several models on the GPU: launching ``interleaved.cu`` and ``interleaved_sums.cu``.
 
-The models of a group lie one after the other, each with its columns in a row.
+The models of a group follow each other; the columns of each model are contiguous.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ..device import CudaDevice
 from ..layout import VECTOR, MemoryPart, PackedLayout, make_layout
 from ..shard import CudaShard
 from ..source import by_value
-from .mttkrp import THREADS, inputs_of, ranges_beside, scratch_bytes
+from .mttkrp import THREADS, inputs_of, ranges_outside, scratch_bytes
 
 KERNELS = "clear", "copy", "combine_models", "measure", "apply", "sum_logs"
 SUMMING = 512  # threads, as in interleaved_sums.cu
-ELEMENTS, MOST_BLOCKS = 1024, 64  # of a model: numbers of a block of threads, and blocks at most
-USUAL = 16  # columns of models whose code is compiled ahead
+ELEMENTS, MOST_BLOCKS = 1024, 64  # per model: numbers per thread block, and maximum number of blocks
+USUAL = 16  # columns of models whose code is compiled in advance
 NOWHERE = np.uint64(0)
 
 
 class OfLanes:
-    """See `InterleavedPhi`; of shards of packed nonzeros in the order of their rows."""
+    """See `InterleavedPhi`; supports shards of packed nonzeros, sorted by row."""
 
     multi_model = True
 
@@ -51,7 +51,7 @@ class OfLanes:
         return slice(model * each, (model + 1) * each)
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """See `InterleavedPhi`: not 16-bit copies."""
+        """See `InterleavedPhi`: no 16-bit copies."""
         packed = Offers.PACKED in kernel.offers and share.gather == "full"
         return packed and kernel.name == chosen(share, self._limits)
 
@@ -61,7 +61,7 @@ class OfLanes:
         prepare([sums(share.dtype), *(source(layout, lanes, logs) for logs in (False, True))])
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
-        """See `InterleavedPhi`: carries, or sums of blocks of threads."""
+        """See `InterleavedPhi`: carries, or sums of thread blocks."""
         if not nnz:
             return 0
         layout = make_layout(kernel.name, share, self._limits)
@@ -85,8 +85,8 @@ class OfLanes:
         args, columns, row = self._arguments(groups, out.shape[1], own.dtype), out.shape[1], out.strides[0]
         live, functions = _live(args, skip), _sums(own.dtype, self._number)
         first, end = shard.first_row, shard.first_row + (shard.rows if shard.nnz else 0)
-        beside = ranges_beside(new, first, end) if shard.filled and shard.nnz else [(new.start, new.stop)]
-        for begin, stop in beside:
+        outside = ranges_outside(new, first, end) if shard.filled and shard.nnz else [(new.start, new.stop)]
+        for begin, stop in outside:
             if begin < stop:
                 numbers = np.uint64(out.data.ptr + begin * row), np.int64(columns), np.int64(stop - begin)
                 functions["clear"](args.grid(stop - begin), (THREADS,), (*numbers, live))
@@ -116,7 +116,7 @@ class OfLanes:
         args, add = self._arguments(groups, total.size, own.dtype), _sums(own.dtype, self._number)["sum_logs"]
         if scratch is None:
             scratch = cupy.empty(self.bytes(shard.kernel, shard.layout.share, shard.nnz), np.uint8)
-        for lanes, models in args.parts.items():  # each in turn: all write to the same memory
+        for lanes, models in args.parts.items():  # one after the other, because they share scratch memory
             some, blocks = args._replace(units={lanes: args.units[lanes]}), _blocks(shard.chunks, shard.layout, lanes)
             self._launch(shard, factors, own, floor, (NOWHERE, np.uint64(scratch.data.ptr)), some, None, True)
             parts = np.uint64(scratch.data.ptr + models.start * blocks * 8)
@@ -129,22 +129,22 @@ class OfLanes:
         own: Array,
         floor: float,
         sums: tuple[np.uint64, np.uint64],
-        given: _DeviceModels,
+        device_models: _DeviceModels,
         done: Array,
         logs: bool = False,
     ) -> None:
-        """Queue ``interleaved.cu`` for the units of each number of lanes; `sums` are where its sums go."""
+        """Queue ``interleaved.cu`` for the units of each number of lanes; `sums` are the addresses of its output."""
         dtype, row = own.dtype.type, own.strides[0]
         place = np.uint64(own.data.ptr + shard.first_row * row)
         numbers = np.int32(row // VECTOR), dtype(max(floor, np.finfo(dtype).tiny)), np.int32(shard.chunks)
         inputs, flags = inputs_of(shard.layout, factors), NOWHERE if done is None else done
-        where = _where(
+        addresses = _pointers(
             *(shard.at(part) for part in (MemoryPart.JOBS, MemoryPart.RECORDS, MemoryPart.STARTS, MemoryPart.RUNS))
         )
-        for lanes, units in given.units.items():
+        for lanes, units in device_models.units.items():
             code = _compiled(shard.layout, lanes, logs, self._number)
             grid = _blocks(shard.chunks, shard.layout, lanes), len(units)
-            code(grid, (threads(shard.layout).threads,), (inputs, where, *sums, place, *numbers, units, flags))
+            code(grid, (threads(shard.layout).threads,), (inputs, addresses, *sums, place, *numbers, units, flags))
 
     def copy(
         self,
@@ -176,23 +176,23 @@ class OfLanes:
             size = width(dtype)
             groups = {GroupShape(self.models(1, dtype), 1): np.arange(0, columns // size * size, size)}
         by_models = joined(groups, lambda kind: kind.models)
-        held = tuple((models, begins.tobytes()) for models, begins in sorted(by_models.items()))
-        return _on_device(held, dtype, self._number)
+        key = tuple((models, begins.tobytes()) for models, begins in sorted(by_models.items()))
+        return _on_device(key, dtype, self._number)
 
 
 @PHI.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[PhiProvider]:
-    """Return what computes Phi of several models."""
+    """Return the providers of the operation."""
     return [OfLanes(device)]
 
 
 class _DeviceModels(NamedTuple):
-    """Models, on the device; see `Arranged`."""
+    """Models in device memory; see `Arranged`."""
 
     models: Array
     units: dict[int, Array]
     parts: dict[int, slice]
-    columns: int  # the most that a model has
+    columns: int  # largest number of columns of a model
 
     @property
     def number(self) -> int:
@@ -206,23 +206,18 @@ class _DeviceModels(NamedTuple):
 
 @lru_cache(64)
 def _on_device(groups: tuple[tuple[int, bytes], ...], dtype: np.dtype[Any], device: int) -> _DeviceModels:
-    """Return the models of groups: by their number in a group, where the groups' columns begin."""
+    """Return the models of groups, from pairs of their number per group and the groups' first columns."""
     result = arranged({count: np.frombuffer(begins, np.int64) for count, begins in groups}, dtype)
     units = {lanes: cupy.asarray(each) for lanes, each in result.units.items()}
     return _DeviceModels(cupy.asarray(result.models), units, result.parts, int(result.models[:, 1].max()))
 
 
-def _live(given: _DeviceModels, done: Array) -> Any:
-    return _pair(given.models.data.ptr, 0 if done is None else done.data.ptr)
-
-
-@lru_cache(256)
-def _pair(*addresses: int) -> Any:
-    return by_value(np.array(addresses, np.uint64))
+def _live(device_models: _DeviceModels, done: Array) -> Any:
+    return _pointers(device_models.models.data.ptr, 0 if done is None else done.data.ptr)
 
 
 @lru_cache(1024)
-def _where(*addresses: np.uint64) -> Any:
+def _pointers(*addresses: int | np.uint64) -> Any:
     return by_value(np.array(addresses, np.uint64))
 
 
@@ -232,7 +227,7 @@ def _blocks(chunks: int, layout: PackedLayout, lanes: int) -> int:
 
 
 def _rows(matrix: Array) -> tuple[Any, np.int64]:
-    """Return a matrix and the numbers from row to row, as kernels take them."""
+    """Return a matrix and its row stride in numbers, as arguments of kernels."""
     return matrix, np.int64(matrix.strides[0] // matrix.itemsize)
 
 

@@ -1,4 +1,4 @@
-"""How a GPU computes row systems of any loss: ``rowproblems.cu`` with the loss's formulas, batch by batch of rows."""
+"""Row systems of any loss on the GPU: ``rowproblems.cu`` with the loss's formulas, batch by batch of rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .rowproblems import CudaRowProblems, CudaRows, batches, most_of_row, split
 
 
 class CudaSystems:
-    """The sums of rows, which PDNR and PQNR have too, of any loss. See `RowSystemsProvider`."""
+    """Computes the sums of PDNR and PQNR for any loss. See `RowSystemsProvider`."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._number = device.limits, device.number
@@ -43,7 +43,7 @@ class CudaSystems:
         return self._rows[curved].bytes(kernel, share, nnz)
 
     def make(self, shard: CudaShard, share: Share) -> CudaRows:
-        """See `RowSystemsProvider`: rows without nonzeros are not noted."""
+        """See `RowSystemsProvider`: without the rows that have no nonzeros."""
         return self._rows[False].make(shard, share, NOTHING)
 
     def run(

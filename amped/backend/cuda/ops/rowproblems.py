@@ -1,4 +1,4 @@
-"""How a GPU solves the row problems of CP-APR: all rows of a batch in step, from the shards of packed nonzeros."""
+"""Row problems of CP-APR on the GPU: all rows of a batch in step, from shards of packed nonzeros."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from .mttkrp import inputs_of
 
 @dataclass
 class CudaRows:
-    """Where the rows of a shard are: those that have nonzeros, in order, and those without."""
+    """The rows of a shard with nonzeros, in order, and those without."""
 
     rows: Ints
     starts: Ints  # the first nonzero of each row
     stops: Ints
-    first: Ints  # the first task of each row, and the end
+    first: Ints  # the first task of each row, then the number of tasks
     empty: Ints
-    size: int  # nonzeros of a task, at most
+    size: int  # maximum number of nonzeros of a task
     names: Array  # `rows`, on the device
     empty_names: Array
     tasks: RowTasks
-    shared: dict[Any, tuple[RowTasks, Array]] = field(default_factory=dict)  # of shared rows: their tasks, and places
+    shared: dict[Any, tuple[RowTasks, Array]] = field(default_factory=dict)  # tasks and places of shared rows
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory."""
+        """Size in bytes of device memory."""
         return int(self.names.nbytes + self.empty_names.nbytes + self.tasks.nbytes)
 
     def tasks_of(self, places: Sequence[tuple[int, int]]) -> tuple[RowTasks, Array]:
-        """Return the tasks of shared rows that are here, and their places; made when they are first asked for."""
+        """Return the tasks of shared rows in this shard, and their places; cached."""
         key = tuple(places)
         if key not in self.shared:
             numbers, rows = np.array(key, np.int32).reshape(-1, 2).T
@@ -73,7 +73,7 @@ class CudaShared(RowState):
 
 
 class CudaRowProblems:
-    """Rows that are solved in step, batch by batch. See `RowProblemsProvider`."""
+    """Solves rows in step, batch by batch. See `RowProblemsProvider`."""
 
     codes = 1
 
@@ -81,7 +81,7 @@ class CudaRowProblems:
         self.method, self._limits, self._number = method, device.limits, device.number
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """See `RowProblemsProvider`: nonzeros of a row lie side by side."""
+        """See `RowProblemsProvider`: nonzeros must be in packed records."""
         packed = Offers.PACKED in kernel.offers
         return packed and suits(make_layout(kernel.name, share, self._limits), self.method, self._limits)
 
@@ -97,7 +97,7 @@ class CudaRowProblems:
         return RowCode(rank, dtype, self.method == "pdnr")
 
     def make(self, shard: CudaShard, share: Share, whole: slice | None = None) -> CudaRows:
-        if isinstance(shard.memory, np.ndarray):  # page-locked, to be streamed
+        if isinstance(shard.memory, np.ndarray):  # page-locked, for streaming
             shard = replace(shard, memory=cupy.asarray(shard.memory))
         begins = find_rows(self._code(1, share.dtype), shard, share.rows.stop - share.rows.start)
         rows, empty = (np.flatnonzero(begins >= 0).astype(np.int32), np.flatnonzero(begins < 0).astype(np.int32))
@@ -201,7 +201,7 @@ def providers(device: CudaDevice) -> Sequence[RowProblemsProvider[RowLimits]]:
 
 
 def most_of_row(nnz: int, limits: Limits) -> int:
-    """Return the most tasks of rows that are solved together: one that has nearly all nonzeros, and another."""
+    """Return the minimum task capacity of a batch: the tasks of a row with nearly all nonzeros, and of another row."""
     return -(-nnz // task_size(nnz, limits)) + 1
 
 

@@ -18,14 +18,14 @@ from ..launches.rows_large import ProductSolver
 from ..source import ALONE, CudaFunction
 
 SIDE, ROWS = 8, 32  # as in solve.cu
-MOST_COLUMNS = 64  # a warp has its share of the Gram matrix in registers; of more, products of cuBLAS are faster
-LEAST_CAPABILITY = 80  # ten times: tensor cores compute in double precision
-BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
-FEWEST = 2 * ROWS  # rows of a block: its part takes as much as rank + 2 rows
+MOST_COLUMNS = 64  # warps hold parts of the Gram matrix in registers; with more, cuBLAS is faster
+LEAST_CAPABILITY = 80  # compute capability 8.0: tensor cores support double precision
+BLOCKS = 2  # thread blocks per multiprocessor; more increase the number of partial sums
+FEWEST = 2 * ROWS  # rows per thread block, whose partial sums cost as much as rank + 2 rows
 
 
 def shared_bytes(rank: int) -> int:
-    """Return the shared memory of a block of threads: the inverse, and a tile of rows before and after."""
+    """Return the shared memory of a thread block: the inverse, and tiles of input and output rows."""
     span = -(-rank // SIDE) * SIDE
     return 8 * (span + 2 * ROWS) * (span + (12 if span % 16 else 4))
 
@@ -47,7 +47,7 @@ class FusedSolver:
         prepare([solving_unit(rank, dtype)])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
-        """See `Solver`: the parts, and small matrices."""
+        """See `Solver`: partial sums and small matrices."""
         return SolverBytes(8 * rank * (self._blocks(rows, rank) * (rank + 2) + 4 * rank))
 
     def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> FusedRows:
@@ -57,13 +57,13 @@ class FusedSolver:
         """Return the number of thread blocks that solve `rows` rows."""
         return min(-(-rows // FEWEST), self._limits.processors * min(BLOCKS, self._limits.shared // shared_bytes(rank)))
 
-    def run(self, made: FusedRows, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        made.run(source, (inverse,), target, sums)
+    def run(self, fused: FusedRows, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
+        fused.run(source, (inverse,), target, sums)
 
 
 @SOLVE.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[Solver]:
-    """Return the solvers of the operation; the last one suits all."""
+    """Return the solvers of the operation; the last one supports all ranks."""
     return [FusedSolver(device), ProductSolver(device)]
 
 
@@ -80,13 +80,13 @@ def solving_rows(
     places: int = 1,
     runs: np.void = ALONE,
 ) -> FusedRows:
-    """Return what solves rows of one run or several by their inverses; see `FusedRows`."""
+    """Return the solver for rows of one run or several, by inverses; see `FusedRows`."""
     solve, add_parts = compiled(rank, dtype, places > 1, device.number)
     return FusedRows(device, solve, add_parts, shared_bytes(rank), blocks, least, rank, places, runs)
 
 
 @cache
 def compiled(rank: int, dtype: np.dtype[np.floating], batch: bool, device: int) -> tuple[CudaFunction, CudaFunction]:
-    """Return the compiled code that solves rows, and that which adds up the parts of `FusedRows`."""
+    """Return the compiled functions that solve rows and add up the partial sums of `FusedRows`."""
     source = solving_unit(rank, dtype, batch)
     return function_of(source, "solve"), load(source).get_function("add_parts")

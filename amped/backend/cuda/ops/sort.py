@@ -1,4 +1,4 @@
-"""The sorter of a GPU: that of the partitioner."""
+"""Sorting on the GPU, by the partitioner's sorter."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ class RadixSorter:
 
 @SORT.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[DeviceSorter]:
-    """Return the sorters, those to prefer first."""
+    """Return the sorters, the preferred ones first."""
     return [RadixSorter(device)]

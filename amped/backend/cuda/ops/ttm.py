@@ -22,25 +22,25 @@ from ..shard import copied, unloaded
 from ..source import unit
 
 SETTLING = 256  # threads of a block that adds up carries
-CUTTING = 80  # bytes for each chunk while chunks are cut
-MARKING = 24  # bytes for each fibre while its last nonzero is marked
+CUTTING = 80  # bytes per chunk while chunks are cut
+MARKING = 24  # temporary memory per fibre while its last nonzero is marked, in bytes
 
 
 class Launch(NamedTuple):
-    """How ``ttm`` is launched."""
+    """Parameters of a launch of ``ttm``."""
 
     functions: tuple[Any, Any]  # `ttm` and `settle`
     grid: tuple[int, int]
     threads: int
-    row: int  # numbers of a fibre of the result
+    row: int  # numbers per fibre of the result
 
 
 @dataclass(frozen=True)
 class CudaFibres:
-    """Nonzeros of fibres in one piece of memory. See `FibreShard` and ``ttm.cu``."""
+    """Nonzeros of fibres in one memory block. See `FibreShard` and ``ttm.cu``."""
 
     memory: Any
-    offsets: tuple[int, ...]  # of indices, values, chunks, and the levels of sums of carries
+    offsets: tuple[int, ...]  # of indices, values, chunks, and each level of carries
     sizes: tuple[int, ...]  # nonzeros, fibres, chunks, slots, then items of each level
     launch: Launch | None = None  # None if there is nothing to compute
 
@@ -56,7 +56,7 @@ class CudaFibres:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its memory."""
+        """The size in bytes."""
         return int(self.memory.nbytes)
 
     def unloaded(self) -> CudaFibres:
@@ -67,7 +67,7 @@ class CudaFibres:
 
     @cached_property
     def read(self) -> tuple[np.uint64, ...]:
-        """The device addresses of the parts: a GPU waits for the host where a tensor is small."""
+        """The device addresses of the parts, computed once: host time limits small tensors."""
         return tuple(np.uint64(self.memory.data.ptr + offset) for offset in self.offsets)
 
 

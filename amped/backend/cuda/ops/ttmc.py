@@ -1,4 +1,4 @@
-"""How a GPU computes TTMc from nonzeros in coordinate form: by ``ttmc_products.cu`` or ``ttmc.cu``."""
+"""TTMc on the GPU from nonzeros in coordinate form: launching ``ttmc_products.cu`` or ``ttmc.cu``."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ from ..coordinates import CoordinateShard, column_places
 from ..device import CudaDevice
 from ..source import by_value, unit
 
-COMBINING = 256  # threads of a block that adds carries up
-
-
+COMBINING = 256  # threads of a block that adds up carries
 TENSOR_CORES = 80, 90, 100  # compute capabilities with tensor cores that are fast in double precision
-FASTER = 2, 3  # input modes; with more, weights of nonzeros are products of many numbers, and runs share them
+FASTER = 2, 3  # numbers of input modes; with more, summing runs shares products of many numbers
 
 
 class _OfRows(ABC):
-    """Rows of the result are made by groups of threads. See `TtmcProvider`."""
+    """Groups of threads compute rows of the result. See `TtmcProvider`."""
 
     summed: int
 
@@ -39,7 +37,7 @@ class _OfRows(ABC):
         """Return the code for input factor matrices of `ranks` columns; see `TtmcProvider.run` for `double`."""
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """See `TtmcProvider`: nonzeros in the order of their input indices."""
+        """See `TtmcProvider`: the nonzeros of a row must be sorted by input indices."""
         return Offers.SORTED in kernel.offers and share.gather == "full"
 
     def prepare(self, share: Share, ranks: Sequence[int]) -> None:
@@ -86,10 +84,10 @@ class Multiplied(_OfRows):
 
     def __init__(self, device: CudaDevice) -> None:
         super().__init__(device)
-        self._there = device.capability in TENSOR_CORES
+        self._supported = device.capability in TENSOR_CORES
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        return self._there and len(share.lengths) in FASTER and super().suits(kernel, share)
+        return self._supported and len(share.lengths) in FASTER and super().suits(kernel, share)
 
     def _code(self, share: Share, ranks: Sequence[int], double: bool = False) -> TtmcCode:
         return products_code(ranks, share.dtype)

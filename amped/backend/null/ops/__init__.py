@@ -1,4 +1,4 @@
-"""What the null device computes, a module for each operation; in others it does as a CPU."""
+"""Kernels of the null device, a module per operation; the other operations use the CPU's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...ops.solve import SOLVE
 from ...ops.ttmc import TTMC
 from ...registry import Op
 
-AS_ON_A_CPU: tuple[Op[Any], ...] = MU_UPDATE, NONNEGATIVE, ROW_SYSTEMS, ROWPROBLEMS, SOLVE, TTMC
+CPU_OPS: tuple[Op[Any], ...] = MU_UPDATE, NONNEGATIVE, ROW_SYSTEMS, ROWPROBLEMS, SOLVE, TTMC
 
-for op in AS_ON_A_CPU:
+for op in CPU_OPS:
     op.reuse("null", of="cpu")

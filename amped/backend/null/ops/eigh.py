@@ -1,4 +1,4 @@
-"""As on a GPU, with NumPy."""
+"""Leading eigenvectors by a GPU's algorithm, with NumPy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NumpyEigh:
         return count <= size
 
     def prepare(self, size: int, count: int) -> None:
-        """See `Eigh`: nothing is compiled."""
+        """See `Eigh`: nothing to compile."""
 
     def bytes(self, size: int, count: int) -> int:
         return 8 * size * size

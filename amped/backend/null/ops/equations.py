@@ -1,4 +1,4 @@
-"""As on a CPU, but for the memory that a GPU would have them in."""
+"""Normal equations as on the CPU, with their state in device memory as on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..device import NullDevice
 
 
 class NullEquations(CpuEquations):
-    """See `Equations`: they can be queued ahead of the host."""
+    """See `Equations`: work can be queued ahead of the host."""
 
     def __init__(self, device: NullDevice, case: Case) -> None:
         super().__init__(device, case)
@@ -18,7 +18,7 @@ class NullEquations(CpuEquations):
 
 
 class NullEquationsProvider(CpuEquationsProvider):
-    """See `EquationsProvider`; suits all."""
+    """See `EquationsProvider`; supports all ranks."""
 
     def __init__(self, device: NullDevice) -> None:
         super().__init__(device)

@@ -1,4 +1,4 @@
-"""Two kernels of the null device, alike but for their names."""
+"""Two MTTKRP kernels of the null device that differ only in name and order of nonzeros."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..device import NullDevice
 
 
 class RecordedKernel(Segmented):
-    """See `Kernel`: notes what it computes."""
+    """See `Kernel`: records its computations."""
 
     def __init__(self, name: str, device: NullDevice) -> None:
         super().__init__(device)
@@ -20,7 +20,7 @@ class RecordedKernel(Segmented):
         self.offers = self.offers if name == "slow" else Offers.ROWS
 
     def bytes(self, share: Share, nnz: int) -> KernelBytes:
-        """See `Kernel`: as on a GPU, making takes what the shard does, and scratch memory grows with nonzeros."""
+        """See `Kernel`: as on a GPU, building needs as much memory as the shard, and scratch grows with nonzeros."""
         usual = super().bytes(share, nnz)
         return usual._replace(making=usual.shard, running=usual.running + -(-nnz // 64) * share.stride * 8)
 

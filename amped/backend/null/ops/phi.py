@@ -1,4 +1,4 @@
-"""As on a CPU, of one model."""
+"""Phi of one model, as on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's sort, as a device's that has a GPU's rules."""
+"""Sorting on the null device, by the host's sort."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NullSorter:
         starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
         ends = np.append(starts[1:], places.size)
         for begin, end in zip(starts, ends, strict=True):
-            with np.errstate(over="ignore"):  # who asked looks at the sums
+            with np.errstate(over="ignore"):  # callers check the sums
                 values[places[begin]] = np.add.accumulate(values[places[begin:end]].astype(np.float64))[-1]
         first = places[starts]
         return first[(values[first] != 0) | keep_zeros], int(starts.size)
@@ -51,5 +51,5 @@ class NullSorter:
 
 @SORT.provider("null")
 def providers(device: NullDevice) -> Sequence[DeviceSorter]:
-    """Return the sorters, those to prefer first."""
+    """Return the sorters, the preferred ones first."""
     return [NullSorter()]

@@ -1,4 +1,4 @@
-"""SpTTM of the null device: the host's, which notes what it computes."""
+"""SpTTM on the null device, as on the CPU."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..device import NullDevice
 
 
 class RecordedTtm(CpuFibres):
-    """See `TtmKernel`."""
+    """See `TtmKernel`: records its computations."""
 
     def __init__(self, device: NullDevice) -> None:
         super().__init__(device)
         self._used = device.used
 
     def bytes(self, form: ProductForm, nnz: int, fibres: int) -> TtmBytes:
-        """See `TtmKernel`: as on a GPU, making takes what the shard does."""
+        """See `TtmKernel`: as on a GPU, building needs as much memory as the shard."""
         usual = super().bytes(form, nnz, fibres)
         return usual._replace(making=usual.shard)
 
