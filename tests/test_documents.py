@@ -22,7 +22,8 @@ SOURCES = [ROOT / name for name in ("amped", "partitioner", "bench", "tests", "l
 # Folders and files without banned phrases in comments, docstrings and messages.
 PLAIN = """
 partitioner launch amped/api amped/cli amped/methods amped/operators amped/report amped/runs amped/backend/ops
-amped/backend/normal_equations amped/run.py amped/options.py
+amped/backend/normal_equations amped/backend/null amped/backend/cuda/ops amped/backend/cpu/ops amped/backend/cpu/rows
+amped/run.py amped/options.py tests/helpers tests/conftest.py
 """.split()
 # Flags of other programs, and of scripts that read their arguments themselves.
 OTHERS = {"--quick", "--with-mpi", "--mpi", "--nodes", "--signal", "--gpus-per-task", "--kill-on-bad-exit", "--help"}

@@ -21,7 +21,7 @@ FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --remote-debugging-pipe "
     "--disable-background-networking --disable-component-update --disable-sync --hide-scrollbars"
 ).split()
-PATIENCE = 120.0  # seconds for an answer: many times what any takes
+TIMEOUT = 120.0  # seconds for a response, many times the usual
 
 
 class Browser:
@@ -31,14 +31,14 @@ class Browser:
         self._send, self._receive, self._left, self._number = send, receive, b"", 0
         self._session: str | None = None
         self.requests: list[str] = []  # requested addresses
-        self.complaints: list[str] = []  # of scripts, and of what the page's policy forbids
-        page = self.tell("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.tell("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        self.complaints: list[str] = []  # exceptions of scripts, and violations of the page's policy
+        page = self.send("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.send("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
-            self.tell(f"{domain}.enable")
+            self.send(f"{domain}.enable")
 
-    def tell(self, method: str, **arguments: Any) -> dict[str, Any]:
-        """Send a command; return what comes back."""
+    def send(self, method: str, **arguments: Any) -> dict[str, Any]:
+        """Send a command; return its result."""
         self._number += 1
         session = {} if self._session is None else {"sessionId": self._session}
         text = json.dumps({"id": self._number, "method": method, "params": arguments, **session})
@@ -48,10 +48,10 @@ class Browser:
             if message.get("id") == self._number:
                 assert "error" not in message, f"{method}: {message['error']}"
                 return dict(message["result"])
-            self._note(message)
+            self._record(message)
 
     def _message(self) -> dict[str, Any]:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while b"\0" not in self._left:
             ready, _, _ = select.select([self._receive], [], [], max(0.0, end - time.monotonic()))
             assert ready, "the browser does not answer"
@@ -61,63 +61,63 @@ class Browser:
         text, self._left = self._left.split(b"\0", 1)
         return dict(json.loads(text))
 
-    def _note(self, message: dict[str, Any]) -> None:
-        method, told = message.get("method"), message.get("params", {})
+    def _record(self, message: dict[str, Any]) -> None:
+        method, params = message.get("method"), message.get("params", {})
         if method == "Network.requestWillBeSent":
-            self.requests.append(told["request"]["url"])
+            self.requests.append(params["request"]["url"])
         elif method == "Runtime.exceptionThrown":
-            self.complaints.append(str(told["exceptionDetails"]))
+            self.complaints.append(str(params["exceptionDetails"]))
         elif method == "Log.entryAdded":
-            self.complaints.append(told["entry"]["text"])
+            self.complaints.append(params["entry"]["text"])
 
     def open(self, path: Path) -> None:
         """Show a file; return once it is loaded."""
-        self.tell("Page.navigate", url=path.absolute().as_uri())
+        self.send("Page.navigate", url=path.absolute().as_uri())
         self.until("document.readyState === 'complete' && location.protocol === 'file:'")
 
     def until(self, condition: str) -> None:
         """Wait until a JavaScript expression is true."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not self.value(condition):
             assert time.monotonic() < end, f"never true: {condition}"
             time.sleep(0.02)
 
     def value(self, expression: str) -> Any:
-        """Return what a JavaScript expression is."""
-        found = self.tell("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        """Return the value of a JavaScript expression."""
+        result = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in result, result["exceptionDetails"]
+        return result["result"].get("value")
 
     def click(self, selector: str) -> None:
         """Click with the mouse in the middle of an element."""
-        where = f"document.querySelector({json.dumps(selector)})"
-        self.value(f"{where}.scrollIntoView({{block: 'center'}})")
-        x, y = self.value(f"(() => {{ const r = {where}.getBoundingClientRect();"
+        element = f"document.querySelector({json.dumps(selector)})"
+        self.value(f"{element}.scrollIntoView({{block: 'center'}})")
+        x, y = self.value(f"(() => {{ const r = {element}.getBoundingClientRect();"
                           " return [r.x + r.width / 2, r.y + r.height / 2]; })()")  # fmt: skip
         for kind in ("mousePressed", "mouseReleased"):
-            self.tell("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def type(self, selector: str, text: str) -> None:
-        """Click an element and type into it, in the place of what is there."""
+        """Replace the text of an input element."""
         self.click(selector)
         self.value(f"document.querySelector({json.dumps(selector)}).select()")
-        self.tell("Input.insertText", text=text)
+        self.send("Input.insertText", text=text)
 
     def show_as(self, width: int, height: int, scheme: str = "light", media: str = "") -> None:
-        """Look at the page on a screen of this size, in a light or dark scheme, or as it is printed."""
+        """Set the screen size, the light or dark scheme, and the medium (screen or print)."""
         phone = width < 600
-        self.tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
-        self.tell(
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        self.send(
             "Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": scheme}]
         )
 
     def picture(self) -> bytes:
-        """Return what is seen, as PNG."""
-        return base64.b64decode(self.tell("Page.captureScreenshot", format="png")["data"])
+        """Return a screenshot as PNG."""
+        return base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"])
 
     def printed(self) -> bytes:
-        """Return what is printed, as PDF."""
-        return base64.b64decode(self.tell("Page.printToPDF", printBackground=False)["data"])
+        """Return the printed page as PDF."""
+        return base64.b64decode(self.send("Page.printToPDF", printBackground=False)["data"])
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def browser(profile: Path) -> Iterator[Browser]:
         os.close(our_out)
         os.close(our_in)
         try:
-            process.wait(10)  # it ends with its pipe
+            process.wait(10)  # Chromium exits when its pipe is closed
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -33,31 +33,31 @@ def variants() -> set[str]:
 
 
 class Budget:
-    """The hooks, with what workers have sent."""
+    """The plugin's hooks, with the variants of all workers."""
 
     def __init__(self, most: float = BUDGET) -> None:
-        self._most, self._found = most, set[str]()
+        self._most, self._variants = most, set[str]()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take what a worker of xdist sends."""
-        self._found |= set(getattr(node, "workeroutput", {}).get(KEY, ()))
+        """Add the variants of a worker of xdist."""
+        self._variants |= set(getattr(node, "workeroutput", {}).get(KEY, ()))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Count, and fail if there are too many; a worker sends what it has."""
-        self._found |= variants()
+        """Fail if there are too many variants; a worker sends its own."""
+        self._variants |= variants()
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput[KEY] = sorted(self._found)
-        elif len(self._found) > self._most and not session.exitstatus:
+            session.config.workeroutput[KEY] = sorted(self._variants)
+        elif len(self._variants) > self._most and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print how many there are; if they are too many, which."""
-        if not self._found:
+        """Print the number of variants, and their names if there are too many."""
+        if not self._variants:
             return
-        over = len(self._found) > self._most
+        over = len(self._variants) > self._most
         terminalreporter.section("variants of host kernels", sep="=", red=over)
-        terminalreporter.line(f"{len(self._found)} compiled or loaded, of at most {self._most}")
-        for found in sorted(self._found) if over else ():
-            terminalreporter.line(found)
+        terminalreporter.line(f"{len(self._variants)} compiled or loaded, of at most {self._most}")
+        for variant in sorted(self._variants) if over else ():
+            terminalreporter.line(variant)

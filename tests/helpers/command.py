@@ -23,9 +23,9 @@ from partitioner.__main__ import main as partition_main
 
 ROOT = Path(amped.__file__).parent.parent
 ERROR = "amped: error: "
-TIMEOUT = 240.0  # seconds: more than twenty times what any command takes
+TIMEOUT = 240.0  # seconds, more than twenty times the slowest command
 
-# Open MPI 5 (PRTE_) and 4 (OMPI_): root may start it, ranks may outnumber the cores, one node needs no network.
+# Open MPI 5 (PRTE_) and 4 (OMPI_): allow root and more ranks than cores; no network on one node.
 LAUNCH = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -46,7 +46,7 @@ class Result:
     err: str
 
 
-def _here(function: Callable[[Sequence[str]], int], arguments: Sequence[object]) -> Result:
+def _captured(function: Callable[[Sequence[str]], int], arguments: Sequence[object]) -> Result:
     out, err, hook = io.StringIO(), io.StringIO(), sys.excepthook
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -54,22 +54,22 @@ def _here(function: Callable[[Sequence[str]], int], arguments: Sequence[object])
     except SystemExit as request:
         code = int(request.code or 0)
     finally:
-        sys.excepthook = hook  # `main` puts its own in place
+        sys.excepthook = hook  # `main` sets its own
     return Result(code, out.getvalue(), err.getvalue())
 
 
 def run_amped(*arguments: object) -> Result:
     """Run ``amped ARGUMENTS`` in this process."""
-    return _here(main, arguments)
+    return _captured(main, arguments)
 
 
 def run_partitioner(*arguments: object) -> Result:
     """Run ``amped-partition ARGUMENTS`` in this process."""
-    return _here(partition_main, arguments)
+    return _captured(partition_main, arguments)
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """Return the environment of a subprocess, which finds this amped and seems not to be started by a launcher."""
+    """Return the environment of a subprocess that imports this amped, without variables of launchers."""
     launchers = {*LAUNCHER_SIZES, *LAUNCHER_RANKS, "SLURM_STEP_NUM_TASKS"}
     kept = {name: value for name, value in os.environ.items() if name not in launchers}
     paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
@@ -77,22 +77,22 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def python_line(*arguments: object, script: object = None) -> list[str]:
-    """Return the command line of ``python -m amped.run ARGUMENTS``, or of a script in its place."""
+    """Return the command line of ``python -m amped.run ARGUMENTS``, or of a script instead."""
     program = ["-m", "amped.run"] if script is None else [str(script)]
     return [sys.executable, *program, *map(str, arguments)]
 
 
 def mpirun_line(ranks: int) -> list[str]:
     """Return the command line of mpirun; skip the test if it is not installed."""
-    beside = Path(sys.executable).parent / "mpirun"
-    found = str(beside) if beside.exists() else shutil.which("mpirun")
-    if found is None:
+    installed = Path(sys.executable).parent / "mpirun"  # of the wheel
+    mpirun = str(installed) if installed.exists() else shutil.which("mpirun")
+    if mpirun is None:
         pytest.skip("no mpirun")
-    return [found, "-n", str(ranks)]
+    return [mpirun, "-n", str(ranks)]
 
 
 def finish(line: Sequence[str], *, timeout: float = TIMEOUT, env: Mapping[str, str] = {}, **options: Any) -> Result:
-    """Run a command line to its end; a test that waits longer than `timeout` fails."""
+    """Run a command line; raise an exception after `timeout` seconds."""
     done = subprocess.run(
         line, capture_output=True, text=True, timeout=timeout, env=environment(**env), check=False, **options
     )
@@ -122,8 +122,8 @@ def refused(result: Result, *parts: object, program: str = "amped") -> str:
     assert result.err.startswith(f"{program}: error: "), result.err
     assert result.err.endswith("\n")
     assert result.err.count("\n") == 1, f"more than one line:\n{result.err}"
-    _says(result.err, parts)
-    _claims_nothing(result.out)
+    _check_parts(result.err, parts)
+    _check_no_success(result.out)
     return result.err
 
 
@@ -134,17 +134,17 @@ def refused_on_ranks(result: Result, *parts: object) -> str:
     assert len(lines) == 1, result.err
     assert lines[0].startswith(ERROR)
     assert "Traceback" not in result.err
-    _says(lines[0], parts)
-    _claims_nothing(result.out)
+    _check_parts(lines[0], parts)
+    _check_no_success(result.out)
     return lines[0]
 
 
-def _says(line: str, parts: Sequence[object]) -> None:
+def _check_parts(line: str, parts: Sequence[object]) -> None:
     missing = [str(part) for part in parts if str(part).lower() not in line.lower()]
     assert not missing, f"{missing} not in: {line}"
 
 
-def _claims_nothing(out: str) -> None:
+def _check_no_success(out: str) -> None:
     for claim in ("iteration", "model in", "million nonzeros/s", "written", "Traceback"):
         assert claim not in out, out
 

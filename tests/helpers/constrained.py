@@ -11,12 +11,14 @@ from oracle import dense_mttkrp
 import amped
 
 
-class Found(NamedTuple):
+class OracleResult(NamedTuple):
     """The result of the oracle."""
 
     full: np.ndarray
     fits: list[float]
-    objectives: list[float]  # of each solve: the relative squared distance and `ridge` times the lengths of components
+    objectives: list[
+        float
+    ]  # after each solve: relative squared distance plus `ridge` times the squared lengths of components
 
 
 def signed_tensor(seed: int, shape: Sequence[int], density: float = 0.5) -> tuple[np.ndarray, amped.SparseTensor]:
@@ -34,12 +36,12 @@ def dense_constrained_als(
     ridge: Sequence[float] | None = None,
     fixed: Sequence[int] = (),
     sweeps: int = 5,
-) -> Found:
-    """Update one mode after the other, while the other modes' columns have unit 2-norm."""
+) -> OracleResult:
+    """Run constrained CP-ALS; while a mode is updated, the other modes' columns have unit 2-norm."""
     ridge, modes = ridge or [0.0] * dense.ndim, range(dense.ndim)
     lengths = [_lengths(factor) for factor in factors]
     factors, weights = [f / length for f, length in zip(factors, lengths, strict=True)], np.prod(lengths, axis=0)
-    size, found = np.linalg.norm(dense), Found(np.empty(0), [], [])
+    size, result = np.linalg.norm(dense), OracleResult(np.empty(0), [], [])
     for _ in range(iterations):
         for mode in [m for m in modes if m not in fixed]:
             gram = np.prod([factors[m].T @ factors[m] for m in modes if m != mode], axis=0)
@@ -52,11 +54,11 @@ def dense_constrained_als(
             weights = _lengths(rows)
             factors[mode] = rows / weights
             model = _full(weights, factors)
-            there = np.prod([np.linalg.norm(f, axis=0) for f in factors], axis=0)
-            penalty = ridge[mode] * np.sum((weights * there) ** 2)
-            found.objectives.append(float((np.linalg.norm(dense - model) ** 2 + penalty) / size**2))
-        found.fits.append(float(1 - np.linalg.norm(dense - model) / size))
-    return found._replace(full=model)
+            lengths = np.prod([np.linalg.norm(f, axis=0) for f in factors], axis=0)
+            penalty = ridge[mode] * np.sum((weights * lengths) ** 2)
+            result.objectives.append(float((np.linalg.norm(dense - model) ** 2 + penalty) / size**2))
+        result.fits.append(float(1 - np.linalg.norm(dense - model) / size))
+    return result._replace(full=model)
 
 
 def _sweep(rows: np.ndarray, right: np.ndarray, system: np.ndarray, columns: np.ndarray, sweeps: int) -> None:
@@ -68,8 +70,8 @@ def _sweep(rows: np.ndarray, right: np.ndarray, system: np.ndarray, columns: np.
 
 
 def _lengths(factor: np.ndarray) -> np.ndarray:
-    found = np.linalg.norm(factor, axis=0)
-    return np.where(found > 0, found, 1.0)
+    lengths = np.linalg.norm(factor, axis=0)
+    return np.where(lengths > 0, lengths, 1.0)
 
 
 def _full(weights: np.ndarray, factors: Sequence[np.ndarray]) -> np.ndarray:

@@ -74,7 +74,7 @@ def mu(tensor: amped.SparseTensor, start: Sequence[np.ndarray], iterations: int,
 def by_rows(
     tensor: amped.SparseTensor, start: Sequence[np.ndarray], iterations: int, method: str, tol: float = 1e-4
 ) -> Path:
-    """Return the path of PDNR or PQNR, row by row, with the usual constants; no iteration is MU's."""
+    """Return the path of PDNR or PQNR, row by row, with the usual constants, without MU iterations."""
     solve = {"pdnr": pdnr, "pqnr": pqnr}[method]
     sums = [f.sum(axis=0) for f in start]
     factors, weights = [f / s for f, s in zip(start, sums, strict=True)], np.prod(sums, axis=0)
@@ -86,11 +86,11 @@ def by_rows(
             b = factors[n] * weights
             pi = np.prod([factors[m][indices[m]] for m in range(order) if m != n], axis=0)
             for i in range(len(b)):
-                mine = indices[n] == i
-                row = RowProblem(values[mine], pi[mine])
+                in_row = indices[n] == i
+                row = RowProblem(values[in_row], pi[in_row])
                 violation = max(violation, row.violation(b[i]))
-                b[i], made = solve(row, b[i], 10, tol) if mine.any() else (np.zeros_like(weights), 0)
-                updates += made
+                b[i], steps = solve(row, b[i], 10, tol) if in_row.any() else (np.zeros_like(weights), 0)
+                updates += steps
             weights = b.sum(axis=0)
             factors[n] = b / np.where(weights > 0, weights, 1)
         model = np.prod([f[indices[m]] for m, f in enumerate(factors)], axis=0) @ weights
@@ -110,8 +110,8 @@ def assert_the_reference(name: str, rank: int, precision: str, **options: object
     model = amped.cp_apr(
         tensor, rank, init=start, max_iters=iterations, precision=precision, **options  # type: ignore[arg-type]
     )  # fmt: skip
-    found = model.series
-    np.testing.assert_allclose(found["loglikelihood"], want["loglikelihood"], rtol=LIKELIHOOD[precision])
-    np.testing.assert_allclose(found["kkt"][:FIRST], want["kkt"][:FIRST], rtol=KKT[precision])
+    series = model.series
+    np.testing.assert_allclose(series["loglikelihood"], want["loglikelihood"], rtol=LIKELIHOOD[precision])
+    np.testing.assert_allclose(series["kkt"][:FIRST], want["kkt"][:FIRST], rtol=KKT[precision])
     if precision == "fp64":
-        assert list(found["inner_iterations"]) == want["inner_iterations"]
+        assert list(series["inner_iterations"]) == want["inner_iterations"]

@@ -1,4 +1,4 @@
-"""Dense blocks on a device, and sweeps over them that are held to the definition of MTTKRPs."""
+"""Dense blocks on a device, and checks of sweeps over them against the definition of MTTKRP."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ EVERY = pytest.mark.parametrize(
 
 
 class Case:
-    """A block, on the device in such rows or C-contiguous, and factor matrices that may change."""
+    """A block on the device, padded or C-contiguous, and factor matrices that may change."""
 
     def __init__(self, device: Device, form: BlockForm, rows: RowLayout | None = None) -> None:
         self._rng = np.random.default_rng([form.rank, *form.lengths])
-        self.device, self.form, held = device, form, form.stored or form.dtype
-        self.tensor = self._rng.random(form.lengths).astype(held)
-        self.on_device = on_device(self.tensor.copy(), held, held, device, 1, rows)
+        self.device, self.form, dtype = device, form, form.stored or form.dtype
+        self.tensor = self._rng.random(form.lengths).astype(dtype)
+        self.on_device = on_device(self.tensor.copy(), dtype, dtype, device, 1, rows)
         self.factors = [self._rng.random((n, form.rank)).astype(form.dtype) for n in form.lengths]
         self.stored = [self._stored(factor) for factor in self.factors]
 
     def _moved(self, array: np.ndarray) -> Any:
-        there = self.device.empty(array.shape, array.dtype)
-        self.device.fill([there.reshape(-1)], [array.reshape(-1)])
-        return there
+        result = self.device.empty(array.shape, array.dtype)
+        self.device.fill([result.reshape(-1)], [array.reshape(-1)])
+        return result
 
     def _stored(self, factor: np.ndarray) -> Any:
         wide = np.zeros((len(factor), self.form.stride), self.form.dtype)
@@ -50,7 +50,7 @@ class Case:
         sweep.changed(mode)
 
     def check(self, mode: int, sweep: Sweep) -> None:
-        """Compute an MTTKRP slab by slab; hold it to its definition."""
+        """Compute an MTTKRP slab by slab, and compare it with its definition."""
         form = self.form
         out = self._moved(np.full((form.lengths[mode], form.stride), np.nan))
         if sweep.reads(mode):
@@ -58,10 +58,10 @@ class Case:
             for start in range(0, form.lengths[0], form.slab):
                 sweep.add(mode, self.on_device[start : start + form.slab], start, self.stored, out)
         sweep.end(mode, self.stored, out)
-        self.hold(mode, out)
+        self.compare(mode, out)
 
-    def hold(self, mode: int, out: Any) -> None:
-        """Hold an MTTKRP to its definition."""
+    def compare(self, mode: int, out: Any) -> None:
+        """Compare an MTTKRP with its definition."""
         form = self.form
         got = self.device.to_host(out)[:, : form.rank]
         exact: Sequence[np.ndarray] = [factor.astype(np.float64) for factor in self.factors]

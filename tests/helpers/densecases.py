@@ -17,11 +17,11 @@ from partitioner.tensors.dense import DenseTensor
 def dense_operator(
     tensor: Any, factors: Sequence[np.ndarray], comm: Comm, late: bool = False, **options: Any
 ) -> DenseOperator:
-    """Return an operator that holds `factors`: of an array, of which rank 0's counts, or of the path of a file."""
+    """Return an operator with these factors for an array (rank 0's is used) or the path of a file."""
     chosen = Options(**{"device": "cpu", "precision": "fp64", **options})
     machine = bring_up(chosen, comm)
-    given = DenseTensor(tensor) if isinstance(tensor, np.ndarray) and comm.rank == 0 else tensor
-    source = open_tensor(None if isinstance(given, np.ndarray) else given, machine, chosen)
+    source_tensor = DenseTensor(tensor) if isinstance(tensor, np.ndarray) and comm.rank == 0 else tensor
+    source = open_tensor(None if isinstance(source_tensor, np.ndarray) else source_tensor, machine, chosen)
     solving = solving_bytes(machine, chosen, len(factors))
     operator = place(source, factors[0].shape[1], machine, chosen, solving, late=late)
     assert isinstance(operator, DenseOperator)
@@ -37,5 +37,5 @@ def low_rank(shape: Sequence[int], rank: int, noise: float = 0.0, seed: int = 0)
     factors = [rng.standard_normal((length, rank)) for length in shape]
     exact = np.einsum(f"{','.join(c + 'z' for c in letters)}->{letters}", *factors)
     other = rng.standard_normal(shape)
-    found: np.ndarray = exact + noise * np.linalg.norm(exact) / np.linalg.norm(other) * other
-    return found
+    result: np.ndarray = exact + noise * np.linalg.norm(exact) / np.linalg.norm(other) * other
+    return result

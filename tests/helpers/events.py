@@ -1,4 +1,4 @@
-"""A small table of events as a file, and what becomes of it."""
+"""A small table of events as a file, and checks of the tensor built from it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def write_csv(path: Path, rows: Sequence[Sequence[Any]] = EVENTS, names: str = "
     return path
 
 
-def sparse(found: Any) -> SparseTensor:
+def sparse(tensor: Any) -> SparseTensor:
     """Check that a tensor has a label for each index."""
-    assert isinstance(found, SparseTensor)
-    assert found.labels is not None
-    assert tuple(each.size for each in found.labels) == found.shape
-    return found
+    assert isinstance(tensor, SparseTensor)
+    assert tensor.labels is not None
+    assert tuple(each.size for each in tensor.labels) == tensor.shape
+    return tensor
 
 
 def entries(tensor: SparseTensor) -> dict[tuple[Any, ...], float]:

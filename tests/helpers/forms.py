@@ -1,9 +1,9 @@
-"""Which orders, ranks and precisions tests use: each combination has host kernels compiled, at three seconds each.
+"""Orders, ranks and precisions of tests. Host kernels are compiled for each combination, which takes three seconds.
 
-What a host kernel is compiled for are the order, the precision, the vectors that a row has (32 bytes each; a few ranks
-share them), the type of indices (16 bits if a tensor is resident, else 32), and the kind of sums. `budget` counts such
-variants, and fails a run that has more than it should. So tests that are not about shapes use `STANDARD`; those that
-are use `COVERING`, or mark what goes beyond it `exhaustive`: that runs only with ``--exhaustive``.
+A host kernel is compiled for an order, a precision, a number of 32-byte vectors per row (a few ranks share it), a type
+of indices (16 bits if a tensor is resident, else 32), and a kind of sums. `budget` counts these variants, and fails a
+run that has too many. So tests that are not about shapes use `STANDARD`. Tests of shapes use `COVERING`, and mark other
+combinations `exhaustive`: these run only with ``--exhaustive``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ COVERING = (
     (6, 1, "fp32", "plain"), (6, 7, "fp32", "plain"), (6, 16, "fp32", "phi permuted"), (6, 33, "fp64", "fibre"),
     (6, 130, "fp64", "fibre"),
 )  # fmt: skip
-"""Order, rank, precision and kernel: rows in which each pair of values occurs; permuted or not counts as one of them.
+"""Orders, ranks, precisions and kernels: a pairwise covering array, in which being permuted is one more property.
 
-Of many such sets, one with few variants: ranks 1 to 8 in single precision share theirs, as do 33 and 130 in double.
+It has few variants: ranks 1 to 8 in single precision share theirs, and so do 33 and 130 in double.
 """
 
 standard = pytest.mark.parametrize(("order", "rank", "precision"), STANDARD)
@@ -42,26 +42,26 @@ most_modes = 0  # of tensors that Hypothesis draws, 0 for three; conftest.py rai
 
 
 def exhaustive(*values: Any) -> Any:
-    """Return values of a test's parameters with which it runs only with ``--exhaustive``."""
+    """Return parameters of a test that runs only with ``--exhaustive``."""
     return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 def in_turn(values: Sequence[Any], others: Sequence[Any] = PRECISIONS) -> list[Any]:
-    """Return all pairs as parameters of a test: each value with one of the others in turn, and the rest, marked."""
+    """Return all pairs as parameters of a test: each value with one of the others in turn; the rest is exhaustive."""
     due = {(k, k % len(others)) for k in range(len(values))}
     pairs = product(enumerate(values), enumerate(others))
     return [pytest.param(a, b) if (k, n) in due else exhaustive(a, b) for (k, a), (n, b) in pairs]
 
 
 def some_of(rows: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Return parameters of a test: some rows, and others that are exhaustive where they are not among them."""
+    """Return parameters of a test: `rows`, then `others`, which are exhaustive."""
     return [*(pytest.param(*row) for row in rows), *(exhaustive(*row) for row in others if row not in rows)]
 
 
 def cases_of(*kernels: str) -> list[Any]:
     """Return parameters of a test of some of `KERNELS`: order, rank, precision and kernel.
 
-    What is not in `COVERING` is exhaustive, as are further orders and ranks.
+    Combinations that are not in `COVERING` are exhaustive, and so are other orders and ranks.
     """
     more = [*product((5, 7, 8), (1, 7, 16, 32, 33)), (3, 64), (3, 257), (4, 1023)]
     pairs = [*product(ORDERS, RANKS), *more]

@@ -1,4 +1,4 @@
-"""Equations of several runs, one after the other with those of a single run: what a device's batch is to compute."""
+"""Equations of several runs, computed run by run: the reference for a device's batch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class _Run:
         self.equations.put(0, slice(0, rank), start)
         self.flags, self.mode, self.status = 0, 0, start.status
 
-    def note(self, mode: int) -> None:
-        """Keep the flags that are raised, and where."""
+    def record(self, mode: int) -> None:
+        """Store the raised flags, and the mode that raised them."""
         (self.status,) = self.equations.status()
         self.flags, self.mode = self.status.flags, mode
 
@@ -58,10 +58,10 @@ class HostBatch:
         self.totals[...] = 0
         for _, run in self._of(0):
             run.equations.prepare(mode)
-            run.note(mode)
+            run.record(mode)
 
     def invert(self, mode: int, double: bool = False) -> None:
-        raise AssertionError("a run is taken out")
+        raise AssertionError("the run has been removed")
 
     def solve(self, mode: int, source: Any, target: Any, again: bool = False) -> None:
         for place, run in self._of(RANGE if again else 0):
@@ -69,11 +69,11 @@ class HostBatch:
             self._copy(run, place, out=True)
 
     def _copy(self, run: _Run, place: int, out: bool) -> None:
-        mine, most = run.equations.totals[0], self._case.terms.rank
-        rank = mine.shape[1]
+        own, most = run.equations.totals[0], self._case.terms.rank
+        rank = own.shape[1]
         for part, whole in (
-            (mine[:rank], self.totals[place, :rank, :rank]),
-            (mine[rank:], self.totals[place, most:, :rank]),
+            (own[:rank], self.totals[place, :rank, :rank]),
+            (own[rank:], self.totals[place, most:, :rank]),
         ):
             if out:
                 whole[...] = part
@@ -92,7 +92,7 @@ class HostBatch:
         for place, run in self._of(RANGE if again else 0):
             self._copy(run, place, out=False)
             run.equations.finish(mode, again)
-            run.note(mode)
+            run.record(mode)
 
     def measure(self, norm: float) -> None:
         for run in self.runs.values():
@@ -109,7 +109,7 @@ class HostBatch:
                 run.equations.dots[...] = 0
                 run.equations.dots[0, 0] = self.dots[place, 0, : run.equations.dots.shape[2]]
             run.equations.fit(exact)
-            run.note(self._case.terms.order)
+            run.record(self._case.terms.order)
 
     def report(self) -> None:
         """See `Equations`: nothing is captured."""
@@ -140,7 +140,7 @@ class HostBatches:
         return False
 
     def prepare(self, rank: int, dtype: Any) -> None:
-        """See `EquationsProvider`: nothing is compiled."""
+        """See `EquationsProvider`: nothing to compile."""
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
         return places * 8 * (order + 3) * rank * (rank + 8)

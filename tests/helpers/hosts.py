@@ -26,9 +26,9 @@ from command import Result, finish, mpirun_line
 NAMESPACES = Path("/run/netns")  # of `ip`
 NAME = re.compile(r"amped(\d+)-\d+[ab]")
 NUMBERS = count()
-NOISE = re.compile(r".*plm:ssh: Warning: setpgid.*\n")  # of mpirun, where the agent is quick
-SUBNET = "10.77.0"  # of every pair: no two pairs see each other
-# There is no shared memory between hosts. The ranks of both have the same cores, so that those that wait must yield.
+NOISE = re.compile(r".*plm:ssh: Warning: setpgid.*\n")  # of mpirun, if the agent is quick
+SUBNET = "10.77.0"  # of every pair, because pairs are isolated from each other
+# Hosts share no memory. Their ranks share the same cores, so waiting ranks must yield.
 NETWORK = {
     "PRTE_MCA_prte_if_include": f"{SUBNET}.0/24",
     "OMPI_MCA_btl_tcp_if_include": f"{SUBNET}.0/24",
@@ -36,8 +36,8 @@ NETWORK = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 
-# mpirun calls it in the place of ssh: [options] HOST COMMAND... It stays on mpirun's host, as ssh does, and where the
-# cable is cut it does not learn that the command has ended.
+# mpirun calls this script instead of ssh: [options] HOST COMMAND... Like ssh, it stays on mpirun's host, and it is not
+# notified of the command's end if the cable is cut.
 AGENT = """#!/bin/sh -u
 while case $1 in -*) true ;; *) false ;; esac do shift; done
 host=$1
@@ -57,9 +57,9 @@ exit "$code"
 
 
 class Hosts:
-    """Two hosts and the cable between them, with files in `folder`, which is made; see `two_hosts`.
+    """Two hosts and the cable between them, with files in a new `folder`; see `two_hosts`.
 
-    They know each other's names only if they are `named`.
+    They resolve each other's names only if they are `named`.
     """
 
     def __init__(self, folder: Path, named: bool = True) -> None:
@@ -73,8 +73,8 @@ class Hosts:
         self._agent.write_text(AGENT.format(pid=os.getpid(), namespaces=NAMESPACES, folder=folder))
         self._agent.chmod(0o755)
 
-    def make(self) -> None:
-        """Make the namespaces and join them."""
+    def create(self) -> None:
+        """Create the namespaces and connect them."""
         first, second = self.names
         for name in self.names:
             _ip("netns", "add", name)
@@ -85,11 +85,11 @@ class Hosts:
                 _ip("-n", name, "link", "set", device, "up")
 
     def hide(self, host: str, path: Path) -> None:
-        """Show an empty folder in the place of `path` to the processes that will be started on a host."""
+        """Show an empty folder instead of `path` to processes that are started on a host later."""
         (self._folder / f"hidden-{host}").write_text(str(path))
 
     def mpirun(self, each: int, *line: object) -> list[str]:
-        """Return the command line that runs a program on `each` ranks of each host, started on the first one."""
+        """Return the command line that runs a program on `each` ranks per host, started on the first host."""
         hosts = ",".join(f"{name}:{each}" for name in self.names)
         return self.on(self.first, *mpirun_line(2 * each), "--host", hosts, "--map-by", f"ppr:{each}:node", *line)
 
@@ -98,12 +98,12 @@ class Hosts:
         return [str(self._agent), host, "exec", shlex.join(map(str, line))]
 
     def variables(self, **extra: str) -> dict[str, str]:
-        """Return the variables of `mpirun`, beside those of any new process; without --host, a rank runs on each."""
+        """Return additional environment variables for `mpirun`; without --host, each host has one rank."""
         own = {"PRTE_MCA_plm_ssh_agent": str(self._agent), "PRTE_MCA_prte_default_hostfile": f"{self._folder}/slots"}
         return {**NETWORK, **own, **extra}
 
     def run(self, each: int, *line: object, **options: Any) -> Result:
-        """Run a program to its end, as `mpirun` says."""
+        """Run a program; see `mpirun`."""
         done = finish(self.mpirun(each, *line), env=self.variables(), **options)
         return replace(done, err=re.sub(NOISE, "", done.err))
 
@@ -114,7 +114,7 @@ class Hosts:
 
 
 def processes(host: str) -> list[int]:
-    """Return the numbers of the processes on a host."""
+    """Return the PIDs of the processes on a host."""
     return list(map(int, _ip("netns", "pids", host).split()))
 
 
@@ -126,8 +126,8 @@ def kill(host: str) -> None:
 
 
 def remove(host: str) -> None:
-    """End what runs on a host, and remove it."""
-    with suppress(subprocess.CalledProcessError):  # it is gone
+    """Kill all processes on a host, and remove it."""
+    with suppress(subprocess.CalledProcessError):  # already removed
         kill(host)
         _ip("netns", "delete", host)
 
@@ -138,19 +138,19 @@ def _ip(*words: str) -> str:
 
 @contextmanager
 def two_hosts(folder: Path, named: bool = True) -> Iterator[Hosts]:
-    """Create two hosts for the block; skip the test with the reason if that is not possible."""
+    """Create two hosts; skip the test if this is not possible."""
     missing = [name for name in ("ip", "unshare", "nsenter") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"no {', '.join(missing)} (Debian: iproute2 util-linux)")
     if os.geteuid() != 0:
-        pytest.skip("only root can make hosts")
+        pytest.skip("only root can create hosts")
     if "Open MPI) 5." not in finish([mpirun_line(1)[0], "--version"]).out:
         pytest.skip("mpirun is not Open MPI 5")
     remove_stale()
     hosts = Hosts(folder, named)
     try:
         try:
-            hosts.make()
+            hosts.create()
             subprocess.run(hosts.on(hosts.first, "true"), check=True, capture_output=True, text=True)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"this machine permits no namespaces: {error.stderr.strip()}")
@@ -161,8 +161,8 @@ def two_hosts(folder: Path, named: bool = True) -> Iterator[Hosts]:
 
 
 def remove_stale() -> None:
-    """Remove hosts of tests that were killed."""
+    """Remove hosts left behind by killed tests."""
     for path in NAMESPACES.glob("amped*"):
-        made = NAME.fullmatch(path.name)
-        if made and not psutil.pid_exists(int(made[1])):
+        match = NAME.fullmatch(path.name)
+        if match and not psutil.pid_exists(int(match[1])):
             remove(path.name)

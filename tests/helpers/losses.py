@@ -1,4 +1,4 @@
-"""Losses that are defined outside the package, and what is summed for one, by its definition in double precision."""
+"""Losses that are defined outside the package, and an oracle of row systems in double precision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOGIT = Loss(
 def oracle_systems(
     columns: Any, values: np.ndarray, factors: Sequence[np.ndarray], mode: int, maps: Maps
 ) -> np.ndarray:
-    """Return gradient, second derivatives and objective of each row, side by side: see `system_width`."""
+    """Return gradient, second derivatives and objective of each row in one matrix; see `system_width`."""
     models = np.maximum(model_values(columns, factors), maps.lower)
     product = np.ones((values.size, factors[0].shape[1]))
     for m, factor in enumerate(factors):

@@ -18,7 +18,7 @@ from partitioner.tensors.sparse import ValueRange
 
 DTYPES = {"fp32": np.float32, "fp64": np.float64}
 
-# How nonzeros fall on the output rows
+# Distributions of nonzeros over the output rows
 
 
 def _heavy(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -31,17 +31,17 @@ SHAPES_OF_ROWS: dict[str, tuple[int, Callable[[np.random.Generator, int], np.nda
     "heavy last row": (40, lambda rng, count: 39 - abs(_heavy(rng, count) - 17)),
     "one row": (1, lambda rng, count: np.zeros(count, int)),
     "mostly empty": (5003, lambda rng, count: rng.integers(0, 60, count) * 83 + 7),
-    "a row each": (1009, lambda rng, count: rng.permutation(1009)[:count]),
+    "one per row": (1009, lambda rng, count: rng.permutation(1009)[:count]),
 }
 
 
-@lru_cache(4)  # for the kernels and devices that compute one problem in turn
+@lru_cache(4)  # because several kernels and devices compute the same problem
 def _drawn(
     order: int, rank: int, rows: str, count: int, integers: bool, grain: float, longest: int
 ) -> list[np.ndarray]:
     """Return the columns of sorted nonzeros, their values, and the factors of a problem."""
     length, draw = SHAPES_OF_ROWS[rows]
-    # As long for any number of nonzeros: a GPU's kernels are compiled for the bits of indices.
+    # Independent of the number of nonzeros: a GPU's kernels are compiled for the bits of indices.
     lengths = np.random.default_rng([order, rank]).integers(1, longest + 1, order - 1)
     shape, rng = (length, *map(int, lengths)), np.random.default_rng([order, rank, count])
     columns = np.stack([draw(rng, count), *(rng.integers(0, n, count) for n in shape[1:])])
@@ -54,7 +54,7 @@ def _drawn(
 
 
 class Problem:
-    """Sorted nonzeros, factors, and their MTTKRP: the output mode is the first."""
+    """Sorted nonzeros, factors, and their MTTKRP in mode 0."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Problem:
         self.named = np.bincount(self.columns[0], minlength=SHAPES_OF_ROWS[rows][0]) > 0
 
     def share(self, backend: Device, precision: str, gather: GatherName = "full") -> Share:
-        """Return what is known of the nonzeros."""
+        """Return the description of the nonzeros."""
         stride = stride_of(backend, precision, self.factors[0].shape[1], gather)
         values = ValueRange(float(self.values.min()), float(self.values.max()), self.grain)
         lengths = tuple(len(f) for f in self.factors)
@@ -87,7 +87,7 @@ class Problem:
         rows = self.columns[0]
         continues = bool(start and rows[start] == rows[start - 1])
         columns, values = [np.ascontiguousarray(column[part]) for column in self.columns], self.values[part]
-        if isinstance(kernel, cpu_mttkrp.Segmented):  # those of a GPU may get any, and round them as they pack them
+        if isinstance(kernel, cpu_mttkrp.Segmented):  # kernels of a GPU accept any type and round while packing
             values = values.astype(share.dtype)
         return kernel.make(columns, values, share, continues)
 
@@ -115,7 +115,7 @@ def stride_of(backend: Device, precision: str, rank: int, gather: GatherName = "
 
 
 def kernels(backend: Device, order: int = 3) -> Iterator[str]:
-    """Yield the names of the MTTKRP kernels that suit tensors of an order."""
+    """Yield the names of the MTTKRP kernels that support tensors of an order."""
     share = Share((1,) * (order - 1), slice(0, 1), 1, 4, np.dtype(np.float32), ValueRange(0.0, 1.0, 0.0))
     names = [kernel.name for kernel in MTTKRP.providers(backend) if kernel.suits(share)]
     assert len(set(names)) == len(names) >= 1

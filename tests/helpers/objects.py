@@ -1,4 +1,4 @@
-"""One tensor as the objects that users have: arrays, sparse arrays, tensors of other libraries, frames and tables."""
+"""One tensor as arrays, sparse arrays, tensors of other libraries, data frames and tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LABELS = [[f"s{k}" for k in range(7)], ["g1", "g2", "g3", "g4", "g5", "g6"], [2,
 
 
 def array() -> np.ndarray:
-    """Return counts without empty rows, of which a third are zero."""
+    """Return counts without empty rows; a third of them are zero."""
     rng = np.random.default_rng(4)
     factors = [rng.gamma(1.0, 1.0, (length, 2)) for length in SHAPE]
     found = rng.poisson(3 * np.einsum("ar,br,cr->abc", *factors)).astype(np.float64)
@@ -32,12 +32,12 @@ def array() -> np.ndarray:
 
 
 class Case(NamedTuple):
-    """An object, and what it is equal to."""
+    """An object, and the data that it equals."""
 
     make: Callable[[Path], Any]
     wide: bool = False  # a matrix: the first slice of the last mode
     keys: tuple[str, ...] = ()  # of a table
-    refused: str | None = None  # what the refusal says
+    refused: str | None = None  # part of the error message
 
 
 def sparse_tensor() -> amped.SparseTensor:
@@ -47,30 +47,30 @@ def sparse_tensor() -> amped.SparseTensor:
 
 
 def mapped(folder: Path) -> np.ndarray:
-    """Return the array mapped from a file that may not be written."""
+    """Return the array, memory-mapped read-only from a file."""
     np.save(folder / "mapped.npy", array())
-    found: np.ndarray = np.load(folder / "mapped.npy", mmap_mode="r")
-    return found
+    result: np.ndarray = np.load(folder / "mapped.npy", mmap_mode="r")
+    return result
 
 
-def read_only(given: np.ndarray) -> np.ndarray:
-    """Return an array that may not be written."""
-    given.flags.writeable = False
-    return given
+def read_only(values: np.ndarray) -> np.ndarray:
+    """Return an array made read-only."""
+    values.flags.writeable = False
+    return values
 
 
-def spread(given: np.ndarray) -> np.ndarray:
+def spread(values: np.ndarray) -> np.ndarray:
     """Return the array as every second element of another one."""
-    other = np.full([2 * length for length in given.shape], np.nan)
-    other[::2, ::2, ::2] = given
+    other = np.full([2 * length for length in values.shape], np.nan)
+    other[::2, ::2, ::2] = values
     return other[::2, ::2, ::2]
 
 
-def scipy_sparse(kind: str, given: np.ndarray) -> Any:
+def scipy_sparse(kind: str, values: np.ndarray) -> Any:
     """Return SciPy's array or matrix of a kind."""
     import scipy.sparse
 
-    return getattr(scipy.sparse, kind)(given)
+    return getattr(scipy.sparse, kind)(values)
 
 
 def data_array(dims: tuple[str, ...] = NAMES, coordinates: int = 3, sparse: bool = False) -> Any:
@@ -181,12 +181,12 @@ def missing(name: str) -> str | None:
 
 
 def outcome(fitted: Any, after: Any, folder: Path) -> dict[str, Any]:
-    """Return what all functions give for an object, of which `after` is what is given after the fit."""
+    """Return the results of all functions for an object; `after` is passed to functions after the fit."""
     model = amped.cp_als(fitted, 2, **FIT)
     estimator = amped.CP(2, max_iters=4, tol=0, options=HOW).fit(fitted)
     if world().rank == 0:
         model.report(folder / "report.html", after)
-    found = {
+    results = {
         "factors": np.concatenate([f.ravel() for f in model.factors]) ** 2,
         "weights": model.weights,
         "fit": model.fits[-1],
@@ -196,36 +196,36 @@ def outcome(fitted: Any, after: Any, folder: Path) -> dict[str, Any]:
         "estimator": estimator.score(after),
         "samples": estimator.transform(after),
     }
-    if world().size > 1:  # that takes long, and Tucker models take objects in the same way
-        return found
+    if world().size > 1:  # Tucker models accept the same objects, and the runs take long
+        return results
     core = amped.tucker(fitted, (2,) * len(model.shape), **FIT)
-    return found | {"core": core.score(after), "core rows": core.transform(after, 0, **HOW) ** 2}
+    return results | {"core": core.score(after), "core rows": core.transform(after, 0, **HOW) ** 2}
 
 
-def given(name: str, case: Case, folder: Path) -> tuple[Any, Any]:
-    """Return an object as it is fitted, and as it is given after the fit."""
+def prepared(name: str, case: Case, folder: Path) -> tuple[Any, Any]:
+    """Return the objects to pass to the fit, and to functions after the fit."""
     fresh = folder / f"rank{world().rank}"
     fresh.mkdir(exist_ok=True)
-    found = case.make(fresh)
-    if isinstance(found, (bytes, Path)):
-        found = world().bcast(found)
+    obj = case.make(fresh)
+    if isinstance(obj, (bytes, Path)):
+        obj = world().bcast(obj)
     if not case.keys:
-        return found, found
+        return obj, obj
     if name == "csv":
-        return amped.read(found, keys=case.keys, value="count"), found
-    return amped.from_frame(found, case.keys, "count"), found
+        return amped.read(obj, keys=case.keys, value="count"), obj
+    return amped.from_frame(obj, case.keys, "count"), obj
 
 
 def check(name: str, wanted: dict[bool, dict[str, Any]], folder: Path) -> None:
-    """Compare what an object gives with what the NumPy array gives; or expect a refusal in one line."""
+    """Compare the results for an object with those for the NumPy array, or expect an error message of one line."""
     case = CASES[name]
     if (library := missing(name)) is not None:
         pytest.skip(f"{library} is not installed")
-    fitted, after = given(name, case, folder)
+    fitted, after = prepared(name, case, folder)
     if case.refused is None:
-        found, want = outcome(fitted, after, folder), wanted[case.wide]
+        results, want = outcome(fitted, after, folder), wanted[case.wide]
         for what in want:
-            np.testing.assert_allclose(found[what], want[what], **CLOSE, err_msg=what)
+            np.testing.assert_allclose(results[what], want[what], **CLOSE, err_msg=what)
         return
     model = amped.cp_als(array(), 2, **FIT)
     core = amped.tucker(array(), (2, 2, 2), **FIT)

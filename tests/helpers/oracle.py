@@ -39,7 +39,7 @@ BUNDLED = {
     "matmul_2-2-2": TESTS / "data",
 }
 SHARED = Path(os.environ.get("AMPED_SHARED", TESTS.parents[1] / "shared"))
-SMALL = ("aminoacid_3d", "kdd99_6d", "kinships_3d", "nations_3d", "sparten_cpapr100_3d")  # of the shared ones
+SMALL = ("aminoacid_3d", "kdd99_6d", "kinships_3d", "nations_3d", "sparten_cpapr100_3d")  # in the shared folder
 LARGE = ("babynames_state_4d", "flights3m_5d")
 FIT_RUNS = (
     ("matmul_2-2-2", 7), ("nations_3d", 5), ("nations_3d", 16), ("kinships_3d", 10), ("aminoacid_3d", 3),
@@ -53,7 +53,7 @@ ROUNDING = {"fp32": (1e-6, 1e-5), "fp64": (1e-12, 1e-12)}  # of an MTTKRP: norm-
 REFERENCE_MTTKRP = {"fp32": 1e-6, "fp64": 1e-11}
 REFERENCE_FIT = {"fp32": 1e-4, "fp64": 1e-9}
 CANCELLING = {("kdd99_6d", "fp32"): 1e-3}
-"""Components cancel: to round the factors as they are, or divided by 1.1, is 4e-4 apart, also with sums in double."""
+"""Components cancel: rounding the factors, or factors divided by 1.1, changes fits by 4e-4 even with double sums."""
 
 
 # Oracles
@@ -78,7 +78,7 @@ def coo_mttkrp(columns: Any, values: np.ndarray, factors: Sequence[np.ndarray], 
 
 
 def model_values(columns: Any, factors: Sequence[np.ndarray]) -> np.ndarray:
-    """Return what a model of these factor matrices says of nonzeros, in double precision."""
+    """Return the model's values at nonzeros, in double precision."""
     product = np.ones((len(columns[0]), factors[0].shape[1]))
     for column, factor in zip(columns, factors, strict=True):
         product *= factor[column].astype(np.float64)
@@ -88,17 +88,17 @@ def model_values(columns: Any, factors: Sequence[np.ndarray]) -> np.ndarray:
 def coo_phi(
     columns: Any, values: np.ndarray, factors: Sequence[np.ndarray], mode: int, floor: float = 1e-10
 ) -> np.ndarray:
-    """Phi of CP-APR (Chi and Kolda 2012): the MTTKRP of values divided by the model's, at least by `floor`."""
+    """Phi of CP-APR (Chi and Kolda 2012): the MTTKRP of values over ``max(m, floor)``, m being the model's value."""
     return coo_mttkrp(columns, values / np.maximum(model_values(columns, factors), floor), factors, mode)
 
 
 def sum_of_logs(columns: Any, values: np.ndarray, factors: Sequence[np.ndarray], floor: float = 1e-10) -> float:
-    """Return the sum of ``x log m`` over nonzeros, of models of at least `floor`."""
+    """Return the sum of ``x log(max(m, floor))`` over nonzeros."""
     return float(np.sum(values * np.log(np.maximum(model_values(columns, factors), floor))))
 
 
 def loglikelihood(columns: Any, values: np.ndarray, factors: Sequence[np.ndarray], floor: float = 1e-10) -> float:
-    """Return a model's Poisson log-likelihood without a term that depends only on the data; zeros contribute, too."""
+    """Return a model's Poisson log-likelihood without the term that depends only on the data, over all elements."""
     mass = np.prod([f.astype(np.float64).sum(axis=0) for f in factors], axis=0).sum()
     return sum_of_logs(columns, values, factors, floor) - float(mass)
 
@@ -118,7 +118,7 @@ def dense_als(dense: np.ndarray, factors: Sequence[np.ndarray], iterations: int)
 
 
 def assert_rounding_only(got: np.ndarray, want: np.ndarray, precision: str) -> None:
-    """Hold an MTTKRP of data without cancellation to the promised norm-wise and row-wise error."""
+    """Check the promised norm-wise and row-wise error of an MTTKRP of data without cancellation."""
     norm_wise, row_wise = ROUNDING[precision]
     assert got.shape == want.shape
     error = got.astype(np.float64) - want
@@ -131,8 +131,10 @@ def assert_rounding_only(got: np.ndarray, want: np.ndarray, precision: str) -> N
 
 @dataclass(frozen=True)
 class Case:
-    """A tensor, with repeated and unsorted nonzeros, and factors; all small integers, so that any order of summing
-    gives the same result to the last bit in both precisions."""
+    """A tensor with repeated and unsorted nonzeros, and factors.
+
+    All are small integers, so that sums in any order are bitwise the same in both precisions.
+    """
 
     shape: tuple[int, ...]
     columns: np.ndarray
@@ -157,12 +159,12 @@ class Case:
 def cases(draw: st.DrawFn, max_order: int = 0, max_nonzeros: int = 80) -> Case:
     """Orders 2 to `max_order`; one-row modes, empty rows, a heavy row, a single nonzero.
 
-    Without `max_order`, the order and the ranks of the first of `forms.STANDARD`, if the run is not exhaustive.
+    Without `max_order`, the order is 3 unless the run is exhaustive.
     """
     orders = (2, max_order or forms.most_modes) if max_order or forms.most_modes else (3, 3)
     shape = tuple(draw(st.lists(st.integers(1, 7), min_size=orders[0], max_size=orders[1])))
     rank, count = draw(st.sampled_from([1, 3, 4, *([7] * (orders[1] > 3))])), draw(st.integers(1, max_nonzeros))
-    heavy = draw(st.sampled_from([0.0, 0.6, 1.0]))  # the share of nonzeros in one row of each mode
+    heavy = draw(st.sampled_from([0.0, 0.6, 1.0]))  # fraction of nonzeros in one row of each mode
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     columns = rng.integers(0, np.array(shape)[:, None], (len(shape), count), np.int32)
     columns = np.where(rng.random(columns.shape) < heavy, columns[:, :1], columns)
@@ -192,7 +194,7 @@ def random_factors(seed: int, shape: Sequence[int], rank: int) -> list[np.ndarra
 def on_examples(comm: Comm, strategy: st.SearchStrategy[T], check: Callable[[T], None]) -> None:
     """Run a collective `check` on examples that Hypothesis draws on rank 0; if any rank fails, all do.
 
-    Ranks that ran Hypothesis each for itself would stray: what it draws depends on the modules that are loaded.
+    Hypothesis runs on one rank, because the examples it draws depend on the loaded modules.
     """
 
     def fault(example: T) -> str:
@@ -227,7 +229,7 @@ def on_examples(comm: Comm, strategy: st.SearchStrategy[T], check: Callable[[T],
 def make_operator(
     source: SparseSource | amped.SparseTensor | None, factors: Sequence[np.ndarray], on: Comm | Machine, **options: Any
 ) -> SparseOperator:
-    """Return an operator that holds `factors`; of a tensor, rank 0's counts. `on` ranks, or on a machine of theirs."""
+    """Return an operator with these factors, on the ranks of a communicator or machine; rank 0's tensor is used."""
     chosen = Options(**options)
     machine = on if isinstance(on, Machine) else bring_up(chosen, on)
     if source is None or isinstance(source, amped.SparseTensor):
@@ -240,7 +242,7 @@ def make_operator(
 
 
 def machine_of(device: str, comm: Comm) -> Machine:
-    """Return the machine of these ranks; connecting GPUs takes long, so tests share it."""
+    """Return the machine of these ranks, shared by tests because connecting GPUs takes long."""
     return bring_up(Options(device=device), comm)  # type: ignore[arg-type]
 
 
@@ -256,7 +258,7 @@ def mttkrp_all(operator: SparseOperator, modes: Sequence[int]) -> list[np.ndarra
 
 @contextmanager
 def small_pieces(slot: int) -> Iterator[None]:
-    """Make streamed shards hold at most `slot` nonzeros, and CPU threads share even a few of them."""
+    """Limit streamed shards to `slot` nonzeros, and have CPU threads share even few nonzeros."""
     with (
         mock.patch.multiple(memory, SMALLEST_SLOT=slot, SHARDS=1 << 30),
         mock.patch.multiple(cpu_mttkrp, SMALLEST=3),
@@ -265,8 +267,8 @@ def small_pieces(slot: int) -> Iterator[None]:
         yield
 
 
-def with_room_for(streaming: placement.Plan, nonzeros: int) -> int:
-    """Return a device memory for a streaming plan and about `nonzeros` nonzeros of each mode."""
+def memory_for(streaming: placement.Plan, nonzeros: int) -> int:
+    """Return the device memory for a streaming plan and about `nonzeros` nonzeros per mode."""
     more = nonzeros * placement.nonzero_bytes(len(streaming.modes), streaming.dtype) * len(streaming.modes)
     return sum(streaming.device_bytes.values()) + streaming.slot + more
 
@@ -275,7 +277,7 @@ def with_room_for(streaming: placement.Plan, nonzeros: int) -> int:
 
 
 def splitmix_factors(shape: Sequence[int], rank: int) -> list[np.ndarray]:
-    """Return the start of the reference results, by its definition in their README."""
+    """Return the initial factors of the reference results, defined in their README."""
     with np.errstate(over="ignore"):
         return [_splitmix(np.uint64(mode), length, rank) for mode, length in enumerate(shape)]
 
@@ -304,7 +306,7 @@ def load(name: str) -> amped.SparseTensor:
 
 
 def reference(file: str, name: str) -> Any:
-    """Return what a file of reference results holds under `name`."""
+    """Return an entry of a file of reference results."""
     folder = TESTS / "data" if name.split("|")[0] in BUNDLED else SHARED / "reference"
     return json.loads((folder / file).read_text())[name]
 
@@ -326,7 +328,7 @@ def mttkrp_error(name: str, source: SparseSource, on: Comm | Machine, **options:
 
 
 def fit_tolerance(name: str, precision: str) -> float:
-    """Return how far fits may be from the reference."""
+    """Return the permitted deviation of fits from the reference."""
     return CANCELLING.get((name, precision), REFERENCE_FIT[precision])
 
 
@@ -339,12 +341,12 @@ def fit_error(name: str, rank: int, tensor: amped.SparseTensor | None, shape: Se
 
 
 def true_fit(tensor: amped.SparseTensor, model: amped.KruskalTensor) -> float:
-    """Return the fit of a model in double precision: its distance at the nonzeros, and its mass everywhere else."""
+    """Return the fit of a model in double precision: from the distance at the nonzeros and the norm elsewhere."""
     factors, values = [f.astype(np.float64) for f in model.factors], tensor.values.astype(np.float64)
-    there = np.repeat(model.weights[None], tensor.nnz, axis=0)
+    products = np.repeat(model.weights[None], tensor.nnz, axis=0)
     for column, factor in zip(tensor.columns, factors, strict=True):
-        there *= factor[column]
-    at_nonzeros = there.sum(axis=1)
+        products *= factor[column]
+    at_nonzeros = products.sum(axis=1)
     squared = model.weights @ np.prod([f.T @ f for f in factors], axis=0) @ model.weights
     elsewhere = max(0.0, squared - np.square(at_nonzeros).sum())
     return float(1 - np.sqrt((np.square(values - at_nonzeros).sum() + elsewhere) / np.square(values).sum()))

@@ -1,4 +1,4 @@
-"""Nonzeros sorted by row, and the row problems that they pose, solved by the providers of a device."""
+"""Row problems of nonzeros sorted by row, solved by the providers of a device."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Rows:
     def solve_in_step(
         self, device: Device, method: RowMethod, limits: RowLimits | RowTerms, cuts: list[int]
     ) -> tuple[np.ndarray, RowsSolved]:
-        """Solve all rows in step, those without nonzeros left alone, as ranks that have the parts do."""
+        """Solve the rows that have nonzeros in step, as ranks that have parts of them do."""
         solver, shards = ROWPROBLEMS.require(device, lambda rows: rows.method == method), self.shards(device, cuts)
         stride = device.stride(self.rank, self.dtype.itemsize)
         factors = [self.padded(device, factor, stride) for factor in self.factors]

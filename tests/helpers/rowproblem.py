@@ -12,7 +12,7 @@ Vector = np.ndarray
 
 @dataclass(frozen=True)
 class RowProblem:
-    """Minimise ``sum b - sum x log <b, pi>`` over ``b >= 0``, the log being a straight line below the floor.
+    """Minimise ``sum b - sum x log <b, pi>`` over ``b >= 0``; the logarithm is continued linearly below the floor.
 
     `pi` is (nnz, R).
     """
@@ -43,23 +43,25 @@ class RowProblem:
 
 
 def raised(row: RowProblem, b: Vector) -> Vector:
-    """Return where to begin: a bit higher if a nonzero's model is below the floor."""
+    """Return the starting point: raised if a nonzero's model is below the floor and this helps."""
     higher = b + 0.01 * row.values.sum() / b.size
     below = np.any(row.pi @ b < row.floor)
     return higher if below and row.objective(higher) < row.objective(b) else b
 
 
 def at_bound(b: Vector, phi: Vector) -> Vector:
-    """Return which components are at their bound and held there by the gradient."""
+    """Return the mask of active components: at their bound, with a gradient that keeps them there."""
     near = min(1e-3, float(np.linalg.norm(np.minimum(b, 1 - phi))))
-    held: Vector = (b <= near) & (phi <= 1)
-    return held
+    active: Vector = (b <= near) & (phi <= 1)
+    return active
 
 
 def within_bounds(b: Vector, free: Vector, solve: Callable[[Vector, Vector], Vector]) -> Vector:
-    """Return a step of the free components; those that it makes negative go to zero, and the others are solved again.
+    """Return the step of the free components within the bounds.
 
-    `solve` returns the steps of free components, given which they are and the others' steps.
+    Components that would become negative go to zero, and the others are solved again.
+
+    `solve` returns the steps of free components, given their mask and the other components' steps.
     """
     free, step = free.copy(), np.where(free, 0.0, -b)
     while free.any():
@@ -73,7 +75,7 @@ def within_bounds(b: Vector, free: Vector, solve: Callable[[Vector, Vector], Vec
 
 
 def searched(row: RowProblem, b: Vector, step: Vector, phi: Vector) -> tuple[Vector, float]:
-    """Return the next point, by Armijo's rule or a multiplicative step, and what the whole step changes."""
+    """Return the next point, by Armijo's rule or a multiplicative step, and the change by the whole step."""
     downhill, whole = float((1 - phi) @ step), np.inf
     for halving in range(11 if downhill < 0 else 0):
         new = np.maximum(b + 0.5**halving * step, 0)
@@ -85,14 +87,14 @@ def searched(row: RowProblem, b: Vector, step: Vector, phi: Vector) -> tuple[Vec
 
 
 def pdnr(row: RowProblem, b: Vector, inner: int, tolerance: float) -> tuple[Vector, int]:
-    """Return the solution, and the iterations made."""
+    """Return the solution and the number of iterations."""
     b, damping = raised(row, b.astype(np.float64)), 1e-5
     for iteration in range(inner):
         phi, hessian = row.phi(b), row.hessian(b)
         if row.violation(b) < tolerance:
             return b, iteration
         damped = hessian + damping * np.diag(np.diag(hessian))
-        unused = np.flatnonzero(np.diag(hessian) == 0)  # their Pi is zero: they go to their bound
+        unused = np.flatnonzero(np.diag(hessian) == 0)  # their Pi is zero, so they go to their bound
         damped[unused, unused] = 1e-300
 
         def newton(free: Vector, others: Vector, damped: np.ndarray = damped, phi: Vector = phi) -> Vector:
@@ -109,7 +111,7 @@ def pdnr(row: RowProblem, b: Vector, inner: int, tolerance: float) -> tuple[Vect
 
 
 def pqnr(row: RowProblem, b: Vector, inner: int, tolerance: float) -> tuple[Vector, int]:
-    """Return the solution, and the iterations made."""
+    """Return the solution and the number of iterations."""
     b, pairs = raised(row, b.astype(np.float64)), list[tuple[Vector, Vector]]()
     old = last = b
     for iteration in range(inner):

@@ -20,7 +20,7 @@ def random_nonzeros(shape: tuple[int, ...], count: int, seed: int) -> Nonzeros:
 
 
 def hard_nonzeros() -> dict[str, Nonzeros]:
-    """Return indices, (order, nnz), and values, by what is hard about them."""
+    """Return indices, (order, nnz), and values, by name of the difficulty."""
     rng = np.random.default_rng(9)
     cases = {
         "spread": random_nonzeros((50, 2**31 - 2, 300), 3000, 0),
@@ -53,12 +53,12 @@ def write_tns(path: Path, columns: np.ndarray, values: np.ndarray) -> None:
 
 
 def files_of(store: Path) -> dict[str, bytes]:
-    """Return what a store has on the disk."""
+    """Return the contents of a store's files."""
     return {file.name: file.read_bytes() for file in store.iterdir()}
 
 
 def write_store(tensor: SparseTensor, path: Path, *, force: bool = False) -> Store:
-    """Write a tensor as a store, as `partition` writes one that fits in memory."""
+    """Write a tensor as a store, like `partition` does if it fits into memory."""
     target = Path(os.path.realpath(path))
     with drafted(target, force) as draft:
         write_files(tensor, draft)

@@ -1,4 +1,4 @@
-"""Which tests run with ``--quick``, and which under mpirun on which numbers of ranks: files, or functions of them.
+"""The tests that run with ``--quick``, and under mpirun on each number of ranks: files, or functions in files.
 
 Under mpirun all tests run on 2 ranks, on 3 those of `UNEVEN`, and on other numbers those of `SMOKE`, each with its
 first parameters. With ``--exhaustive`` all run on every number.
@@ -14,7 +14,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 
-# What `launch/test --quick` runs of: soon done, and of each room something.
+# Tests of `launch/test --quick`: fast, and some of each package.
 QUICK = """
     amped/test_api_errors.py amped/test_refused_output.py amped/backend/ops/test_solve.py
     amped/backend/cuda/test_layout.py amped/methods/test_initial.py
@@ -26,7 +26,7 @@ QUICK = """
     partitioner/readers/tables/test_bins.py test_documents.py
 """.split()
 
-# What shares out data or work, which 3 ranks cannot do evenly.
+# Tests that distribute data or work, which 3 ranks cannot do evenly.
 UNEVEN = """
     amped/backend/test_exchange_mpi.py amped/operators/sources/test_sparse_mpi.py amped/parallel/test_calls_mpi.py
     amped/parallel/test_comm_mpi.py partitioner/test_build_mpi.py partitioner/store/test_shared_fs_mpi.py
@@ -70,7 +70,7 @@ UNEVEN = """
     amped/operators/ttm/test_operator_mpi.py::test_fibres_that_pieces_and_ranks_share
 """.split()
 
-# What shows in seconds that one rank under mpirun, or more ranks than rows and cores, work at all.
+# Smoke tests, a few seconds, for one rank under mpirun and for more ranks than rows and cores.
 SMOKE = """
     amped/backend/test_exchange_mpi.py::test_gather_rows
     amped/backend/test_exchange_mpi.py::test_reduce
@@ -98,12 +98,12 @@ SMOKE = """
 
 
 def missing() -> list[str]:
-    """Return the entries whose file or function is not there."""
-    return [entry for entry in QUICK + UNEVEN + SMOKE if not _is_there(entry)]
+    """Return the entries whose file or function does not exist."""
+    return [entry for entry in QUICK + UNEVEN + SMOKE if not _exists(entry)]
 
 
-def _is_there(entry: str) -> bool:
-    """Return whether a file is there, and has the function that an entry names."""
+def _exists(entry: str) -> bool:
+    """Return whether an entry's file exists and has the function that it names."""
     name, _, function = entry.partition("::")
     path = TESTS / name
     return path.exists() and (not function or f"def {function}(" in path.read_text())

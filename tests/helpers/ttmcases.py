@@ -38,7 +38,7 @@ SHAPES = [
 
 
 def dense_of(tensor: amped.SparseTensor) -> np.ndarray:
-    """Return a tensor with its zeros."""
+    """Return a tensor as a dense array."""
     found = np.zeros(tensor.shape)
     found[tuple(tensor.columns)] = tensor.values
     return found
@@ -72,13 +72,13 @@ def small_pieces(piece: int) -> Iterator[None]:
 
 
 def operator_of(source: ProductSource, device: Device, comm: Comm, mode: int, rank: int, **options: Any) -> TtmOperator:
-    """Return an operator on a device, whatever device its options name."""
+    """Return an operator on a device; the device of the options is ignored."""
     machine, chosen = connect(device, comm), Options(**options)
     return TtmOperator(source, machine, product_setting(source, mode, rank, machine, chosen))
 
 
 def source_of(tensor: Any, comm: Comm) -> ProductSource:
-    """Return a tensor of rank 0's memory as what is multiplied."""
+    """Return the source for a tensor in the memory of rank 0."""
     if isinstance(tensor, amped.SemiSparseTensor):
         return SemiSparseProduct(tensor, comm)
     return SparseProduct(TensorSource(tensor, comm))

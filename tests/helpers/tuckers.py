@@ -71,12 +71,12 @@ def dense_hosvd(dense: np.ndarray, ranks: Sequence[int], sequential: bool) -> li
 
 
 def relative_error(dense: np.ndarray, model: amped.TuckerTensor) -> float:
-    """Return how far a model is from a tensor, relative to its norm."""
+    """Return the distance of a model from a tensor, relative to the tensor's norm."""
     return float(np.linalg.norm(dense - model.full()) / np.linalg.norm(dense))
 
 
 def assert_same_spaces(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray], tolerance: float) -> None:
-    """Hold the columns of matrices to span the same spaces."""
+    """Check that the columns of matrices span the same spaces."""
     for one, other in zip(found, wanted, strict=True):
         assert one.shape == other.shape
         wide = one.astype(np.float64)
@@ -84,7 +84,7 @@ def assert_same_spaces(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]
 
 
 def assert_orthonormal(model: amped.TuckerTensor, tolerance: float) -> None:
-    """Hold factor matrices to orthonormal columns, each with a positive largest entry."""
+    """Check that factor matrices have orthonormal columns, each with a positive largest entry."""
     for factor in model.factors:
         wide = factor.astype(np.float64)
         assert np.abs(wide.T @ wide - np.eye(wide.shape[1])).max() <= tolerance
@@ -92,7 +92,7 @@ def assert_orthonormal(model: amped.TuckerTensor, tolerance: float) -> None:
 
 
 def assert_the_reference(name: str, ranks: Sequence[int], tensor: Any, shape: Sequence[int], **options: Any) -> None:
-    """Hold HOOI's fits to the reference's, and its factor matrices to be orthonormal."""
+    """Compare HOOI's fits with the reference; check that its factor matrices are orthonormal."""
     want = reference("tucker.json", f"{name}|{','.join(map(str, ranks))}")["fits"]
     start = [f[:, :rank] for f, rank in zip(splitmix_factors(shape, max(ranks)), ranks, strict=True)]
     model = amped.tucker(tensor, ranks, init=start, tol=0, max_iters=len(want), **options)

@@ -103,7 +103,7 @@ def tiny(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Device:
 @pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
 @pytest.mark.parametrize(("order", "rank", "precision"), some_of(STANDARD, [*product((3, 4), (9,), DTYPES)]))
 def test_sums_over_many_tiles(tiny: Device, order: int, rank: int, precision: str, rows: str) -> None:
-    exact = Problem(order, rank, rows, 5003 if rows != "a row each" else 1009, integers=True, grain=0.5)
+    exact = Problem(order, rank, rows, 5003 if rows != "one per row" else 1009, integers=True, grain=0.5)
     rounded = Problem(order, rank, rows, exact.values.size)
     for kernel in kernels(tiny, order):
         for cuts in ([], [1, 500, 501, 1000]):

@@ -35,7 +35,7 @@ class Blocks(Case):
             self.stored[mode][rows, : form.rank] = self._moved(now[rows])
             sweep.pass_on(mode, rows, self.stored, out)
         self.factors[mode] = now
-        self.hold(mode, out)
+        self.compare(mode, out)
 
 
 class PlainProducts:

@@ -10,7 +10,7 @@ import pytest
 from densecases import low_rank
 from forms import exhaustive
 from oracle import PRECISIONS, random_factors, small_pieces
-from severalruns import RANKS, assert_as_alone, assert_near_one_as_alone, multi_run
+from severalruns import RANKS, assert_as_single_runs, assert_near_one_as_single_runs, multi_run
 
 import amped
 from amped.backend.cpu.ops.equations import CpuEquations
@@ -53,14 +53,14 @@ def test_as_alone(device: str, comm: Comm, shape: tuple[int, ...], precision: st
     found = multi_run(tensor, 24, comm, rule, nonnegative, **how)
     assert set(found) == set(RANKS)
     assert len({len(model.fits) for model in found.values()}) > 1, "they end at different times"
-    assert_as_alone(found, tensor, rule, ACCURACY[device], nonnegative, **how)
+    assert_as_single_runs(found, tensor, rule, ACCURACY[device], nonnegative, **how)
 
 
 @pytest.mark.parametrize("columns", [16, *map(exhaustive, [17, 58, 64])])
 def test_any_number_of_columns(device: str, comm: Comm, columns: int) -> None:
     tensor, rule, how = counts((15, 11, 12)), StopRule(15, 1e-4), {"device": device, "precision": "fp32"}
     found = multi_run(tensor, columns, comm, rule, **how)
-    assert_as_alone(found, tensor, rule, ACCURACY[device], False, **how)
+    assert_as_single_runs(found, tensor, rule, ACCURACY[device], False, **how)
 
 
 def test_streamed_nonzeros(device: str, comm: Comm) -> None:
@@ -68,18 +68,18 @@ def test_streamed_nonzeros(device: str, comm: Comm) -> None:
     how: dict[str, Any] = {"device": device, "precision": "fp64", "placement": "stream"}
     with small_pieces(40):
         found = multi_run(tensor, 20, comm, rule, **how)
-    assert_as_alone(found, tensor, rule, 1e-9, False, **how)
+    assert_as_single_runs(found, tensor, rule, 1e-9, False, **how)
 
 
 @pytest.mark.parametrize("precision", [exhaustive("fp32"), exhaustive("fp64")])
 def test_fits_near_one_and_singular_equations(device: str, comm: Comm, precision: str) -> None:
-    assert_near_one_as_alone(comm, SINGULAR_ACCURACY[device], device=device, precision=precision)
+    assert_near_one_as_single_runs(comm, SINGULAR_ACCURACY[device], device=device, precision=precision)
 
 
 def test_dense_tensors(device: str, comm: Comm) -> None:
     dense, rule, how = low_rank((12, 10, 9), 3, 0.2, 3), StopRule(20, 1e-6), {"device": device, "precision": "fp64"}
     found = multi_run(DenseTensor(dense), 20, comm, rule, **how)
-    assert_as_alone(found, dense, rule, 1e-7, False, **how)
+    assert_as_single_runs(found, dense, rule, 1e-7, False, **how)
 
 
 def test_a_pass_serves_all(comm: Comm) -> None:

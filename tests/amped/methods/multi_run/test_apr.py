@@ -10,7 +10,7 @@ import pytest
 from counts import random_counts
 from forms import exhaustive
 from oracle import PRECISIONS, small_pieces
-from severalruns import counts_as_alone
+from severalruns import assert_counts_as_single_runs
 
 import amped
 from amped.methods.driver import StopRule
@@ -34,7 +34,7 @@ RANKS = {(rank, start): rank for rank in (1, 2, 4, 16) for start in range(3)}
 )
 def test_as_alone(comm: Comm, device: str, shape: tuple[int, ...], precision: str) -> None:
     ranks = RANKS if len(shape) == 3 else {key: rank for key, rank in RANKS.items() if rank in (2, 4)}
-    counts_as_alone(
+    assert_counts_as_single_runs(
         random_counts(len(shape), shape), ranks, comm, StopRule(8, 1e-4), device=device, precision=precision
     )
 
@@ -43,7 +43,9 @@ def test_others_get_the_place_of_those_that_have_ended(comm: Comm, device: str) 
     """Three groups have room, and runs of one component end after two iterations."""
     ranks = {(rank, start): rank for rank in (1, 16) for start in range(5)}
     with mock.patch.object(assembly, "MAX_RANK", 128):
-        counts_as_alone(random_counts(3, (9, 8, 7)), ranks, comm, StopRule(5, 1e-4), device=device, precision="fp64")
+        assert_counts_as_single_runs(
+            random_counts(3, (9, 8, 7)), ranks, comm, StopRule(5, 1e-4), device=device, precision="fp64"
+        )
 
 
 @pytest.mark.parametrize("threads", [exhaustive(1), 2, exhaustive(3)])
@@ -51,8 +53,8 @@ def test_rows_that_threads_and_shards_share(comm: Comm, device: str, threads: in
     tensor = random_counts(5, (2, 40, 30))
     how: dict[str, Any] = {"device": device, "precision": "fp64", "threads": threads}
     with small_pieces(50):
-        counts_as_alone(tensor, RANKS, comm, StopRule(4, 0), **how)
-        counts_as_alone(tensor, RANKS, comm, StopRule(4, 0), placement="stream", **how)
+        assert_counts_as_single_runs(tensor, RANKS, comm, StopRule(4, 0), **how)
+        assert_counts_as_single_runs(tensor, RANKS, comm, StopRule(4, 0), placement="stream", **how)
 
 
 def test_values_of_all_kinds(comm: Comm, device: str) -> None:
@@ -60,7 +62,7 @@ def test_values_of_all_kinds(comm: Comm, device: str) -> None:
     given = random_counts(2, (12, 10, 9))
     values = np.resize([1, 2, 3, 4, 5, 0.5, 2.5, 1e6, 17], given.nnz).astype(float)
     tensor = amped.SparseTensor(given.columns.T, values, given.shape)
-    counts_as_alone(tensor, RANKS, comm, StopRule(6, 0), device=device, precision="fp64")
+    assert_counts_as_single_runs(tensor, RANKS, comm, StopRule(6, 0), device=device, precision="fp64")
 
 
 @pytest.mark.exhaustive

@@ -8,7 +8,7 @@ import pytest
 from counts import random_counts
 from forms import exhaustive
 from oracle import PRECISIONS
-from severalruns import counts_as_alone
+from severalruns import assert_counts_as_single_runs
 
 from amped.methods.driver import StopRule
 from amped.parallel.mpi import Comm
@@ -25,4 +25,4 @@ CASES = [((9, 11, 10), "fp64"), ((2, 30, 20), "fp64")]
 def test_as_alone(comm: Comm, device: str, shape: tuple[int, ...], precision: str) -> None:
     tensor = random_counts(len(shape), shape) if comm.rank == 0 else None
     ranks = {(rank, start): rank for rank in (1, 2, 4) for start in range(3)}
-    counts_as_alone(tensor, ranks, comm, StopRule(6, 1e-4), device=device, precision=precision)
+    assert_counts_as_single_runs(tensor, ranks, comm, StopRule(6, 1e-4), device=device, precision=precision)

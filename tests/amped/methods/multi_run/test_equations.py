@@ -12,7 +12,7 @@ from densecases import low_rank
 from forms import exhaustive
 from hostbatch import HostBatch, HostBatches
 from oracle import PRECISIONS
-from severalruns import assert_as_alone, assert_near_one_as_alone, multi_run
+from severalruns import assert_as_single_runs, assert_near_one_as_single_runs, multi_run
 
 import amped
 from amped.backend.normal_equations.state import FLAGS, MODE
@@ -52,7 +52,7 @@ def test_values_of_any_size(device: str, comm: Comm, precision: str, nonnegative
     tensor, rule = counts(size=size), StopRule(10, 0)
     how: dict[str, Any] = {"device": device, "precision": precision}
     found = multi_run(tensor, 24, comm, rule, nonnegative, **how)
-    assert_as_alone(found, tensor, rule, ACCURACY[precision], nonnegative, **how)
+    assert_as_single_runs(found, tensor, rule, ACCURACY[precision], nonnegative, **how)
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
@@ -75,7 +75,7 @@ def test_a_flag_in_the_midst_of_an_iteration(
     tensor, rule, how = counts(), StopRule(12, 0), {"device": device, "precision": "fp64"}
     found = multi_run(tensor, 24, comm, rule, nonnegative, **how)
     assert raised == [1]
-    assert_as_alone(found, tensor, rule, 1e-9, nonnegative, **how)
+    assert_as_single_runs(found, tensor, rule, 1e-9, nonnegative, **how)
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
@@ -95,7 +95,7 @@ def test_a_flag_between_iterations(device: str, comm: Comm, monkeypatch: pytest.
     rule, how = StopRule(12, 0), {"device": device, "precision": "fp64"}
     found = multi_run(tensor, 20, comm, rule, ranks={(3, start): 3 for start in range(4)}, **how)
     assert raised == [4, 7]
-    assert_as_alone(found, tensor, rule, 1e-7, False, **how)
+    assert_as_single_runs(found, tensor, rule, 1e-7, False, **how)
 
 
 class NotCaptured:
@@ -126,7 +126,7 @@ def raise_flag(batch: Equations, mode: int, flag: int) -> None:
 
 @pytest.mark.parametrize("precision", [exhaustive("fp32"), exhaustive("fp64")])
 def test_fits_near_one_and_singular_equations(device: str, comm: Comm, precision: str) -> None:
-    assert_near_one_as_alone(comm, SINGULAR_ACCURACY[device], device=device, precision=precision)
+    assert_near_one_as_single_runs(comm, SINGULAR_ACCURACY[device], device=device, precision=precision)
 
 
 def test_more_runs_than_columns(device: str, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,13 +137,13 @@ def test_more_runs_than_columns(device: str, comm: Comm, monkeypatch: pytest.Mon
     tensor, rule, how = counts(), StopRule(8, 1e-3), {"device": device, "precision": "fp64"}
     ranks = {(rank, start): rank for rank in (4, 1, 3) for start in range(9)}
     found = multi_run(tensor, 10, comm, rule, ranks=ranks, **how)
-    assert_as_alone(found, tensor, rule, 1e-9, False, **how)
+    assert_as_single_runs(found, tensor, rule, 1e-9, False, **how)
     assert not calls
 
 
 def test_a_single_run_in_a_batch(device: str, comm: Comm) -> None:
     tensor, rule, how = counts(size=1e-6), StopRule(6, 0), {"device": device, "precision": "fp64"}
     found = multi_run(tensor, 7, comm, rule, ranks={(3, 0): 3}, **how)
-    assert_as_alone(found, tensor, rule, 1e-9, False, **how)
+    assert_as_single_runs(found, tensor, rule, 1e-9, False, **how)
     assert equations.places_of(1, 7) == 2, "the flags of a single run would be cleared"
     assert equations.places_of(9, 7) == 7

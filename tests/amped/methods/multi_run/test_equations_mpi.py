@@ -11,7 +11,7 @@ from densecases import low_rank
 from forms import exhaustive
 from hostbatch import HostBatches
 from oracle import PRECISIONS
-from severalruns import assert_as_alone, multi_run
+from severalruns import assert_as_single_runs, multi_run
 
 import amped
 from amped.methods.driver import StopRule
@@ -42,4 +42,4 @@ def test_as_alone(
     found = multi_run(tensor, COLUMNS[precision], comm, rule, nonnegative, ranks, **how)
     mine = [(key, model.fits, *(f.tobytes() for f in model.factors)) for key, model in found.items()]
     assert all(other == mine for other in comm.allgather(mine)), "on all ranks"
-    assert_as_alone(found, tensor, rule, {"fp32": 1e-5, "fp64": 1e-9}[precision], nonnegative, **how)
+    assert_as_single_runs(found, tensor, rule, {"fp32": 1e-5, "fp64": 1e-9}[precision], nonnegative, **how)

@@ -22,6 +22,7 @@ from oracle import (
     load,
     machine_of,
     make_operator,
+    memory_for,
     mttkrp_all,
     mttkrp_error,
     on_examples,
@@ -29,7 +30,6 @@ from oracle import (
     random_nonzeros,
     small_pieces,
     tensor_path,
-    with_room_for,
 )
 from tensors import write_store
 
@@ -76,7 +76,7 @@ def test_any_tensor_any_placement(comm: Comm, machine: Any, precision: str) -> N
         with small_pieces(slot):
             if placement == "auto":
                 streaming = make_operator(tensor, case.factors, machine, precision=precision, placement="stream")
-                options["device_memory"] = with_room_for(streaming.plan, more)
+                options["device_memory"] = memory_for(streaming.plan, more)
             operator = make_operator(tensor, case.factors, machine, **options)
             owned = [np.array(operator.machine.device.to_host(operator.mttkrp(mode))) for mode in range(operator.order)]
             whole = mttkrp_all(operator, range(operator.order))

@@ -17,11 +17,11 @@ from oracle import (
     cases,
     coo_mttkrp,
     make_operator,
+    memory_for,
     mttkrp_all,
     random_factors,
     random_nonzeros,
     small_pieces,
-    with_room_for,
 )
 
 from amped.backend.cpu.device import HostSlot
@@ -52,7 +52,7 @@ def test_any_tensor_any_placement(
     with small_pieces(slot):
         if placement == "auto":
             streaming = make_operator(case.tensor, case.factors, comm, placement="stream", **options)
-            options["device_memory"] = with_room_for(streaming.plan, more)
+            options["device_memory"] = memory_for(streaming.plan, more)
         operator = make_operator(case.tensor, case.factors, comm, placement=placement, **options)
         results = mttkrp_all(operator, range(operator.order))
     for mode, result in enumerate(results):
@@ -67,7 +67,7 @@ def test_padded_rows_change_nothing(comm: Comm, case: Case, placement: str, slot
     machine = connect(NullDevice(comm), comm)
     with small_pieces(slot):
         streaming = make_operator(case.tensor, case.factors, machine, placement="stream")
-        memory = with_room_for(streaming.plan, more) if placement == "auto" else None
+        memory = memory_for(streaming.plan, more) if placement == "auto" else None
         operator = make_operator(case.tensor, case.factors, machine, placement=placement, device_memory=memory)
         results = mttkrp_all(operator, range(operator.order))
     assert operator.plan.modes[0].share.stride % 4 == 0
