@@ -72,7 +72,7 @@ class CpAls:
 
     def __init__(self, operator: Operator, constraints: Constraints = NONE) -> None:
         self.operator, self.constraints = operator, constraints
-        can_pipeline = all(operator.machine.comm.allgather(operator.plan.ahead and self._update.can_pipeline))
+        can_pipeline = all(operator.machine.comm.allgather(operator.plan.pipelined and self._update.can_pipeline))
         self._pipelined = Pipelined(operator, self._update.equations, self._update.iteration) if can_pipeline else None
         self._lean = Lean(operator, constraints) if Lean.suits(operator) else None
         self.restart()

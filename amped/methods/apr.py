@@ -48,7 +48,7 @@ class CpApr:
     ----------
     operator : SparseOperator
         Placed for Phi or for row problems; holds the initial factor matrices, which are non-negative.
-    asked : Poisson
+    params : Poisson
     """
 
     norm = 1

@@ -105,7 +105,7 @@ class LeastSquares:
         """Whether iterations can be queued ahead of the host: all state is on the device, with memory for a copy."""
         exchange, single = self._operator.machine.exchange, self._operator.machine.comm.size == 1
         queued = self.equations.memory is not None and not self.equations.allocates and (single or exchange.overlaps)
-        return self._operator.plan.ahead and queued
+        return self._operator.plan.pipelined and queued
 
     def load(self, status: EquationsStatus, best: float, weights: NDArray[np.float64] | None) -> None:
         """Continue a single run from the operator's factor matrices; the best fit so far is `best`. Collective.

@@ -24,7 +24,7 @@ class Columns:
         self.machine, self.options, self.shape = whole.machine, whole.options, whole.shape
         self.norm, self.clock, self.kernels = whole.norm, whole.clock, whole.kernels
         self.ranks = (rank,) * len(whole.shape)
-        self.plan = replace(whole.plan, ahead=False)  # runs wait for each other
+        self.plan = replace(whole.plan, pipelined=False)  # runs wait for each other
 
     @property
     def order(self) -> int:

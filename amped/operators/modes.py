@@ -168,13 +168,13 @@ class Product(Planned[P]):
         Whether kernels are chosen by timing.
     replicated : bool
         Whether all ranks that contribute to a row get its sum; otherwise only its owner does.
-    facts : dict
-        Key that distinguishes its times from other products' in the tuning cache.
+    tuning_key : dict
+        Distinguishes its times from other products' in the tuning cache.
     """
 
     output, doubt = "MTTKRP output", ""
     timed, replicated = False, False
-    facts: Mapping[str, object] = MappingProxyType({"phi": False})
+    tuning_key: Mapping[str, object] = MappingProxyType({"phi": False})
 
     def width(self, mode: ModePlan) -> int:
         """Return the number of columns of the output in memory, including padding."""

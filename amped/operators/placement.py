@@ -77,7 +77,7 @@ class Setting(NamedTuple):
     memory: int  # usable bytes of device memory
     overlaps: bool = False  # whether rows of factor matrices can be exchanged while others are computed
     solving: Solving = nothing
-    ahead: bool = False  # whether iterations are pipelined if memory permits a second copy of the factor matrices
+    pipelined: bool = False  # whether iterations are pipelined if memory permits a second copy of the factor matrices
     product: Product[Any] = Mttkrp()
     extras: tuple[Planned[Any], ...] = ()  # additional computations from the same shards
     spectra: Spectra | None = None  # if the spectra of a sparse tensor are computed first
@@ -99,7 +99,7 @@ class Plan:
     # Peak of host memory: while the tensor is loaded, or with streamed nonzeros (on a CPU, including device memory).
     host_bytes: int
     on_device: bool = False  # whether nonzeros are sorted on the device, which has memory for that
-    ahead: bool = False  # whether memory permits a second copy of the factor matrices, and nothing is streamed
+    pipelined: bool = False  # whether memory permits a second copy of the factor matrices, and nothing is streamed
     counted: ClassVar[str] = "nonzeros"
 
     @property
@@ -153,7 +153,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
         )
         for m in modes
     ]
-    bytes_of, on_device, ahead = _device_bytes(need, fitting, setting, loading.device)
+    bytes_of, on_device, pipelined = _device_bytes(need, fitting, setting, loading.device)
     mine = loading if part == 0 else loading.others or Loading(streamed=loading.streamed)
     if one_copy:
         mine = mine._replace(sorting=0)
@@ -165,7 +165,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     if setting.spectra is not None:  # freed memory usually stays with the process
         host += setting.spectra.sums + setting.spectra.each * max(m.nnz for m in modes)
     facts = fitting.slot, fitting.piece, bytes_of, host
-    return Plan(tuple(modes), options.dtype, *facts, on_device=on_device, ahead=ahead)
+    return Plan(tuple(modes), options.dtype, *facts, on_device=on_device, pipelined=pipelined)
 
 
 def _device_bytes(
@@ -175,18 +175,18 @@ def _device_bytes(
     placed, copies = need.resident(fitting.resident) + need.slots(fitting.slot), need.fixed["factor matrices"]
     working = need.working(fitting.piece, fitting.slot)
     always = placed + sum(need.fixed.values())
-    ahead = setting.ahead and not fitting.slot and always + working + fitting.spare + copies <= setting.memory
+    pipelined = setting.pipelined and not fitting.slot and always + working + fitting.spare + copies <= setting.memory
     loading = need.loading(fitting.piece, passing) if passing and not fitting.slot else None
     on_device = loading is not None and always + loading <= setting.memory
     if on_device and loading is not None:  # loading ends before factor matrices are copied
-        working = max(working, loading - (copies if ahead else 0))
+        working = max(working, loading - (copies if pipelined else 0))
     bytes_of = {
         "resident nonzeros": need.resident(fitting.resident),
         "stream slots": need.slots(fitting.slot),
         **need.fixed,
         "working memory": working,
     }
-    return bytes_of | ({"factor matrices before": copies} if ahead else {}), on_device, ahead
+    return bytes_of | ({"factor matrices before": copies} if pipelined else {}), on_device, pipelined
 
 
 def check_options(options: Options, device: Device, others: str = "") -> None:

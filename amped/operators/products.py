@@ -87,7 +87,7 @@ class Phi(Product[PhiProvider]):
     op, label, reading = PHI, "Phi", "Phi requires gather 'full'"
     timed, replicated = True, True
     doubt = "the number of updates per outer iteration of CP-APR varies"
-    facts = MappingProxyType({"phi": True})
+    tuning_key = MappingProxyType({"phi": True})
 
     def suits(self, provider: PhiProvider, kernel: Kernel, mode: ModePlan) -> bool:
         return not provider.multi_model and provider.suits(kernel, mode.share)

@@ -23,7 +23,7 @@ def source_line(name: str, source: DescribedSource) -> str:
 def description(name: str, source: DenseSource) -> str:
     """Return the text of ``info`` about a dense tensor."""
     low, high, _ = source.value_range
-    nonzeros = source.facts.nonzeros
+    nonzeros = source.statistics.nonzeros
     density = nonzeros / source.nnz
     lines = [
         source_line(name, source),

@@ -88,11 +88,11 @@ def open_tensor(
     form: ReadOptions = PLAIN,
 ) -> DescribedSource:
     """Return the source of a tensor's elements: rank 0's memory, or a file or store. Collective."""
-    comm, room = machine.comm, device_memory(machine, options)
+    comm, memory = machine.comm, device_memory(machine, options)
     path, kind = comm.bcast(on_root(comm, lambda: _path_or_kind(tensor))) or (None, "sparse")
     if path is not None:
-        return open_path(path, comm, progress, verify, form, room)
-    return TENSOR_KINDS[kind].of_memory(tensor if comm.rank == 0 else None, comm, room)
+        return open_path(path, comm, progress, verify, form, memory)
+    return TENSOR_KINDS[kind].of_memory(tensor if comm.rank == 0 else None, comm, memory)
 
 
 def _path_or_kind(tensor: Tensor) -> tuple[str | None, str]:
@@ -107,13 +107,13 @@ def open_path(
     progress: Progress | None = None,
     verify: bool = True,
     form: ReadOptions = PLAIN,
-    room: DeviceMemory | None = None,
+    memory: DeviceMemory | None = None,
 ) -> DescribedSource:
     """Open the tensor of any kind in a file or store. Collective."""
     if is_dense(path):
         return open_dense_source(path, comm, form)
     if not form.dense:
-        return open_source(path, comm, progress, verify, form, room)
+        return open_source(path, comm, progress, verify, form, memory)
 
     def read_dense() -> DenseTensor:
         return with_zeros(read_sparse(path, form, progress=progress), path)
@@ -187,7 +187,7 @@ def place_for_loss(
 ) -> SparseOperator:
     """Place a tensor for the row systems of a loss; see `Loss.maps`. Collective."""
     setting = setting_for(source, rank, machine, options, solving)._replace(
-        product=RowSystems(maps), ahead=False, overlaps=False
+        product=RowSystems(maps), pipelined=False, overlaps=False
     )
     return SPARSE.place(source, machine, setting, None)
 
@@ -222,7 +222,7 @@ def observed_decomposition(
     setting = setting_for(source, rank, machine, options, observed_als.solving_bytes(machine))._replace(
         product=NoProduct(),
         extras=(observed_als.PROBLEMS,),
-        ahead=False,
+        pipelined=False,
         root_bytes=start_bytes(source, rank, machine.comm, init),
     )
     operator = SPARSE.place(source, machine, setting, None)

@@ -55,7 +55,7 @@ class CoreSource(Protocol):
 class TensorKind(Protocol[S]):
     """Operations on tensors of one kind, whose sources have type `S`. Its methods are collective."""
 
-    def of_memory(self, tensor: Any, comm: Comm, room: DeviceMemory) -> DescribedSource:
+    def of_memory(self, tensor: Any, comm: Comm, memory: DeviceMemory) -> DescribedSource:
         """Return the source of a tensor in the memory of rank 0; other ranks pass None."""
 
     def place(self, source: S, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
@@ -79,8 +79,8 @@ class TensorKind(Protocol[S]):
 class SparseKind:
     """The kind of sparse tensors; see `TensorKind`."""
 
-    def of_memory(self, tensor: SparseTensor | None, comm: Comm, room: DeviceMemory) -> TensorSource:
-        return TensorSource(tensor, comm, room=room)
+    def of_memory(self, tensor: SparseTensor | None, comm: Comm, memory: DeviceMemory) -> TensorSource:
+        return TensorSource(tensor, comm, memory=memory)
 
     def place(self, source: SparseSource, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
         check_lengths(source, setting, machine.comm)
@@ -129,7 +129,7 @@ class SparseCoreSource:
 class DenseKind:
     """The kind of dense tensors; see `TensorKind`."""
 
-    def of_memory(self, tensor: DenseTensor | None, comm: Comm, room: DeviceMemory) -> DenseSource:
+    def of_memory(self, tensor: DenseTensor | None, comm: Comm, memory: DeviceMemory) -> DenseSource:
         return of_array(tensor, comm)
 
     def place(self, source: DenseSource, machine: Machine, setting: Setting, budget: Budget | None) -> DenseOperator:
@@ -151,7 +151,7 @@ class DenseKind:
 
     def info(self, name: str, source: DenseSource) -> tuple[dict[str, Any], str]:
         values = source.value_range[:2]
-        facts = {"shape": source.shape, "nonzeros": source.facts.nonzeros, "norm": source.norm, "values": values}
+        facts = {"shape": source.shape, "nonzeros": source.statistics.nonzeros, "norm": source.norm, "values": values}
         return {"dense": True, **facts}, dense_text.description(name, source)
 
 
@@ -166,7 +166,7 @@ class DenseCoreSource:
         with STAGES.of("copy"):
             self._block = block_of(source, grid, machine, options.dtype, resident)
         if all(machine.comm.allgather(resident)):
-            source.found(self._block.facts())
+            source.set_statistics(self._block.statistics())
 
     def factors(self, compression: Compression, seed: int) -> list[Matrix]:
         return dense_factors(self._source, self._machine, self._block, compression)

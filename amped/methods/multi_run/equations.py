@@ -101,7 +101,7 @@ class _Iterations:
 
     def __init__(self, operator: Operator, update: LeastSquares) -> None:
         self._operator, self._update, self._several = operator, update, operator.machine.comm.size > 1
-        self._pipelined = operator.plan.ahead and update.equations.memory is not None and not self._several
+        self._pipelined = operator.plan.pipelined and update.equations.memory is not None and not self._several
         self._computed = 0
         self._replay: Replay | None = None
 

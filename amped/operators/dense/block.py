@@ -183,7 +183,7 @@ class DenseBlock:
         result.shape, result.dtype, result._elements = shape, DOUBLE, target
         return result
 
-    def facts(self) -> ElementStatistics:
+    def statistics(self) -> ElementStatistics:
         """Return statistics of the stored elements."""
         return joined([DenseTensor(self._elements).facts(threads=self._threads)] if math.prod(self.shape) else [])
 

@@ -122,8 +122,8 @@ class DenseCore(Factors):
 
     def _factors(self, place: int, double: bool) -> list[Array]:
         """Return the factor matrices in memory order; if `double`, all but that of `place` are in double precision."""
-        held = [self.work.factors[m][:, : self.ranks[m]] for m in self._modes]
-        return [f.astype(np.float64) if double and p != place else f for p, f in enumerate(held)]
+        factors = [self.work.factors[m][:, : self.ranks[m]] for m in self._modes]
+        return [f.astype(np.float64) if double and p != place else f for p, f in enumerate(factors)]
 
     def _total(self, place: int, factors: Sequence[Array]) -> Array:
         """Return the block times all factor matrices but one, summed over its pieces, with the slowest mode first."""
@@ -151,11 +151,11 @@ class DenseCore(Factors):
             result = contracted(xp, result, factor, p)
         return result.astype(np.float64, copy=False)
 
-    def _rows(self, mode: int, found: Array) -> Array:
+    def _rows(self, mode: int, tensor: Array) -> Array:
         """Return a tensor, whose modes are in memory order, unfolded in a mode, with the other modes ascending."""
         order = [self._modes.index(m) for m in range(len(self._modes))]
         ascending = [order[mode], *(p for m, p in enumerate(order) if m != mode)]
-        return found.transpose(ascending).reshape(found.shape[order[mode]], -1)
+        return tensor.transpose(ascending).reshape(tensor.shape[order[mode]], -1)
 
 
 def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting) -> CorePlan:

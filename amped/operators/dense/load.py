@@ -40,11 +40,11 @@ def on_device(
     Otherwise elements are transferred as type `sent` and converted by the device; on the host, threads copy them.
     `look` is called with elements that are read into host memory.
     """
-    there = type(elements) is device.xp.ndarray
-    if there and rows is None and elements.dtype == dtype and elements.flags.c_contiguous:
+    native = type(elements) is device.xp.ndarray
+    if native and rows is None and elements.dtype == dtype and elements.flags.c_contiguous:
         return elements
     target = device.empty(elements.shape, dtype) if rows is None else _in_rows(elements.shape, dtype, rows, device)
-    if there and not device.on_host:
+    if native and not device.on_host:
         target[...] = elements
     elif sent != dtype or rows is not None:
         _convert(target, elements, sent, device)
@@ -88,8 +88,8 @@ def begin_copy(
 def _reading(part: Stored, look: Look) -> Callable[[NDArray[Any]], None]:
     """Return a function that reads a part into memory and passes it to `look`."""
 
-    def read(room: NDArray[Any]) -> None:
-        part.into(room.reshape(part.shape), look)
+    def read(buffer: NDArray[Any]) -> None:
+        part.into(buffer.reshape(part.shape), look)
 
     return read
 
@@ -102,21 +102,21 @@ def known_of(block: NDArray[Any], shape: tuple[int, ...]) -> ElementStatistics:
 def _convert(target: Array, elements: NDArray[Any] | Stored, sent: np.dtype[Any], device: Device) -> None:
     """Copy elements as type `sent`, and convert or pad them on the device while others are copied."""
     whole = math.prod(elements.shape) * sent.itemsize
-    rooms = device.empty((2, max(1, min(PIECE, math.prod(elements.shape)) // 2)), sent)
+    buffers = device.empty((2, max(1, min(PIECE, math.prod(elements.shape)) // 2)), sent)
     coming: list[tuple[Array, Array, Callable[[], None]]] = []
-    for number, place in enumerate(pieces(elements.shape, (), rooms.shape[1])):
+    for number, place in enumerate(pieces(elements.shape, (), buffers.shape[1])):
         part = elements.within(place) if isinstance(elements, Stored) else elements[place]
-        room = rooms[number % 2, : math.prod(part.shape)].reshape(part.shape)
-        coming.append((target[place], room, begin_copy(room, part, device, whole=whole)))
+        buffer = buffers[number % 2, : math.prod(part.shape)].reshape(part.shape)
+        coming.append((target[place], buffer, begin_copy(buffer, part, device, whole=whole)))
         if number:
             _converted(*coming.pop(0))
     for each in coming:
         _converted(*each)
 
 
-def _converted(to: Array, room: Array, wait: Callable[[], None]) -> None:
+def _converted(to: Array, buffer: Array, wait: Callable[[], None]) -> None:
     wait()
-    to[...] = room
+    to[...] = buffer
 
 
 def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Array, NDArray[Any]]]:

@@ -72,43 +72,41 @@ class _Slabs:
         self, block: Any, plan: DensePlan, device: Device, clock: Any, threads: int, looks: bool = False
     ) -> None:
         """`looks`: whether to compute statistics of streamed elements during the first pass."""
-        self._form, self._given, self._device, self._threads = plan.form, block, device, threads
+        self._form, self._elements, self._device, self._threads = plan.form, block, device, threads
         self._looks = looks
         self._block: Array = None
         self._count = -(-plan.form.lengths[0] // plan.form.slab) if plan.form.elements else 0
         self._slots: list[Slot] = []
-        self._filled = self._taken = 0  # slabs that were put in slots, and taken, so far
-        self._clock, self._seen = (
-            clock,
-            list[ElementStatistics](),
-        )  # statistics of elements, found while they were copied
-        self.sound = True  # whether these are all numbers that the device has
+        self._filled = self._taken = 0  # slabs put in slots and taken so far
+        self._clock = clock
+        self._statistics: list[ElementStatistics] = []  # of elements, computed while they were copied
+        self.sound = True  # whether all these elements are finite numbers of the device's type
         if self._count and plan.streamed:
             self._make_slots(plan, clock)
         elif self._count:
-            # As they pass through a core's caches; a GPU looks at its memory in no time.
+            # While elements are in a core's caches; a GPU reads its memory fast enough.
             look = self._look if device.on_host and isinstance(block, Stored) and plan.rows is None else None
             self._block = on_device(block, plan.dtype, plan.sent, device, threads, plan.rows, look)
-            self._given = np.empty(0)
+            self._elements = np.empty(0)
 
     def _make_slots(self, plan: DensePlan, clock: Any) -> None:
         """Allocate slots for elements in the transferred type, and a buffer to convert them."""
-        device, args, index = self._device, self._given, plan.form.elements // plan.form.lengths[0]
+        device, elements, index = self._device, self._elements, plan.form.elements // plan.form.lengths[0]
         self._sent = plan.sent
         self._slots = [device.slot(plan.form.slab * index * plan.sent.itemsize, clock) for _ in range(SLOTS)]
         self._converted = None
         if plan.sent != plan.dtype:
             self._converted = device.empty((plan.form.slab, *plan.form.lengths[1:]), plan.dtype)
-        plain = isinstance(args, np.ndarray) and args.dtype == plan.sent and args.flags.c_contiguous
-        self._lock = device.lock(args) if plain else None
+        plain = isinstance(elements, np.ndarray) and elements.dtype == plan.sent and elements.flags.c_contiguous
+        self._lock = device.lock(elements) if plain else None
 
-    def facts(self) -> ElementStatistics:
+    def statistics(self) -> ElementStatistics:
         """Return statistics of resident elements, or those computed during the first pass."""
-        if self._slots or self._seen or not self._count:
-            return joined(self._seen)
+        if self._slots or self._statistics or not self._count:
+            return joined(self._statistics)
         block, elements = self._block, self._form.elements
         gaps = not block.flags.c_contiguous
-        places = pieces(block.shape, (), PIECE if gaps else elements)  # one with gaps is copied
+        places = pieces(block.shape, (), PIECE if gaps else elements)  # a block with gaps is copied
         result = joined([DenseTensor(block[place]).facts(threads=self._threads) for place in places])
         if gaps:
             self._device.trim()
@@ -116,14 +114,14 @@ class _Slabs:
 
     def _look(self, elements: NDArray[Any]) -> None:
         result = known_of(elements, self._form.lengths)
-        self._seen.append(result)
+        self._statistics.append(result)
         if result.bad >= 0 or result.largest > float(np.finfo(self._form.dtype).max):
             self.sound = False
 
     def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
         """Yield the start of each slab, and the slab, valid for work queued until the next one is requested.
 
-        None follows once elements were no numbers: nothing can be computed of them.
+        None follows elements that are not finite, because nothing can be computed from them.
         """
         step = self._form.slab
         if not self._slots:
@@ -133,7 +131,7 @@ class _Slabs:
         self._fill(mode)
         for number in range(self._count):
             slot = self._slots[self._taken % SLOTS]
-            slab = self._there(slot.shard(), mode)
+            slab = self._wait(slot.shard(), mode)
             if not self.sound:
                 return
             if self._converted is not None:
@@ -147,7 +145,7 @@ class _Slabs:
             self._taken += 1
             self._fill(mode)
 
-    def _there(self, coming: _Coming, mode: int) -> Array:
+    def _wait(self, coming: _Coming, mode: int) -> Array:
         """Wait for a slab; the time counts as copying."""
         if coming.wait is not None:
             with self._clock.span("copy", mode):
@@ -159,7 +157,7 @@ class _Slabs:
         while self._filled < self._taken + SLOTS:
             start = self._filled % self._count * self._form.slab
             place = slice(start, start + self._form.slab)
-            slab = self._given.within(place) if isinstance(self._given, Stored) else self._given[place]
+            slab = self._elements.within(place) if isinstance(self._elements, Stored) else self._elements[place]
             look = self._look if self._looks and self._filled < self._count else None
             whole = self._form.elements * self._sent.itemsize
             moved = _HostSlab(slab, self._sent, self._device, self._lock is not None, whole, look)
@@ -189,12 +187,12 @@ class DenseOperator(Factors):
         streamed = any(comm.allgather(plan.streamed))
         self._source, self._reads_file, self.norm = source, streamed and source.in_file, math.nan
         if not streamed:
-            source.found(self._slabs.facts())
+            source.set_statistics(self._slabs.statistics())
         if not (streamed and late):
             self._measure()
         self._sweep: Sweep | None = None
         self._passed_on = -1  # the mode whose new rows were used for the next one already
-        self._doubled: Doubled | None = None  # made when it is needed
+        self._doubled: Doubled | None = None  # created when needed
         if plan.form.elements:
             forms = [plan.form, *([plan.double] if plan.double else [])]
             self._scratch = machine.device.empty((max(map(plan.kernel.bytes, forms)),), np.uint8)
@@ -218,11 +216,11 @@ class DenseOperator(Factors):
             return
         together(self.machine.comm, compute)
         if math.isnan(self.norm):
-            self._source.found(self._slabs.facts())
+            self._source.set_statistics(self._slabs.statistics())
             self._measure()
 
     def _check_sound(self) -> None:
-        if not self._slabs.sound:  # a second look has found nothing
+        if not self._slabs.sound:  # reading them again has found no error
             raise InputError("changed while it was read", path=self._source.path)
 
     def reads(self, mode: int) -> bool:

@@ -100,8 +100,8 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
         "working memory": placed.working,
     }
     copies = parts.fixed["factor matrices"]
-    ahead = setting.ahead and not streamed and sum(used.values()) + copies <= setting.memory
-    if ahead:
+    pipelined = setting.pipelined and not streamed and sum(used.values()) + copies <= setting.memory
+    if pipelined:
         used["factor matrices before"] = copies
     model = 0 if setting.solving is nothing else sum(source.shape) * columns * item
     host = device.host_bytes + 2 * device.code_bytes + model + given_bytes(source, grid, rank)
@@ -110,8 +110,8 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
         host += sum(used.values())
     return DensePlan(
         tuple(modes), options.dtype, form.slab if streamed else 0, form.elements, used, host,
-        ahead=ahead, sent=sent, grid=grid, form=form, double=_double(form, kernel), kernel=kernel, streamed=streamed,
-        rows=placed.rows,
+        pipelined=pipelined, sent=sent, grid=grid, form=form, double=_double(form, kernel), kernel=kernel,
+        streamed=streamed, rows=placed.rows,
     )  # fmt: skip
 
 
@@ -133,14 +133,15 @@ def given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
         return 0
     every, mine = math.prod(source.shape), math.prod(grid.shape(rank))
     copied = every if rank == 0 and grid.parts[1] > 1 else 0
-    held = every if rank == 0 else 0
-    return (held + copied + (mine if grid.ranks > 1 else 0)) * source.value_dtype.itemsize
+    original = every if rank == 0 else 0
+    return (original + copied + (mine if grid.ranks > 1 else 0)) * source.value_dtype.itemsize
 
 
 def _in_place(source: DenseSource, ranks: int, setting: Setting) -> bool:
     """Return whether the device uses the elements in place."""
-    there = source.on_gpu != setting.device.on_host and not source.in_file
-    return there and source.lends and not source.mapped and ranks == 1 and source.value_dtype == setting.options.dtype
+    on_same_device = source.on_gpu != setting.device.on_host and not source.in_file
+    lends = source.lends and not source.mapped and source.value_dtype == setting.options.dtype
+    return on_same_device and lends and ranks == 1
 
 
 def mode_plans(source: DenseSource, grid: Grid, rank: int, setting: Setting) -> list[ModePlan]:
@@ -180,8 +181,8 @@ class _Parts(NamedTuple):
     setting: Setting
 
     @property
-    def room(self) -> int:
-        """The device memory available for elements and working memory."""
+    def available(self) -> int:
+        """Device memory for elements and working memory."""
         return self.setting.memory - sum(self.fixed.values())
 
     def working(self, form: BlockForm) -> int:
@@ -211,7 +212,7 @@ def _placed(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Par
     """Return the placement of a block, which needs `elements` bytes if it is resident."""
     placement = parts.setting.options.placement
     working = parts.working(resident)
-    streamed = placement == "stream" or elements + working > parts.room
+    streamed = placement == "stream" or elements + working > parts.available
     if streamed and placement == "resident":
         _refuse(sum(parts.fixed.values()) + working + elements, parts.setting, "the resident tensor")
     if streamed and resident.elements:
@@ -219,7 +220,7 @@ def _placed(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Par
     if not streamed:
         spaced = _with_gaps(resident, elements, sent, parts) if elements else None
         return spaced or _without_gaps(resident, elements, sent, parts)
-    form = _with_workspace(resident, parts, parts.room)
+    form = _with_workspace(resident, parts, parts.available)
     if not form.elements:
         return _Placed(form, True, 0, 0, parts.working(form))
     index = _index_bytes(form, sent)
@@ -228,7 +229,7 @@ def _placed(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Par
 
 
 def _without_gaps(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed:
-    form = _with_workspace(resident, parts, parts.room - elements)
+    form = _with_workspace(resident, parts, parts.available - elements)
     working = parts.working(form)
     if sent != form.dtype:  # elements are converted before kernels need scratch memory
         working = max(working, _piece_bytes(form, sent))
@@ -237,13 +238,13 @@ def _without_gaps(resident: BlockForm, elements: int, sent: np.dtype[Any], parts
 
 def _with_gaps(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed | None:
     """Return the placement of a block in padded rows, if that is faster and fits; else None."""
-    form = _with_workspace(resident._replace(gaps=True), parts, parts.room - elements)
+    form = _with_workspace(resident._replace(gaps=True), parts, parts.available - elements)
     rows = parts.kernel.rows(form)
     if rows is None:
         return None
     elements = rows.numbers(form) * form.dtype.itemsize
     working = max(parts.working(form), sum(_piece_bytes(form, each) for each in {sent, form.dtype}))
-    return _Placed(form, False, elements, 0, working, rows) if elements + working <= parts.room else None
+    return _Placed(form, False, elements, 0, working, rows) if elements + working <= parts.available else None
 
 
 def _piece_bytes(form: BlockForm, dtype: np.dtype[Any]) -> int:
@@ -251,7 +252,7 @@ def _piece_bytes(form: BlockForm, dtype: np.dtype[Any]) -> int:
     return min(PIECE, form.elements) * dtype.itemsize
 
 
-def _with_workspace(form: BlockForm, parts: _Parts, room: int) -> BlockForm:
+def _with_workspace(form: BlockForm, parts: _Parts, available: int) -> BlockForm:
     """Return the form with a larger workspace if elements are then read less often, unless the user set its size.
 
     With unlimited memory CP-ALS reads elements twice. An order-3 cube of side 800 has a partial result of 2.6 GB at
@@ -259,8 +260,8 @@ def _with_workspace(form: BlockForm, parts: _Parts, room: int) -> BlockForm:
     """
     if parts.setting.options.workspace is not None or not form.elements:
         return form
-    least, result = parts.kernel.passes(form._replace(workspace=room)), form
-    while parts.kernel.passes(result) > least and result.workspace <= room // 4:
+    least, result = parts.kernel.passes(form._replace(workspace=available)), form
+    while parts.kernel.passes(result) > least and result.workspace <= available // 4:
         result = result._replace(workspace=2 * result.workspace)
     return result if parts.kernel.passes(result) <= least else form
 
@@ -275,7 +276,7 @@ def _streamed_form(form: BlockForm, parts: _Parts, index: int) -> tuple[BlockFor
         result = form._replace(slab=slab)
         working = parts.working(result)
         need = slab * index + working
-        if need <= parts.room:
+        if need <= parts.available:
             return result, working
         if slab == 1:
             _refuse(sum(parts.fixed.values()) + need, parts.setting, "two slabs of one index")

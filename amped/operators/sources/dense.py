@@ -68,14 +68,14 @@ class DenseSource:
         return self._tensor if self._comm.rank == 0 else None
 
     @property
-    def facts(self) -> ElementStatistics:
-        """Statistics of all elements, which are read for it unless `found` has set them."""
+    def statistics(self) -> ElementStatistics:
+        """Statistics of all elements, which are read for it unless `set_statistics` has set them."""
         if self.known is None:
             self._take(self._measured())
         assert self.known is not None
         return self.known
 
-    def found(self, mine: ElementStatistics) -> None:
+    def set_statistics(self, mine: ElementStatistics) -> None:
         """Set the statistics from those of each rank's block on its device, so that elements are read only once.
 
         If some elements are not finite there, or all are zero, the original elements are read again: they may be out of
@@ -86,22 +86,22 @@ class DenseSource:
             sound = all(each.bad < 0 for each in every) and joined(every).largest
             self._take(joined(every) if sound else self._measured())
 
-    def _take(self, facts: ElementStatistics) -> None:
-        together(self._comm, lambda: self._tensor.check_finite(facts) if self._tensor is not None else None)
-        if not facts.largest:
+    def _take(self, statistics: ElementStatistics) -> None:
+        together(self._comm, lambda: self._tensor.check_finite(statistics) if self._tensor is not None else None)
+        if not statistics.largest:
             raise InputError("every element is zero", path=self.path)
-        self.known = facts
+        self.known = statistics
 
     @property
     def norm(self) -> float:
         """See `DescribedSource`."""
-        return self.facts.norm()
+        return self.statistics.norm()
 
     @property
     def value_range(self) -> ValueRange:
         """See `DescribedSource`."""
         grain = 1.0 if self.value_dtype.kind in "biu" else 0.0
-        return ValueRange(self.facts.low, self.facts.high, grain)
+        return ValueRange(self.statistics.low, self.statistics.high, grain)
 
     @property
     def known_norm(self) -> float | None:
@@ -122,11 +122,11 @@ class DenseSource:
         """See `DescribedSource`: None, as its files have no lines."""
         return None
 
-    def sparse(self, room: DeviceMemory | None) -> SparseSource:
+    def sparse(self, memory: DeviceMemory | None) -> SparseSource:
         """See `DescribedSource`: zeros are left out. Collective."""
         tensor = self.tensor()
         nonzeros = on_root(self._comm, lambda: None if tensor is None else sparse_of(tensor))
-        return TensorSource(nonzeros, self._comm, self.path, room)
+        return TensorSource(nonzeros, self._comm, self.path, memory)
 
     def product(self) -> ProductSource:
         """See `DescribedSource`."""
@@ -154,14 +154,14 @@ class DenseSource:
 
     def rounded_norm(self, dtype: np.dtype[Any]) -> float:
         """Return the norm of the elements rounded to the type of factor matrices."""
-        return self.facts.norm(rounded=dtype == np.float32)
+        return self.statistics.norm(rounded=dtype == np.float32)
 
     def used(self, mode: int) -> int:
         """See `DescribedSource`: all indices."""
         return self.shape[mode]
 
     def tensor(self) -> DenseTensor | None:
-        self.facts  # noqa: B018  # reads elements on all ranks, to raise an error if some are not finite
+        self.statistics  # noqa: B018  # reads elements on all ranks, to raise an error if some are not finite
         return self._root
 
     def unchecked(self) -> DenseTensor | None:

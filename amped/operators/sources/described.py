@@ -85,7 +85,7 @@ class DescribedSparse:
         """See `DescribedSource`."""
         return self.tensor()
 
-    def sparse(self: SparseSource, room: DeviceMemory | None) -> SparseSource:
+    def sparse(self: SparseSource, memory: DeviceMemory | None) -> SparseSource:
         """See `DescribedSource`: the source itself."""
         return self
 

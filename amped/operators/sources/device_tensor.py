@@ -74,10 +74,10 @@ class Holding:
 class DeviceTensor:
     """Nonzeros in device memory, in any order until `merge`. Methods are only collective if stated."""
 
-    def __init__(self, kind: TensorTraits, room: DeviceMemory, sort: DeviceSorter) -> None:
-        self._machine, self._sort, self._shape = room.machine, sort, kind.shape
-        self.small = kind.nbytes * SMALL <= room.nbytes
-        empty, order = room.machine.device.empty, len(kind.shape)
+    def __init__(self, kind: TensorTraits, memory: DeviceMemory, sort: DeviceSorter) -> None:
+        self._machine, self._sort, self._shape = memory.machine, sort, kind.shape
+        self.small = kind.nbytes * SMALL <= memory.nbytes
+        empty, order = memory.machine.device.empty, len(kind.shape)
         self._columns: Array = empty((order, kind.nonzeros), np.dtype(np.int32))
         self._values: Array = empty((kind.nonzeros,), kind.dtype)
         self._nbytes, self._keep_zeros = kind.nbytes, kind.keep_zeros
@@ -124,7 +124,7 @@ class DeviceTensor:
         """Return bounds on the values."""
         return self._sort.value_range(self._values)
 
-    def facts(self, repaired: tuple[int, int]) -> SortedTraits:
+    def traits(self, repaired: tuple[int, int]) -> SortedTraits:
         """Return the properties of the sorted tensor; `repaired` are the numbers of duplicates and zeros."""
         values = self.value_range()
         result = norm(values[:2], self._sort.squares(self._values, values.largest))
@@ -210,55 +210,59 @@ def equal_parts(nonzeros: int, parts: int) -> NDArray[np.int64]:
 
 
 def hold(
-    tensor: SparseTensor | None, kind: TensorTraits, room: DeviceMemory | None
+    tensor: SparseTensor | None, kind: TensorTraits, memory: DeviceMemory | None
 ) -> tuple[DeviceTensor, SortedTraits] | None:
     """Store rank 0's `tensor` on the devices of all ranks; return None if it should stay on the host. Collective."""
-    sort = _sorter(kind, room)
-    if sort is None or room is None:
+    sort = _sorter(kind, memory)
+    if sort is None or memory is None:
         return None
-    comm = room.machine.comm
+    comm = memory.machine.comm
 
     def first() -> tuple[DeviceTensor, SortedTraits]:
         assert tensor is not None
         nonzeros, ordered = tensor.raw
-        held = DeviceTensor(kind, room, sort)
-        held.fill(0, nonzeros)
+        device_tensor = DeviceTensor(kind, memory, sort)
+        device_tensor.fill(0, nonzeros)
         with STAGES.of("sort"):
-            facts = held.facts((tensor.duplicates, tensor.zeros) if ordered else held.merge())
-        tensor.merged(facts.duplicates, lambda: facts.values)
-        return held, facts
+            traits = device_tensor.traits((tensor.duplicates, tensor.zeros) if ordered else device_tensor.merge())
+        tensor.merged(traits.duplicates, lambda: traits.values)
+        return device_tensor, traits
 
     first_result = on_root(comm, first)
-    facts = comm.bcast(None if first_result is None else first_result[1])
-    assert facts is not None
-    held = DeviceTensor(kind._replace(nonzeros=facts.nonzeros), room, sort) if first_result is None else first_result[0]
+    traits = comm.bcast(None if first_result is None else first_result[1])
+    assert traits is not None
+    device_tensor = (
+        DeviceTensor(kind._replace(nonzeros=traits.nonzeros), memory, sort) if first_result is None else first_result[0]
+    )
     if comm.size > 1:
-        held.gather([0] + [facts.nonzeros] * comm.size)
-    return held, facts
+        device_tensor.gather([0] + [traits.nonzeros] * comm.size)
+    return device_tensor, traits
 
 
 def hold_together(
-    nonzeros: Nonzeros, kind: TensorTraits, room: DeviceMemory | None, merge: bool = False
+    nonzeros: Nonzeros, kind: TensorTraits, memory: DeviceMemory | None, merge: bool = False
 ) -> tuple[DeviceTensor, SortedTraits] | None:
     """Store a tensor, of which each rank has some nonzeros, on the devices of all ranks; see `hold`. Collective.
 
     The concatenated nonzeros of ranks 0, 1, ... are sorted, or `merge` sorts them.
     """
-    sort = _sorter(kind, room)
-    if sort is None or room is None:
+    sort = _sorter(kind, memory)
+    if sort is None or memory is None:
         return None
-    comm = room.machine.comm
+    comm = memory.machine.comm
     offsets = [0, *accumulate(comm.allgather(int(nonzeros[1].size)))]
-    held = DeviceTensor(kind, room, sort)
-    held.fill(offsets[comm.rank], nonzeros)
-    held.gather(offsets)
-    return held, comm.bcast(held.facts(held.merge() if merge else (0, 0)))
+    device_tensor = DeviceTensor(kind, memory, sort)
+    device_tensor.fill(offsets[comm.rank], nonzeros)
+    device_tensor.gather(offsets)
+    return device_tensor, comm.bcast(device_tensor.traits(device_tensor.merge() if merge else (0, 0)))
 
 
-def _sorter(kind: TensorTraits, room: DeviceMemory | None) -> DeviceSorter | None:
+def _sorter(kind: TensorTraits, memory: DeviceMemory | None) -> DeviceSorter | None:
     """Return the device sorter for a tensor; None if any rank's device has none or too little memory. Collective."""
-    if room is None or kind.nonzeros < LEAST:
+    if memory is None or kind.nonzeros < LEAST:
         return None
-    sort = SORT.first(room.machine.device)
-    fits = sort is not None and kind.nonzeros <= sort.most and kind.nbytes + sort.scratch * kind.nonzeros <= room.nbytes
-    return sort if all(room.machine.comm.allgather(fits)) else None
+    sort = SORT.first(memory.machine.device)
+    fits = (
+        sort is not None and kind.nonzeros <= sort.most and kind.nbytes + sort.scratch * kind.nonzeros <= memory.nbytes
+    )
+    return sort if all(memory.machine.comm.allgather(fits)) else None

@@ -30,7 +30,7 @@ from .described import DescribedSparse
 from .device_tensor import DeviceTensor, Holding, SortedTraits, TensorTraits, equal_parts, hold_together
 from .protocols import DeviceMemory, Offsets
 
-EVERYTHING = 1 << 62  # nonzeros that are sorted together: all there are
+EVERYTHING = 1 << 62  # nonzeros that are sorted together: all
 READER_BYTES = 5 << 20  # compiled readers and sorts, and the blocks that they read
 
 Progress = Callable[[int, int | None], None]
@@ -47,42 +47,42 @@ class DistributedFile(Holding, DescribedSparse):
         comm: Comm,
         progress: Progress | None = None,
         form: ReadOptions = PLAIN,
-        room: DeviceMemory | None = None,
+        memory: DeviceMemory | None = None,
     ) -> None:
-        """Read the file; store its nonzeros on the devices if they fit into `room`, otherwise sort them."""
+        """Read the file; store its nonzeros on the devices if they fit into `memory`, otherwise sort them."""
         self.path, self._comm, reading = path, comm, Reading(path, comm, progress, form)
         self.value_dtype, self._threads = reading.dtype, reading.threads
         self._in_parts, self._keep_zeros = is_divisible(path, form), form.keep_zeros
         nothing = np.empty((reading.order, 0), np.int32), np.empty(0, reading.dtype)
         self._read: Nonzeros | None = next(((c, v) for c, v, _ in reading.chunks(EVERYTHING)), nothing)
-        self._share: Nonzeros | None = None  # this rank's equal share of the nonzeros in order, once somebody asks
+        self._share: Nonzeros | None = None  # this rank's equal share of the nonzeros in order, computed on demand
         self.shape = reading.shape()
         self.labels: Labels | None = reading.labels
         self._device_tensor: DeviceTensor | None = None
-        there = None if form.compact else self._hold(room)
-        if there is not None:
-            self._device_tensor, facts = there
-            reading.warn(facts.duplicates, lambda: facts.values)
+        on_devices = None if form.compact else self._hold(memory)
+        if on_devices is not None:
+            self._device_tensor, traits = on_devices
+            reading.warn(traits.duplicates, lambda: traits.values)
         else:
-            facts = self._facts(reading)
+            traits = self._traits(reading)
             if self._renumber(reading):
-                there = hold_together(self._ordered(), self._kind(facts.nonzeros), room)
-                self._device_tensor = there[0] if there else None
-        self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = facts
+                on_devices = hold_together(self._ordered(), self._kind(traits.nonzeros), memory)
+                self._device_tensor = on_devices[0] if on_devices else None
+        self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = traits
 
     def _kind(self, nonzeros: int) -> TensorTraits:
         return TensorTraits(self.shape, nonzeros, self.value_dtype, self._keep_zeros)
 
-    def _hold(self, room: DeviceMemory | None) -> tuple[DeviceTensor, SortedTraits] | None:
+    def _hold(self, memory: DeviceMemory | None) -> tuple[DeviceTensor, SortedTraits] | None:
         """Sort the nonzeros on the devices if they fit. Collective."""
         assert self._read is not None
         whole = sum(self._comm.allgather(int(self._read[1].size)))
         try:
-            return hold_together(self._read, self._kind(whole), room, merge=True)
+            return hold_together(self._read, self._kind(whole), memory, merge=True)
         except InputError as error:
             raise InputError(error.cause, path=self.path) from None
 
-    def _facts(self, reading: Reading) -> SortedTraits:
+    def _traits(self, reading: Reading) -> SortedTraits:
         """Sort the nonzeros on the host; return their properties. Collective."""
         runs = self._ordering()
         mine = ReadFacts(0, runs.duplicates, runs.zeros)
@@ -248,15 +248,15 @@ def _keys_at(cut: Cut) -> NDArray[np.int32]:
 def distributed_loading(kind: TensorTraits, dtype: np.dtype[Any], ranks: int, in_parts: bool) -> Loading:
     """Return the memory for loading a file together: `in_parts`, or read by rank 0."""
     order, share = len(kind.shape), -(-kind.nonzeros // ranks)
-    there, each = nonzero_bytes(order, kind.dtype), nonzero_bytes(order, dtype)
+    stored, each = nonzero_bytes(order, kind.dtype), nonzero_bytes(order, dtype)
     threads = max(1, usable_cores() // ranks)  # on one node
 
     def of(read: int) -> Loading:
-        # A run is sorted, and then there while a slice is received and sorted.
-        run, merged = (sort_bytes(n, there, threads=threads) for n in (read, share))
-        sorting = read * there + max(run, share * there + merged)
+        # A run is sorted, and then kept while a slice is received and sorted.
+        run, merged = (sort_bytes(n, stored, threads=threads) for n in (read, share))
+        sorting = read * stored + max(run, share * stored + merged)
         dealing = share * each, sort_bytes(share, each, threads=threads)
-        return Loading(sorting, READER_BYTES + share * there, *dealing, streamed=each)
+        return Loading(sorting, READER_BYTES + share * stored, *dealing, streamed=each)
 
     root = of(share if in_parts else kind.nonzeros)
     return root._replace(others=of(share if in_parts else 0))

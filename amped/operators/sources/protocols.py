@@ -85,8 +85,8 @@ class DescribedSource(Protocol):
     def negative_line(self) -> int | None:
         """Return the line number of the first negative value in its file; None if unknown. Not collective."""
 
-    def sparse(self, room: DeviceMemory | None) -> SparseSource:
-        """Return the tensor as a sparse one, stored on the devices if it fits into `room`."""
+    def sparse(self, memory: DeviceMemory | None) -> SparseSource:
+        """Return the tensor as a sparse one, stored on the devices if it fits into `memory`."""
 
     def product(self) -> ProductSource:
         """Return the tensor as a source for multiplication by matrices; raise `InputError` if unsupported."""

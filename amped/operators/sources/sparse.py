@@ -28,7 +28,7 @@ from .protocols import DeviceMemory, Offsets, SparseSource
 
 
 class TensorSource(Holding, DescribedSparse):
-    """A tensor in rank 0's memory; what the other ranks pass is not looked at. See `SparseSource`."""
+    """A tensor in rank 0's memory; other ranks' arguments are ignored. See `SparseSource`."""
 
     stored = False
 
@@ -37,9 +37,9 @@ class TensorSource(Holding, DescribedSparse):
         tensor: SparseTensor | None,
         comm: Comm,
         path: str | os.PathLike[str] | None = None,
-        room: DeviceMemory | None = None,
+        memory: DeviceMemory | None = None,
     ) -> None:
-        """Take a tensor, read from the file at `path` if it was; hold it on devices where they have `room` for it."""
+        """Take a tensor, which may have been read from `path`; store it on the devices if it fits into `memory`."""
         self._tensor, self._comm, self.path = tensor, comm, path
         root = self._root
         known = comm.bcast(None if root is None else (_kind(root), root.labels))
@@ -48,13 +48,15 @@ class TensorSource(Holding, DescribedSparse):
         kind, self.labels = known
         self.shape, self.value_dtype = kind.shape, kind.dtype
         try:
-            there = hold(root, kind, room)
+            on_devices = hold(root, kind, memory)
         except InputError as error:
             raise InputError(error.cause, path=path) from None
-        self._device_tensor = there[0] if there else None
-        facts = there[1] if there else comm.bcast(on_root(comm, lambda: None if root is None else _facts(root)))
-        assert facts is not None
-        self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = facts
+        self._device_tensor = on_devices[0] if on_devices else None
+        traits = (
+            on_devices[1] if on_devices else comm.bcast(on_root(comm, lambda: None if root is None else _traits(root)))
+        )
+        assert traits is not None
+        self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = traits
 
     def used(self, mode: int) -> int:
         if self._device_tensor is not None:
@@ -88,15 +90,15 @@ class TensorSource(Holding, DescribedSparse):
         if self._device_tensor is not None:
             return self._device_tensor.by_fibre(mode, dtype, comm.rank, comm.size)
         others, root = [m for m in range(order) if m != mode], self._root
-        there: Any = (None,) * (order + 1)
+        arrays: Any = (None,) * (order + 1)
         if root is not None:
-            there = *root.columns, root.values
+            arrays = *root.columns, root.values
             if mode < order - 1:  # or they are in order already
                 done = sort_nonzeros(root.columns, root.values, others, self.shape, dtype=dtype)
-                there = *done.columns, done.values
+                arrays = *done.columns, done.values
         parts, kinds = equal_parts(self.nnz, comm.size), [np.dtype(np.int32)] * order + [dtype]
         wanted = (*others, mode, order)
-        return [comm.scatter(there[m], parts, kind) for m, kind in zip(wanted, kinds, strict=True)]
+        return [comm.scatter(arrays[m], parts, kind) for m, kind in zip(wanted, kinds, strict=True)]
 
     @property
     def _root(self) -> SparseTensor | None:
@@ -134,7 +136,7 @@ def _kind(tensor: SparseTensor) -> TensorTraits:
     return TensorTraits(tensor.shape, values.size, values.dtype, tensor.keeps_zeros)
 
 
-def _facts(tensor: SparseTensor) -> SortedTraits:
+def _traits(tensor: SparseTensor) -> SortedTraits:
     return SortedTraits(tensor.nnz, tensor.norm(), tensor.value_range(), tensor.duplicates, tensor.zeros)
 
 
@@ -163,8 +165,8 @@ class StoreSource(DescribedSparse):
         begin, end = int(cut.rows[rank]), int(cut.rows[rank + 1])
         if (head := int(cut.heads[rank])) >= 0:  # a row of an earlier rank's
             begin, end = head, max(head + 1, end)
-        held = stop - start if keep is None else keep
-        yield from together(self._comm, lambda: copy.share(start, stop, range(begin, end), held, dtype))
+        count = stop - start if keep is None else keep
+        yield from together(self._comm, lambda: copy.share(start, stop, range(begin, end), count, dtype))
 
     def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
         comm, copy = self._comm, self._store.mode(0)
@@ -203,16 +205,16 @@ def open_source(
     progress: Progress | None = None,
     verify: bool = True,
     form: ReadOptions = PLAIN,
-    room: DeviceMemory | None = None,
+    memory: DeviceMemory | None = None,
 ) -> SparseSource:
     """Open the sparse tensor at `path`, a store or any file that `partitioner.readers.read_sparse` takes.
 
-    What is read from a file is held on devices where they have `room` for it, to be sorted there. A store is checked
+    Tensors read from a file are stored and sorted on the devices if they fit into `memory`. A store is checked
     against its checksums if `verify`. Every rank raises `InputError` if the file is at fault.
     """
     check_same(comm, path)
     if Path(path).is_dir():
         return StoreSource(together(comm, lambda: open_store(path, form, verify)), comm)
     if comm.size > 1:
-        return DistributedFile(path, comm, progress, form, room)
-    return TensorSource(read_sparse(path, form, progress=progress), comm, path, room)
+        return DistributedFile(path, comm, progress, form, memory)
+    return TensorSource(read_sparse(path, form, progress=progress), comm, path, memory)

@@ -120,24 +120,24 @@ class Tuner:
         best: Shard | None = None
         if plain.name not in costs:
             began = time.perf_counter()
-            best = make(plain, mode.nnz)  # what it takes counts for loading: it is made in any case
+            best = make(plain, mode.nnz)  # its time counts as loading, because this shard is always built
             trial = time.perf_counter() - began + RUNS * self._once(best, mode)
         for kernel in known.left:
             if not self.budget.affords(trial):
                 break
             began = time.perf_counter()
-            self._work.reserve(0)  # making a shard takes that memory
+            self._work.reserve(0)  # building a shard needs this memory
             shard = best if best and kernel is plain else make(kernel, mode.nnz)
             if kernel is plain or shard.nbytes <= mode.shard_limit(shard.nnz):
                 self._compare(costs, best, shard, mode)
                 best = shard if _cheapest(mode.kernels, costs) is kernel else best
-            del shard  # there is memory for the best and another one
+            del shard  # memory suffices for the best shard and another one
             seconds = time.perf_counter() - began
             self.budget.spent += seconds
             trial = max(trial, seconds)
         self._work.reserve(0)
         if self._machine.device.steady and len(costs) > len(known.costs):
-            store_timings(KIND, _facts(mode), self._machine.device, {**costs, TRIAL: trial / mode.nnz})
+            store_timings(KIND, _tuning_key(mode), self._machine.device, {**costs, TRIAL: trial / mode.nnz})
         chosen = _cheapest(mode.kernels, costs or {plain.name: 0.0})
         return chosen, best if best and best.kernel is chosen else None
 
@@ -159,7 +159,7 @@ class Tuner:
 
     def _known(self, mode: ModePlan) -> Known:
         steady = self._machine.device.steady and len(mode.kernels) > 1
-        result = load_timings(KIND, _facts(mode), self._machine.device) if steady else {}
+        result = load_timings(KIND, _tuning_key(mode), self._machine.device) if steady else {}
         costs = {k.name: result[k.name] for k in mode.kernels if k.name in result}
         return Known(costs, [k for k in mode.kernels if k.name not in costs], result.get(TRIAL, 0.0))
 
@@ -215,12 +215,12 @@ def _cheapest(kernels: Sequence[Kernel], costs: Mapping[str, float]) -> Kernel:
     return min((k for k in kernels if k.name in costs), key=lambda kernel: costs[kernel.name])
 
 
-def _facts(mode: ModePlan) -> dict[str, Any]:
+def _tuning_key(mode: ModePlan) -> dict[str, Any]:
     """Return the key of the tuning cache for a mode; the cache adds device and code."""
     share, rows = mode.share, mode.rows.stop - mode.rows.start
     return {
         "mode": mode.mode, "lengths": share.lengths, "rows": rounded(rows), "nonzeros": rounded(share.nnz),
         "stride": share.stride, "type": share.dtype.name, "gather": share.gather,
         "values": [float(value) for value in share.values],
-        "kernels": [kernel.name for kernel in mode.kernels], "resident": mode.resident > 0, **mode.product.facts,
+        "kernels": [kernel.name for kernel in mode.kernels], "resident": mode.resident > 0, **mode.product.tuning_key,
     }  # fmt: skip

@@ -71,8 +71,8 @@ class DenseModeOperator:
                 f"{matrix + row:,} bytes, but {max(0, setting.memory):,} are available; use a lower rank"
             )
         used = {"matrix": matrix, "working memory": rows * row}
-        held = self.fibres * (args + INDEX_BYTES * setting.sparse)
-        return BlockPlan(rows, used, held + device.host_bytes + (sum(used.values()) if device.on_host else 0))
+        values = self.fibres * (args + INDEX_BYTES * setting.sparse)
+        return BlockPlan(rows, used, values + device.host_bytes + (sum(used.values()) if device.on_host else 0))
 
     def set_matrix(self, matrix: NDArray[Any]) -> None:
         """Set the (length, rank) matrix to multiply with."""
@@ -88,8 +88,8 @@ class DenseModeOperator:
         for begin in range(0, self.fibres, self.plan.rows):
             block = self._values[begin : begin + self.plan.rows]
             with self.clock.span("compute", self._mode):
-                there = device.to_device(np.ascontiguousarray(block)).reshape(len(block), *shape)
-                product = device.xp.moveaxis(device.xp.tensordot(there, self._matrix, axes=(2, 0)), -1, 2)
+                part = device.to_device(np.ascontiguousarray(block)).reshape(len(block), *shape)
+                product = device.xp.moveaxis(device.xp.tensordot(part, self._matrix, axes=(2, 0)), -1, 2)
                 result = device.xp.ascontiguousarray(product)
             yield begin, result.reshape(len(block), -1)
 

@@ -97,7 +97,7 @@ class TtmOperator:
     def _planned(self, source: ProductSource, setting: TtmSetting) -> tuple[TtmPlan, Loading]:
         """Return a plan as if there were one fibre (what is too much then always is), and how nonzeros are loaded.
 
-        Leave the device if nonzeros cannot be sorted there.
+        Leave the device if it cannot sort nonzeros.
         """
         comm, device = self.machine.comm, self.machine.device
         nnz = source.nnz * (comm.rank + 1) // comm.size - source.nnz * comm.rank // comm.size
@@ -118,8 +118,8 @@ class TtmOperator:
         after = next((e for e in every[me + 1 :] if e is not None), None)
         self._from_before = ends is not None and before is not None and before[1] == ends[0]
         self._goes_on = ends is not None and after is not None and after[0] == ends[1]
-        there = [e for e in every if e is not None]
-        self._split = any(a[1] == b[0] for a, b in pairwise(there))
+        nonempty = [e for e in every if e is not None]
+        self._split = any(a[1] == b[0] for a, b in pairwise(nonempty))
 
     def _make_shards(self, keys: Sequence[Array], indices: Array, values: Array) -> list[NonzeroRun]:
         """Build the shards of all pieces; store the coordinates of this rank's fibres."""
@@ -142,7 +142,7 @@ class TtmOperator:
                 shard = shard.unloaded()
             runs.append(NonzeroRun(shard, fibres, row, continues, leaves))
             row += fibres - leaves
-            del some, starts, first, shard  # before the next piece's are there
+            del some, starts, first, shard  # before the next piece's are allocated
         return runs
 
     def _on_device(self, array: Array) -> Array:
@@ -166,7 +166,9 @@ class TtmOperator:
         if not plan.whole:
             rows = max((piece.fibres for piece in self._pieces), default=0)
         self._out = device.empty((rows, *row), form.dtype)
-        self._rows = [self._rows_of(piece) for piece in self._pieces]  # a GPU would wait for each to be made
+        self._rows = [
+            self._rows_of(piece) for piece in self._pieces
+        ]  # computed in advance, so that a GPU does not wait
         self._carry = device.empty(row, form.dtype)
         running = (plan.kernel.bytes(form, p.shard.nnz, p.fibres).running for p in self._pieces)
         self._scratch = device.empty((max(running, default=0),), np.uint8)
@@ -197,15 +199,15 @@ class TtmOperator:
     def _each(self, first: int = 0) -> Iterator[NonzeroRun]:
         """Compute pieces from number `first` on; yield each once its rows, except the last, are complete."""
         pieces, resident = self._pieces, self.plan.resident
-        ahead = max(first, resident)
-        for slot, piece in zip(self._slots, pieces[ahead:], strict=False):
+        first_streamed = max(first, resident)
+        for slot, piece in zip(self._slots, pieces[first_streamed:], strict=False):
             slot.fill(piece.shard, self._mode)
         for number in range(first, len(pieces)):
             piece = pieces[number]
             if number < resident:
                 self._run(number, piece.shard, first)
             else:
-                slot = self._slots[(number - ahead) % SLOTS]
+                slot = self._slots[(number - first_streamed) % SLOTS]
                 self._run(number, slot.shard(), first)
                 slot.release()
                 if number + SLOTS < len(pieces):

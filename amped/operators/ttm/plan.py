@@ -115,7 +115,7 @@ def make_ttm_plan(setting: TtmSetting, nnz: int, fibres: int, loading: Loading =
     Raises
     ------
     InputError
-        If its memory cannot hold what has to be there, or it has no such kernel.
+        If the memory is too small, or the device has no such kernel.
     """
     kernel = ttm_kernel(setting.options, setting.device)
     need = _Need(setting, kernel, nnz, fibres)
@@ -181,11 +181,11 @@ class _Need:
     def plan(self, piece: int, resident: int, whole: bool) -> TtmPlan:
         """Return a plan of pieces, with the given number of resident ones."""
         pieces = -(-self.nnz // piece) if self.nnz else 0
-        there = self.shards(piece) if resident >= pieces else resident * self.shard(piece)
+        stored = self.shards(piece) if resident >= pieces else resident * self.shard(piece)
         out = self.fibres * self.row if whole else self.out(piece)
         used = {
             "matrix": self.matrix,
-            "resident nonzeros": there,
+            "resident nonzeros": stored,
             "stream slots": SLOTS * self.shard(piece) if resident < pieces else 0,
             "result": out,
             "working memory": max(self.scratch(piece), self.making(piece) - out) + 2 * self.row,
@@ -238,9 +238,9 @@ def _with_loading(plan: TtmPlan, loading: Loading) -> TtmPlan:
             used["working memory"] += max(0, peak - sum(used.values()))
     dealt = 0 if on_device else loading.dealing + loading.sorting + share
     streamed = max(0, plan.nnz - plan.resident * plan.piece) * setting.each
-    held = streamed + INDEX_BYTES * (setting.sparse - 1) * plan.fibres
+    on_host = streamed + INDEX_BYTES * (setting.sparse - 1) * plan.fibres
     if device.on_host:
-        held += sum(used.values()) + share
-    host = max(loading.reading, loading.tensor + max(dealt, held))
+        on_host += sum(used.values()) + share
+    host = max(loading.reading, loading.tensor + max(dealt, on_host))
     host += device.host_bytes + device.code_bytes + (0 if device.on_host else LIBRARIES)
     return replace(plan, device_bytes=used, host_bytes=host, on_device=on_device)

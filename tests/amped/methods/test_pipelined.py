@@ -276,11 +276,11 @@ def test_where_something_passes_through_the_host_takes_part(comm: Comm, where: s
 def test_where_there_is_no_room_for_a_second_copy_the_host_takes_part(comm: Comm, where: str) -> None:
     start = random_factors(3, SHAPE, 4)
     whole: SparseOperator = operator_of(random_tensor(1), start, where, comm)
-    assert whole.plan.ahead
+    assert whole.plan.pipelined
     planned = whole.plan.device_bytes
     enough = sum(planned.values()) - planned["factor matrices before"] // 2
     short = operator_of(random_tensor(1), start, where, comm, device_memory=enough)
-    assert not short.plan.ahead
+    assert not short.plan.pipelined
     fits = [state.series["fit"][-1] for state in iterate(CpAls(short), StopRule(4, 0))]
     assert fits == [state.series["fit"][-1] for state in iterate(CpAls(whole), StopRule(4, 0))]
 

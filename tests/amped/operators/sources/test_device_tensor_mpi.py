@@ -57,8 +57,8 @@ def check_shares(found: Any, expected: Any, machine: Machine) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_tensor_in_the_memory_of_rank_0(name: str, machine: Machine) -> None:
     columns, values = CASES[name]
-    comm, room = machine.comm, DeviceMemory(machine, 1 << 30)
-    there = TensorSource(SparseTensor(columns.T, values) if comm.rank == 0 else None, comm, None, room)
+    comm, memory = machine.comm, DeviceMemory(machine, 1 << 30)
+    there = TensorSource(SparseTensor(columns.T, values) if comm.rank == 0 else None, comm, None, memory)
     expected = TensorSource(SparseTensor(columns.T, values) if comm.rank == 0 else None, comm)
     for fact in ("shape", "nnz", "duplicates", "zeros", "value_range"):
         assert getattr(there, fact) == getattr(expected, fact), fact
@@ -73,16 +73,18 @@ def test_a_file_that_all_ranks_read(name: str, compact: bool, machine: Machine, 
     comm = machine.comm
     path, (columns, values) = comm.bcast(tmp_path) / "t.npz", CASES[name]
     on_root(comm, lambda: np.savez(path, indices=columns.T, values=values))
-    rooms = DeviceMemory(machine, 1 << 30), None
-    found, expected = (DistributedFile(path, comm, form=ReadOptions(compact=compact), room=room) for room in rooms)
+    limits = DeviceMemory(machine, 1 << 30), None
+    found, expected = (
+        DistributedFile(path, comm, form=ReadOptions(compact=compact), memory=memory) for memory in limits
+    )
     check_shares(found, expected, machine)
 
 
 def test_one_rank_without_room_is_enough(machine: Machine) -> None:
     columns, values = CASES["spread"]
     comm = machine.comm
-    room = DeviceMemory(machine, 1 if comm.rank == comm.size - 1 else 1 << 30)
-    source = TensorSource(SparseTensor(columns.T, values) if comm.rank == 0 else None, comm, None, room)
+    memory = DeviceMemory(machine, 1 if comm.rank == comm.size - 1 else 1 << 30)
+    source = TensorSource(SparseTensor(columns.T, values) if comm.rank == 0 else None, comm, None, memory)
     assert source.loading(comm.size, np.dtype("f4"), on_host=False).device is None
 
 

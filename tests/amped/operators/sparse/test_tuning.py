@@ -207,10 +207,10 @@ def test_what_a_run_may_spend() -> None:
 def test_numbers_of_nonzeros_that_differ_by_little_are_one_choice() -> None:
     share = Share((10, 20), slice(0, 1000), 100_000, 4, np.dtype(np.float32), ValueRange(0.0, 1.0, 0.0))
     mode = ModePlan(0, 4, None, slice(0, 1000), share, Mttkrp(), resident=1)  # type: ignore[arg-type]
-    facts = json.dumps(tuning._facts(mode))
+    facts = json.dumps(tuning._tuning_key(mode))
     for nnz, same in ((100_400, True), (110_000, False)):
         other = replace(mode, share=replace(share, nnz=nnz))
-        assert (json.dumps(tuning._facts(other)) == facts) is same
+        assert (json.dumps(tuning._tuning_key(other)) == facts) is same
 
 
 @pytest.mark.parametrize("path", ["device.py", "kernels/k.cu", "include/h.cuh", "ops/mttkrp.py", "code/deep/er.py"])
