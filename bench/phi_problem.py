@@ -18,8 +18,8 @@ import numpy as np
 
 from amped.backend.choose import choose
 from amped.backend.device import Clock, Device
-from amped.backend.ops.mttkrp import MTTKRP, Kernel, Share
-from amped.backend.ops.phi import phi_of
+from amped.backend.ops.mttkrp import MTTKRP, Kernel, Operands, Share
+from amped.backend.ops.phi import PhiParams, phi_of
 from amped.operators.limits import check_range
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
@@ -133,8 +133,9 @@ class Nonzeros:
         out = self.output() if out is None else out
         needed = max(kernel.bytes(share, share.nnz).running, phi.bytes(kernel, share, share.nnz))
         scratch, new = self.device.empty((SPARE * needed,), np.uint8), slice(0, len(out))
+        operands = Operands(self.factors, self.own, out, scratch)
         return {
-            "phi": lambda: phi.run(shard, self.factors, self.own, FLOOR, out, new, scratch),
+            "phi": lambda: phi.run(shard, operands, PhiParams(FLOOR), new),
             "mttkrp": lambda: kernel.run(shard, self.factors, out, new, scratch),
         }
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from partitioner.shards.partition import Cut
 
 from ..backend.device import NOTHING, Array, Device
-from ..backend.ops.mttkrp import Kernel, Shard, Share
+from ..backend.ops.mttkrp import Kernel, Operands, Shard, Share
 from ..backend.registry import Op
 
 P = TypeVar("P")
@@ -90,15 +90,6 @@ class ModePlan:
     def shard_limit(self, nnz: int, streamed: bool = False) -> int:
         """Return the largest permitted size of a shard with `nnz` nonzeros."""
         return self.shard_bytes(nnz, streamed) + self.spare * nnz // max(1, self.nnz)
-
-
-class Places(NamedTuple):
-    """The device arrays that a product of one mode reads and writes."""
-
-    factors: Sequence[Array]  # (I_m, stride): the other modes' factor matrices as kernels read them
-    own: Array  # (rows, stride): the rows of the mode's factor matrix that this rank computes
-    out: Array  # (rows, width) float64
-    scratch: Array  # (bytes,) uint8
 
 
 class Planned(Generic[P]):
@@ -197,10 +188,10 @@ class Product(Planned[P]):
         return None
 
     @abstractmethod
-    def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
+    def run(self, shard: Shard, mode: ModePlan, operands: Operands, new: slice = NOTHING, data: object = None) -> None:
         """Queue the addition of a shard's contribution to the output.
 
-        Rows `new` of the output are uninitialised and are set to the shard's sums or zeros. `made` is the result of
+        Rows `new` of the output are uninitialised and are set to the shard's sums or zeros. `data` is the result of
         `make`.
         """
 
@@ -212,5 +203,5 @@ class Product(Planned[P]):
 class Summed(Protocol):
     """A sum over all nonzeros of a tensor."""
 
-    def add(self, shard: Shard, mode: ModePlan, at: Places, total: Array) -> None:
+    def add(self, shard: Shard, mode: ModePlan, operands: Operands, total: Array) -> None:
         """Queue the addition of a shard's contribution to `total`, float64."""

@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 from ..backend.device import NOTHING, Array, Device
 from ..backend.losses import Maps
-from ..backend.ops.mttkrp import MTTKRP, Kernel, Shard
-from ..backend.ops.phi import PHI, Groups, PhiProvider
+from ..backend.ops.mttkrp import MTTKRP, Kernel, Operands, Shard
+from ..backend.ops.phi import PHI, Groups, PhiParams, PhiProvider
 from ..backend.ops.row_systems import ROW_SYSTEMS, RowSystemsProvider, system_width
 from ..backend.ops.ttmc import TTMC, TtmcProvider, width
-from .modes import ModePlan, Places, Product
+from .modes import ModePlan, Product
 
 FLOOR = 1e-10  # lower bound of divisors while Phi is timed
 
@@ -34,8 +34,8 @@ class Mttkrp(Product[Kernel]):
     def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
         return kernel.bytes(mode.share, nnz).running
 
-    def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
-        shard.kernel.run(shard, at.factors, at.out, new, at.scratch, self.double)
+    def run(self, shard: Shard, mode: ModePlan, operands: Operands, new: slice = NOTHING, data: object = None) -> None:
+        shard.kernel.run(shard, operands.factors, operands.out, new, operands.scratch, self.double)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class NoProduct(Product[Kernel]):
     def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
         return 0
 
-    def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
+    def run(self, shard: Shard, mode: ModePlan, operands: Operands, new: slice = NOTHING, data: object = None) -> None:
         """See `Product`: computes nothing."""
 
 
@@ -75,7 +75,7 @@ class Phi(Product[PhiProvider]):
     floor : float
         Lower bound of divisors.
     skip : int32 device array, optional
-        See `backend.ops.phi.PhiProvider.run`.
+        See `backend.ops.phi.PhiParams`.
     groups : Groups, optional
         For several models: the groups to compute; other columns remain unchanged.
     """
@@ -92,6 +92,10 @@ class Phi(Product[PhiProvider]):
     def suits(self, provider: PhiProvider, kernel: Kernel, mode: ModePlan) -> bool:
         return not provider.multi_model and provider.suits(kernel, mode.share)
 
+    @property
+    def _params(self) -> PhiParams:
+        return PhiParams(self.floor, self.skip, self.groups)
+
     def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
         super().prepare(kernel, mode)
         self.of(kernel, mode).prepare(kernel, mode.share)
@@ -100,17 +104,15 @@ class Phi(Product[PhiProvider]):
         usual = kernel.bytes(mode.share, nnz).running
         return max(usual, self.of(kernel, mode).bytes(kernel, mode.share, nnz))
 
-    def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
-        to = at.out, new, at.scratch, self.skip, self.groups
-        self.of(shard.kernel, mode).run(shard, at.factors, at.own, self.floor, *to)
+    def run(self, shard: Shard, mode: ModePlan, operands: Operands, new: slice = NOTHING, data: object = None) -> None:
+        self.of(shard.kernel, mode).run(shard, operands, self._params, new)
 
     def copy(self, source: Array, target: Array, kernel: Kernel, mode: ModePlan) -> None:
-        self.of(kernel, mode).copy(source, target, self.skip, self.groups, mode.share.dtype)
+        self.of(kernel, mode).copy(source, target, self._params, mode.share.dtype)
 
-    def add(self, shard: Shard, mode: ModePlan, at: Places, total: Array) -> None:
+    def add(self, shard: Shard, mode: ModePlan, operands: Operands, total: Array) -> None:
         """See `Summed`: adds ``sum x log(max(m, floor))``, m being the model's value at a nonzero."""
-        provider = self.of(shard.kernel, mode)
-        provider.add_logs(shard, at.factors, at.own, self.floor, total, at.scratch, self.groups)
+        self.of(shard.kernel, mode).add_logs(shard, operands, self._params, total)
 
 
 class SeveralPhi(Phi):
@@ -169,9 +171,8 @@ class RowSystems(Product[RowSystemsProvider]):
         """See `Product`: the positions of the shard's rows."""
         return self.of(shard.kernel, mode).make(shard, mode.share)
 
-    def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
-        args = at.factors, at.own, mode.rank, self.maps, at.out, new, at.scratch
-        self.of(shard.kernel, mode).run(made, shard, *args)
+    def run(self, shard: Shard, mode: ModePlan, operands: Operands, new: slice = NOTHING, data: object = None) -> None:
+        self.of(shard.kernel, mode).run(data, shard, operands, mode.rank, self.maps, new)
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,7 @@ class Ttmc(Product[TtmcProvider]):
     def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
         return self.of(kernel, mode).bytes(mode.share, mode.inputs, nnz)
 
-    def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
+    def run(self, shard: Shard, mode: ModePlan, operands: Operands, new: slice = NOTHING, data: object = None) -> None:
         provider = self.of(shard.kernel, mode)
-        provider.run(shard, at.factors, mode.inputs, at.out, new, at.scratch, self.double)
+        factors, _, out, scratch = operands
+        provider.run(shard, factors, mode.inputs, out, new, scratch, self.double)

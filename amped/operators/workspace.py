@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ..backend.device import Array
 from ..backend.exchange import Machine
 from ..backend.ops.cast16 import CAST16
+from ..backend.ops.mttkrp import Operands
 from ..backend.rows import block_rows
 from ..options import Options
-from .modes import Places
 from .placement import Plan
 
 ALIGNED = 256  # bytes
@@ -87,9 +87,9 @@ class Workspace:
             self.scratch = None  # free the old memory before allocating
             self.scratch = self._device.empty((nbytes,), np.uint8) if nbytes else None
 
-    def places(self, mode: int) -> Places:
+    def operands(self, mode: int) -> Operands:
         """Return the arrays that a product of one mode reads and writes."""
-        return Places(self.inputs(mode), self.computed[mode], self.outs[mode], self.scratch)
+        return Operands(self.inputs(mode), self.computed[mode], self.outs[mode], self.scratch)
 
     def inputs(self, mode: int) -> list[Array]:
         """Return the factor matrices of the other modes as kernels read them."""

@@ -47,6 +47,15 @@ class Share:
         return self.stride * (self.dtype.itemsize if self.gather == "full" else 2)
 
 
+class Operands(NamedTuple):
+    """The device arrays that a computation for one mode reads and writes."""
+
+    factors: Sequence[Array]  # (I_m, stride): the input modes' factor matrices as kernels read them, ascending
+    own: Array  # (rows, stride): the share's rows of the output mode's factor matrix, of the same type
+    out: Array  # (rows, width) float64: the output rows of the share
+    scratch: Array = None  # (bytes,) uint8; allocated by the computation if None
+
+
 class KernelBytes(NamedTuple):
     """Device memory, in bytes, that a kernel needs for some nonzeros of a share."""
 

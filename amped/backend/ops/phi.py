@@ -13,7 +13,7 @@ models at once. On a GPU the models of a group follow each other.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..device import NOTHING, Array, Device
 from ..registry import Op
-from .mttkrp import Kernel, Share
+from .mttkrp import Kernel, Operands, Share
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -45,13 +45,33 @@ def joined(groups: Groups, key: Callable[[GroupShape], Key]) -> dict[Key, NDArra
     return {each: np.sort(np.concatenate(begins)) for each, begins in result.items()}
 
 
+class PhiParams(NamedTuple):
+    """Parameters of Phi and log-likelihoods.
+
+    Attributes
+    ----------
+    floor : float
+        Lower bound of divisors (`eps` of the Tensor Toolbox).
+    skip : (1,) int32 array, optional
+        If nonzero when the work is executed, Phi is neither computed nor written. For several models the array is
+        (stride,), with each model's number at its first column.
+    groups : Groups, optional
+        For several models: the groups to compute; other columns are not written. By default, groups of the largest
+        number of models cover all columns.
+    """
+
+    floor: float
+    skip: Array = None
+    groups: Groups | None = None
+
+
 class PhiProvider(Protocol):
     """A method to compute Phi and log-likelihoods on a device: a provider of the operation.
 
     Attributes
     ----------
     multi_model : bool
-        Whether it computes several models: then `run` and the others take `groups`; see `InterleavedPhi`.
+        Whether it computes several models; see `InterleavedPhi`.
     """
 
     @property
@@ -67,73 +87,34 @@ class PhiProvider(Protocol):
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
         """Return the bytes of scratch memory that `run` and `add_logs` need."""
 
-    def run(
-        self,
-        shard: Any,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        out: Array,
-        new: slice = NOTHING,
-        scratch: Array = None,
-        skip: Array = None,
-        groups: Groups | None = None,
-    ) -> None:
-        """Queue the addition of a shard's Phi to `out`, without allocating memory or waiting.
+    def run(self, shard: Any, operands: Operands, params: PhiParams, new: slice = NOTHING) -> None:
+        """Queue the addition of a shard's Phi to the output, without allocating memory or waiting.
 
         Parameters
         ----------
         shard : Shard
-        factors : sequence of (I_m, stride) arrays
-            The input modes' factor matrices, ascending.
-        own : (rows, stride) array
-            The share's rows of the output mode's matrix B, of the same type.
-        floor : float
-            Lower bound of divisors (`eps` of the Tensor Toolbox).
-        out : (rows, stride) float64 array
-            The output rows of the share.
+        operands : Operands
+            `own` has rows of the matrix B.
+        params : PhiParams
         new : slice
-            Uninitialised rows of `out`, which are set to the shard's sums or zeros.
-        scratch : (bytes,) uint8 array
-        skip : (1,) int32 array, optional
-            If nonzero when the work is executed, nothing is computed or written. For several models the array is
-            (stride,), with each model's number at its first column.
-        groups : Groups, optional
-            For several models: the groups to compute; other columns are not written. By default, groups of the largest
-            number of models cover all columns.
+            Uninitialised rows of the output, which are set to the shard's sums or zeros.
         """
 
-    def add_logs(
-        self,
-        shard: Any,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        total: Array,
-        scratch: Array = None,
-        groups: Groups | None = None,
-    ) -> None:
+    def add_logs(self, shard: Any, operands: Operands, params: PhiParams, total: Array) -> None:
         """Queue the addition of ``sum x log(max(m, floor))`` over a shard's nonzeros to `total`, float64.
 
         `total` is (1,), or (stride,) for several models. `m` is the model's value. Sums are in double precision, in a
         fixed order.
         """
 
-    def copy(
-        self,
-        source: Array,
-        target: Array,
-        skip: Array = None,
-        groups: Groups | None = None,
-        dtype: np.dtype[Any] | None = None,
-    ) -> None:
-        """Queue the copy of a row of sums, (stride,) float64; `dtype` is the type of the factors. See `run`."""
+    def copy(self, source: Array, target: Array, params: PhiParams, dtype: np.dtype[Any]) -> None:
+        """Queue the copy of a row of sums, (stride,) float64; `dtype` is the type of the factors."""
 
 
 class InterleavedPhi(PhiProvider, Protocol):
     """A provider of Phi of several models, with the multiplicative updates of each model.
 
-    Columns that no model of a group has may be left out. `done` is the `skip` of `PhiProvider.run`. On the CPU,
+    Columns that no model of a group has may be left out. `done` is the `skip` of `PhiParams`. On the CPU,
     `groups` leaves out groups whose models are all done.
     """
 
@@ -159,7 +140,7 @@ class InterleavedPhi(PhiProvider, Protocol):
 
 
 class HostPhi:
-    """Base class of providers of one model's Phi on the host, where work is done when it is queued."""
+    """Base class of providers of one model's Phi on the host, where work is synchronous."""
 
     multi_model = False
 
@@ -169,15 +150,8 @@ class HostPhi:
     def prepare(self, kernel: Kernel, share: Share) -> None:
         """See `PhiProvider`: nothing can be compiled in advance."""
 
-    def copy(
-        self,
-        source: Array,
-        target: Array,
-        skip: Array = None,
-        groups: Groups | None = None,
-        dtype: np.dtype[Any] | None = None,
-    ) -> None:
-        if skip is None or not skip[0]:
+    def copy(self, source: Array, target: Array, params: PhiParams, dtype: np.dtype[Any]) -> None:
+        if params.skip is None or not params.skip[0]:
             target[:] = source
 
 

@@ -11,13 +11,12 @@ modes' factor rows:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ..device import NOTHING, Array
+from ..device import NOTHING
 from ..losses import Maps
 from ..registry import Op
-from .mttkrp import Kernel, Share
+from .mttkrp import Kernel, Operands, Share
 from .rowproblems import RowBytes
 
 
@@ -41,37 +40,21 @@ class RowSystemsProvider(Protocol):
     def make(self, shard: Any, share: Share) -> Any:
         """Return the positions of the rows of a shard, in device or host memory, computed once per shard."""
 
-    def run(
-        self,
-        made: Any,
-        shard: Any,
-        factors: Sequence[Array],
-        own: Array,
-        rank: int,
-        maps: Maps,
-        out: Array,
-        new: slice = NOTHING,
-        scratch: Array = None,
-    ) -> None:
-        """Queue the addition of a shard's row systems to `out`.
+    def run(self, rows: Any, shard: Any, operands: Operands, rank: int, maps: Maps, new: slice = NOTHING) -> None:
+        """Queue the addition of a shard's row systems to the output.
 
         Parameters
         ----------
-        made : object
+        rows : object
             The result of `make` for this shard.
         shard : Shard
-        factors : sequence of (I_m, stride) arrays
-            The input modes' factor matrices, ascending.
-        own : (rows, stride) array
-            The share's rows of the output mode's matrix, of the same type.
+        operands : Operands
+            For the columns of the output see `system_width`. Both triangles of second derivatives are set.
         rank : int
             Number of columns without padding, which is zero.
         maps : Maps
-        out : (rows, width) float64 array
-            The output rows of the share; see `system_width`. Both triangles of second derivatives are set.
         new : slice
-            Uninitialised rows of `out`, which are set to the shard's sums or zeros.
-        scratch : (bytes,) uint8 array
+            Uninitialised rows of the output, which are set to the shard's sums or zeros.
         """
 
 

@@ -137,7 +137,7 @@ class SparseOperator(Factors):
         for block in self._blocks[mode]:
             for shard, step, prepared in shards if block.last else islice(shards, block.shards):
                 with self.clock.span("compute", mode):
-                    product.run(shard, plan, work.places(mode), step.new, prepared)
+                    product.run(shard, plan, work.operands(mode), step.new, prepared)
             if block.last and self._split[mode].exist:
                 with self.clock.span("exchange", mode):
                     self._exchange_split(product, mode)
@@ -170,7 +170,7 @@ class SparseOperator(Factors):
         self.machine.exchange.wait_comm()
         for shard in self.stream.shards(mode, then):
             with self.clock.span("compute", mode):
-                summed.add(shard, self.plan.modes[mode], self.work.places(mode), total)
+                summed.add(shard, self.plan.modes[mode], self.work.operands(mode), total)
         self.reduce(total, "sum", mode)
 
     @property

@@ -203,8 +203,8 @@ class Tuner:
 
     def _compute(self, shard: Shard, mode: ModePlan) -> None:
         """Queue the mode's product for a shard."""
-        product, at = mode.product, self._work.places(mode.mode)
-        product.run(shard, mode, at, made=product.make(shard, mode))
+        product, operands = mode.product, self._work.operands(mode.mode)
+        product.run(shard, mode, operands, data=product.make(shard, mode))
 
     def _reserve(self, shards: Sequence[Shard], mode: ModePlan) -> None:
         running = (mode.running(shard.kernel, shard.nnz) for shard in shards)

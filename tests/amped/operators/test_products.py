@@ -11,9 +11,9 @@ from oracle import coo_mttkrp, random_factors, small_pieces
 
 import amped
 from amped.backend.device import NOTHING
-from amped.backend.ops.mttkrp import Kernel, Shard
+from amped.backend.ops.mttkrp import Kernel, Operands, Shard
 from amped.errors import InputError
-from amped.operators.modes import ModePlan, Places
+from amped.operators.modes import ModePlan
 from amped.operators.products import Mttkrp
 from amped.options import Options
 from amped.parallel.mpi import world
@@ -39,11 +39,11 @@ class Times(Mttkrp):
     def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
         return super().bytes(kernel, mode, nnz) + nnz
 
-    def run(self, shard: Shard, mode: ModePlan, at: Places, new: slice = NOTHING, made: object = None) -> None:
-        out = np.zeros((len(at.out), mode.share.stride))
-        super().run(shard, mode, at._replace(out=out), new)
-        at.out[new] = 0
-        at.out[:] += np.tile(out, self.times)
+    def run(self, shard: Shard, mode: ModePlan, operands: Operands, new: slice = NOTHING, data: object = None) -> None:
+        out = np.zeros((len(operands.out), mode.share.stride))
+        super().run(shard, mode, operands._replace(out=out), new)
+        operands.out[new] = 0
+        operands.out[:] += np.tile(out, self.times)
 
 
 def placed(product: Mttkrp, **options: Any) -> Any:

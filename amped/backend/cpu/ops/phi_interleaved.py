@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.phi import PHI, Groups, GroupShape, PhiProvider, joined
+from ...ops.mttkrp import Kernel, Offers, Operands, Share
+from ...ops.phi import PHI, Groups, GroupShape, PhiParams, PhiProvider, joined
 from ..device import CpuDevice
 from ..kernels import interleaved
 from ..kernels.sums import SumScratch, threads_worth
@@ -57,49 +57,31 @@ class ByVectors:
         parts = self._threads.count * TURNS
         return parts * share.stride * 8 + LINE if nnz else 0
 
-    def run(
-        self,
-        shard: HostShard,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        out: Array,
-        new: slice = NOTHING,
-        scratch: Array = None,
-        skip: Array = None,
-        groups: Groups | None = None,
-    ) -> None:
-        work, parts = self._work(groups, out.shape[1], own.dtype), self._parts(out[new])
+    def run(self, shard: HostShard, operands: Operands, params: PhiParams, new: slice = NOTHING) -> None:
+        out = operands.out
+        work, parts = self._work(params.groups, out.shape[1], operands.own.dtype), self._parts(out[new])
         check(interleaved.clear(0, *self._team(parts), out, new.start, new.stop, work.eights, parts))
         if not shard.nnz:
             return
-        outs = out, SumScratch(scratch).take((shard.parts.shared.size, out.shape[1]), out.dtype)
-        args, bounds = self._arguments(shard, factors, own), (shard.parts.bounds, shard.parts.shared, outs)
+        outs = out, SumScratch(operands.scratch).take((shard.parts.shared.size, out.shape[1]), out.dtype)
+        args, bounds = self._arguments(shard, operands), (shard.parts.bounds, shard.parts.shared, outs)
         for code, begins in work.by_code.items():
-            check(interleaved.phis(0, *args, float(floor), begins, *bounds, shard.permutation, *code))
+            check(interleaved.phis(0, *args, float(params.floor), begins, *bounds, shard.permutation, *code))
 
-    def add_logs(
-        self,
-        shard: HostShard,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        total: Array,
-        scratch: Array = None,
-        groups: Groups | None = None,
-    ) -> None:
+    def add_logs(self, shard: HostShard, operands: Operands, params: PhiParams, total: Array) -> None:
         if not shard.nnz:
             return
-        sums = SumScratch(scratch).take((shard.parts.shared.size, total.size), np.dtype(np.float64))
+        sums = SumScratch(operands.scratch).take((shard.parts.shared.size, total.size), np.dtype(np.float64))
         sums.fill(0)
-        args, bounds = self._arguments(shard, factors, own), (shard.parts.bounds, sums)
-        for code, begins in self._work(groups, total.size, own.dtype).by_code.items():
-            check(interleaved.logs(0, *args, float(floor), begins, *bounds, shard.permutation, *code))
+        args, bounds = self._arguments(shard, operands), (shard.parts.bounds, sums)
+        for code, begins in self._work(params.groups, total.size, operands.own.dtype).by_code.items():
+            check(interleaved.logs(0, *args, float(params.floor), begins, *bounds, shard.permutation, *code))
         for each in sums:  # in order, so that results are repeatable
             total += each
 
-    def _arguments(self, shard: HostShard, factors: Sequence[Array], own: Array) -> Sequence[Any]:
+    def _arguments(self, shard: HostShard, operands: Operands) -> Sequence[Any]:
         """Return the arguments that all compiled functions share: from the team to the first row."""
+        factors, own = operands.factors, operands.own
         inputs = tuple(map(constant, factors))
         nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
         size = min(threads_worth(self._threads.count, shard, factors[0]), shard.parts.shared.size)
@@ -114,16 +96,8 @@ class ByVectors:
             self._cached = groups, _work(groups, dtype)
         return self._cached[1]
 
-    def copy(
-        self,
-        source: Array,
-        target: Array,
-        skip: Array = None,
-        groups: Groups | None = None,
-        dtype: np.dtype[Any] | None = None,
-    ) -> None:
-        assert dtype is not None
-        columns = self._work(groups, source.size, dtype).columns
+    def copy(self, source: Array, target: Array, params: PhiParams, dtype: np.dtype[Any]) -> None:
+        columns = self._work(params.groups, source.size, dtype).columns
         target[columns] = source[columns]
 
     def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...device import NOTHING, Array
+from ...device import NOTHING
 from ...losses import Maps
-from ...ops.mttkrp import Kernel, Offers, Share
+from ...ops.mttkrp import Kernel, Offers, Operands, Share
 from ...ops.row_systems import ROW_SYSTEMS, RowSystemsProvider, system_width
 from ...ops.rowproblems import RowBytes
 from ..device import CpuDevice
@@ -42,18 +42,10 @@ class HostSystems:
         """See `RowSystemsProvider`: shards include the positions of rows."""
 
     def run(
-        self,
-        made: None,
-        shard: HostShard,
-        factors: Sequence[Array],
-        own: Array,
-        rank: int,
-        maps: Maps,
-        out: Array,
-        new: slice = NOTHING,
-        scratch: Array = None,
+        self, rows: None, shard: HostShard, operands: Operands, rank: int, maps: Maps, new: slice = NOTHING
     ) -> None:
         """See `RowSystemsProvider`; computes synchronously."""
+        factors, own, out, scratch = operands
         out[new] = 0
         if not shard.nnz:
             return

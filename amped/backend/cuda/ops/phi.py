@@ -12,8 +12,8 @@ import numpy as np
 from partitioner.cuda.code import allow_shared, load, prepare
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.phi import PHI, Groups, PhiProvider
+from ...ops.mttkrp import Kernel, Offers, Operands, Share
+from ...ops.phi import PHI, PhiParams, PhiProvider
 from ..code.phi import SUMS, macros, most_blocks, source, suits
 from ..device import CudaDevice
 from ..layout import PackedLayout, make_layout
@@ -45,21 +45,10 @@ class PackedPhi:
         layout = make_layout(kernel.name, share, self._limits)
         return max(scratch_bytes(layout, nnz, self._limits), 8 * most_blocks(layout, nnz, self._limits)) if nnz else 0
 
-    def run(
-        self,
-        shard: CudaShard,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        out: Array,
-        new: slice = NOTHING,
-        scratch: Array = None,
-        skip: Array = None,
-        groups: Groups | None = None,
-    ) -> None:
+    def run(self, shard: CudaShard, operands: Operands, params: PhiParams, new: slice = NOTHING) -> None:
         """See `PhiProvider`; queued on the current stream. Each kernel reads the `skip` flag."""
-        layout, flag = shard.layout, NOWHERE if skip is None else np.uint64(skip.data.ptr)
-        row, columns = out.strides[0], out.shape[1]
+        out, scratch, flag = operands.out, operands.scratch, _flag(params.skip)
+        layout, row, columns = shard.layout, out.strides[0], out.shape[1]
         sums = _sums(self._number)
 
         def clear(place: int, nbytes: int) -> None:
@@ -76,7 +65,7 @@ class PackedPhi:
         if scratch is None:
             scratch = cupy.empty(scratch_bytes(layout, shard.nnz, self._limits), np.uint8)
         first, end, place = shard.first_row, shard.first_row + shard.rows, out.data.ptr + shard.first_row * row
-        call = _Call(shard, factors, own, floor, flag, self._number)
+        call = _Call(shard, operands.factors, operands.own, params.floor, flag, self._number)
         if layout.tiled and out.dtype != layout.share.dtype:
             clear_outside(first, end)
             clear(scratch.data.ptr, (shard.rows + shard.long_runs) * columns * 4)
@@ -89,34 +78,19 @@ class PackedPhi:
         if not layout.tiled:
             combine(shard, sums.after, scratch.data.ptr, place, columns, flag)
 
-    def add_logs(
-        self,
-        shard: CudaShard,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        total: Array,
-        scratch: Array = None,
-        groups: Groups | None = None,
-    ) -> None:
+    def add_logs(self, shard: CudaShard, operands: Operands, params: PhiParams, total: Array) -> None:
         """See `PhiProvider`: each thread block has a sum, and one block adds these up."""
         if not shard.nnz:
             return
+        scratch = operands.scratch
         if scratch is None:
             scratch = cupy.empty(8 * most_blocks(shard.layout, shard.nnz, self._limits), np.uint8)
-        blocks = _Call(shard, factors, own, floor, NOWHERE, self._number).launch(True, 0, scratch.data.ptr)
+        call = _Call(shard, operands.factors, operands.own, params.floor, NOWHERE, self._number)
+        blocks = call.launch(True, 0, scratch.data.ptr)
         _sums(self._number).add((1,), (SUMMING,), (scratch, np.int64(blocks), total))
 
-    def copy(
-        self,
-        source: Array,
-        target: Array,
-        skip: Array = None,
-        groups: Groups | None = None,
-        dtype: np.dtype[Any] | None = None,
-    ) -> None:
-        flag = NOWHERE if skip is None else np.uint64(skip.data.ptr)
-        arguments = source, target, np.int64(source.size), flag
+    def copy(self, source: Array, target: Array, params: PhiParams, dtype: np.dtype[Any]) -> None:
+        arguments = source, target, np.int64(source.size), _flag(params.skip)
         _sums(self._number).copy((-(-source.size // THREADS),), (THREADS,), arguments)
 
 
@@ -124,6 +98,11 @@ class PackedPhi:
 def providers(device: CudaDevice) -> Sequence[PhiProvider]:
     """Return the providers of the operation."""
     return [PackedPhi(device)]
+
+
+def _flag(skip: Array) -> np.uint64:
+    """Return the address of a flag that kernels read; 0 if there is none."""
+    return NOWHERE if skip is None else np.uint64(skip.data.ptr)
 
 
 class _Call(NamedTuple):

@@ -15,8 +15,8 @@ import numpy as np
 from partitioner.cuda.code import load, prepare
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.phi import PHI, Groups, GroupShape, PhiProvider, joined
+from ...ops.mttkrp import Kernel, Offers, Operands, Share
+from ...ops.phi import PHI, Groups, GroupShape, PhiParams, PhiProvider, joined
 from ..code.interleaved import LEAST_LANES, MOST_LANES, arranged, chosen, lanes_of, source, sums, threads, width
 from ..device import CudaDevice
 from ..layout import VECTOR, MemoryPart, PackedLayout, make_layout
@@ -69,21 +69,11 @@ class OfLanes:
         blocks = _blocks(-(-nnz // layout.chunk_of(nnz, self._limits)), layout, MOST_LANES)
         return max(scratch_bytes(layout, nnz, self._limits), 8 * blocks * models)
 
-    def run(
-        self,
-        shard: CudaShard,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        out: Array,
-        new: slice = NOTHING,
-        scratch: Array = None,
-        skip: Array = None,
-        groups: Groups | None = None,
-    ) -> None:
+    def run(self, shard: CudaShard, operands: Operands, params: PhiParams, new: slice = NOTHING) -> None:
         """See `InterleavedPhi`; queued on the current stream. Each kernel reads `skip`."""
-        args, columns, row = self._arguments(groups, out.shape[1], own.dtype), out.shape[1], out.strides[0]
-        live, functions = _live(args, skip), _sums(own.dtype, self._number)
+        _, own, out, scratch = operands
+        args, columns, row = self._arguments(params.groups, out.shape[1], own.dtype), out.shape[1], out.strides[0]
+        live, functions = _live(args, params.skip), _sums(own.dtype, self._number)
         first, end = shard.first_row, shard.first_row + (shard.rows if shard.nnz else 0)
         outside = ranges_outside(new, first, end) if shard.filled and shard.nnz else [(new.start, new.stop)]
         for begin, stop in outside:
@@ -95,49 +85,40 @@ class OfLanes:
         if scratch is None:
             scratch = cupy.empty(scratch_bytes(shard.layout, shard.nnz, self._limits), np.uint8)
         place = np.uint64(out.data.ptr + first * row)
-        self._launch(shard, factors, own, floor, (place, np.uint64(scratch.data.ptr)), args, skip)
+        self._launch(shard, operands, params, (place, np.uint64(scratch.data.ptr)), args)
         carries = np.uint64(scratch.data.ptr), np.uint64(scratch.data.ptr + shard.chunks * columns * 8)
         sizes = np.int64(shard.chunks), np.int32(columns)
         arguments = shard.at(MemoryPart.STARTS), shard.at(MemoryPart.RUNS), *carries, place, *sizes, live
         functions["combine_models"]((1, args.number), (SUMMING,), arguments)
 
-    def add_logs(
-        self,
-        shard: CudaShard,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        total: Array,
-        scratch: Array = None,
-        groups: Groups | None = None,
-    ) -> None:
+    def add_logs(self, shard: CudaShard, operands: Operands, params: PhiParams, total: Array) -> None:
         if not shard.nnz:
             return
-        args, add = self._arguments(groups, total.size, own.dtype), _sums(own.dtype, self._number)["sum_logs"]
+        dtype, scratch = operands.own.dtype, operands.scratch
+        args, add = self._arguments(params.groups, total.size, dtype), _sums(dtype, self._number)["sum_logs"]
         if scratch is None:
             scratch = cupy.empty(self.bytes(shard.kernel, shard.layout.share, shard.nnz), np.uint8)
         for lanes, models in args.parts.items():  # one after the other, because they share scratch memory
             some, blocks = args._replace(units={lanes: args.units[lanes]}), _blocks(shard.chunks, shard.layout, lanes)
-            self._launch(shard, factors, own, floor, (NOWHERE, np.uint64(scratch.data.ptr)), some, None, True)
+            self._launch(shard, operands, params, (NOWHERE, np.uint64(scratch.data.ptr)), some, logs=True)
             parts = np.uint64(scratch.data.ptr + models.start * blocks * 8)
             add((1, models.stop - models.start), (SUMMING,), (parts, np.int64(blocks), args.models[models], total))
 
     def _launch(
         self,
         shard: CudaShard,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
+        operands: Operands,
+        params: PhiParams,
         sums: tuple[np.uint64, np.uint64],
         device_models: _DeviceModels,
-        done: Array,
         logs: bool = False,
     ) -> None:
         """Queue ``interleaved.cu`` for the units of each number of lanes; `sums` are the addresses of its output."""
+        own, skip = operands.own, None if logs else params.skip
         dtype, row = own.dtype.type, own.strides[0]
         place = np.uint64(own.data.ptr + shard.first_row * row)
-        numbers = np.int32(row // VECTOR), dtype(max(floor, np.finfo(dtype).tiny)), np.int32(shard.chunks)
-        inputs, flags = inputs_of(shard.layout, factors), NOWHERE if done is None else done
+        numbers = np.int32(row // VECTOR), dtype(max(params.floor, np.finfo(dtype).tiny)), np.int32(shard.chunks)
+        inputs, flags = inputs_of(shard.layout, operands.factors), NOWHERE if skip is None else skip
         addresses = _pointers(
             *(shard.at(part) for part in (MemoryPart.JOBS, MemoryPart.RECORDS, MemoryPart.STARTS, MemoryPart.RUNS))
         )
@@ -146,17 +127,9 @@ class OfLanes:
             grid = _blocks(shard.chunks, shard.layout, lanes), len(units)
             code(grid, (threads(shard.layout).threads,), (inputs, addresses, *sums, place, *numbers, units, flags))
 
-    def copy(
-        self,
-        source: Array,
-        target: Array,
-        skip: Array = None,
-        groups: Groups | None = None,
-        dtype: np.dtype[Any] | None = None,
-    ) -> None:
-        assert dtype is not None
-        args = self._arguments(groups, source.size, dtype)
-        _sums(dtype, self._number)["copy"]((1, args.number), (THREADS,), (source, target, _live(args, skip)))
+    def copy(self, source: Array, target: Array, params: PhiParams, dtype: np.dtype[Any]) -> None:
+        args = self._arguments(params.groups, source.size, dtype)
+        _sums(dtype, self._number)["copy"]((1, args.number), (THREADS,), (source, target, _live(args, params.skip)))
 
     def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:
         args = self._arguments(groups, matrix.shape[1], matrix.dtype)

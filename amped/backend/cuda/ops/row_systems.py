@@ -11,9 +11,9 @@ import numpy as np
 
 from partitioner.cuda.code import allow_shared, load, prepare
 
-from ...device import NOTHING, Array
+from ...device import NOTHING
 from ...losses import Maps
-from ...ops.mttkrp import Kernel, Share
+from ...ops.mttkrp import Kernel, Operands, Share
 from ...ops.row_systems import ROW_SYSTEMS, RowSystemsProvider
 from ...ops.rowproblems import RowBytes
 from ..code.rows import TEAM, RowCode, batch_tasks, systems
@@ -47,31 +47,23 @@ class CudaSystems:
         return self._rows[False].make(shard, share, NOTHING)
 
     def run(
-        self,
-        made: CudaRows,
-        shard: CudaShard,
-        factors: Sequence[Array],
-        own: Array,
-        rank: int,
-        maps: Maps,
-        out: Array,
-        new: slice = NOTHING,
-        scratch: Array = None,
+        self, rows: CudaRows, shard: CudaShard, operands: Operands, rank: int, maps: Maps, new: slice = NOTHING
     ) -> None:
         """See `RowSystemsProvider`; queued on the current stream."""
+        factors, own, out, scratch = operands
         if new.stop > new.start:
             out[new].fill(0)
         if not shard.nnz:
             return
         code = RowCode(rank, own.dtype, maps.curve is not None)
         functions = _compiled(shard.layout, code, maps, self._number)
-        most = batch_tasks(code, own.shape[1], int(made.first[-1]), most_of_row(shard.nnz, self._limits))
+        most = batch_tasks(code, own.shape[1], int(rows.first[-1]), most_of_row(shard.nnz, self._limits))
         if scratch is None:
             scratch = cupy.empty(most * code.bytes, np.uint8)
         args = inputs_of(shard.layout, factors), nonzeros_of(shard)
-        for rows in batches(made.first, 0, made.rows.size, most):
-            batch = made.tasks.part(rows, slice(int(made.first[rows.start]), int(made.first[rows.stop])))
-            names, count = made.names[rows], np.int32(rows.stop - rows.start)
+        for part in batches(rows.first, 0, rows.rows.size, most):
+            batch = rows.tasks.part(part, slice(int(rows.first[part.start]), int(rows.first[part.stop])))
+            names, count = rows.names[part], np.int32(part.stop - part.start)
             parts, matrix, rest = split(scratch, batch.row.size * code.sums, int(count) * rank)
             status = rest[: 4 * int(count)].view(np.int32)
             functions["take_rows"](_blocks(int(count) * rank), (TEAM,), (names, own, count, matrix, status))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import Kernel, Share
-from ...ops.phi import PHI, Groups, HostPhi, PhiProvider
+from ...ops.mttkrp import Kernel, Operands, Share
+from ...ops.phi import PHI, HostPhi, PhiParams, PhiProvider
 from ..device import PlainDevice
 from .mttkrp import PlainShard, inputs_of, put
 
@@ -19,35 +19,15 @@ class PlainPhi(HostPhi):
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
         return 0
 
-    def run(
-        self,
-        shard: PlainShard,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        out: Array,
-        new: slice = NOTHING,
-        scratch: Array = None,
-        skip: Array = None,
-        groups: Groups | None = None,
-    ) -> None:
-        """See `PhiProvider`: work is done when it is queued."""
-        if skip is None or not skip[0]:
-            matrix = own.astype(np.float64, copy=False)
-            put(shard.tree.phi(shard.mode, inputs_of(shard, factors), matrix, floor), out, new)
+    def run(self, shard: PlainShard, operands: Operands, params: PhiParams, new: slice = NOTHING) -> None:
+        """See `PhiProvider`; computes synchronously."""
+        if params.skip is None or not params.skip[0]:
+            matrix, inputs = operands.own.astype(np.float64, copy=False), inputs_of(shard, operands.factors)
+            put(shard.tree.phi(shard.mode, inputs, matrix, params.floor), operands.out, new)
 
-    def add_logs(
-        self,
-        shard: PlainShard,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        total: Array,
-        scratch: Array = None,
-        groups: Groups | None = None,
-    ) -> None:
-        matrix = own.astype(np.float64, copy=False)
-        total[0] += shard.tree.logs(shard.mode, inputs_of(shard, factors), matrix, floor)
+    def add_logs(self, shard: PlainShard, operands: Operands, params: PhiParams, total: Array) -> None:
+        matrix, inputs = operands.own.astype(np.float64, copy=False), inputs_of(shard, operands.factors)
+        total[0] += shard.tree.logs(shard.mode, inputs, matrix, params.floor)
 
 
 @PHI.provider("plain")

@@ -13,8 +13,8 @@ from nonzeros import DTYPES, SHAPES_OF_ROWS, Problem, kernels, padded
 from oracle import BACKENDS, assert_rounding_only, coo_phi, kernel_of, loglikelihood, sum_of_logs
 
 from amped.backend.device import Device
-from amped.backend.ops.mttkrp import Kernel, Share
-from amped.backend.ops.phi import PHI, PhiProvider
+from amped.backend.ops.mttkrp import Kernel, Operands, Share
+from amped.backend.ops.phi import PHI, PhiParams, PhiProvider
 
 FLOOR = 1e-10
 ALL = [*BACKENDS, ("null", 1)]
@@ -74,7 +74,7 @@ def run(
         shard = problem.shard(share, kernel, start, stop)
         scratch = scratch_of(backend, phi, kernel, share, shard.nnz)
         of = slice(0, rows) if new and start == 0 else slice(0, 0)
-        phi.run(shard, inputs, own, FLOOR, guarded[1:-1], of, scratch)
+        phi.run(shard, Operands(inputs, own, guarded[1:-1], scratch), PhiParams(FLOOR), of)
     backend.synchronize()
     result = np.array(backend.to_host(guarded)[:, :rank])
     assert np.all(np.isnan(result[[0, -1]]))
@@ -89,7 +89,8 @@ def logs(
     total = backend.zeros((1,), np.float64)
     for start, stop in pairwise([0, *cuts, problem.values.size]):
         shard = problem.shard(share, kernel, start, stop)
-        phi.add_logs(shard, inputs, own, FLOOR, total, scratch_of(backend, phi, kernel, share, shard.nnz))
+        operands = Operands(inputs, own, None, scratch_of(backend, phi, kernel, share, shard.nnz))
+        phi.add_logs(shard, operands, PhiParams(FLOOR), total)
     backend.synchronize()
     return float(backend.to_host(total)[0])
 
@@ -198,7 +199,7 @@ def test_a_flag_has_it_skipped(backend: Device, skipped: int) -> None:
         out, shard = backend.empty((len(problem.expected), share.stride), np.float64), problem.shard(share, kernel)
         out[:] = np.nan
         scratch = scratch_of(backend, phi, kernel, share, shard.nnz)
-        phi.run(shard, inputs, own, FLOOR, out, slice(0, len(out)), scratch, skip)
+        phi.run(shard, Operands(inputs, own, out, scratch), PhiParams(FLOOR, skip), slice(0, len(out)))
         backend.synchronize()
         got = backend.to_host(out)[:, : STANDARD[0][1]]
         if skipped:

@@ -14,7 +14,7 @@ from oracle import BACKENDS, kernel_of
 
 from amped.backend.device import Device
 from amped.backend.losses import GAUSSIAN, PHI, POISSON, RESIDUAL, Loss, Maps
-from amped.backend.ops.mttkrp import Kernel, Share
+from amped.backend.ops.mttkrp import Kernel, Operands, Share
 from amped.backend.ops.row_systems import ROW_SYSTEMS, RowSystemsProvider, system_width
 
 ALL = [*BACKENDS, ("null", 1)]
@@ -52,7 +52,7 @@ def run(
         scratch = backend.empty((how.bytes(kernel, share, rank, curved, shard.nnz).running,), np.uint8)
         scratch.fill(0xFF)  # NaN, as floating point numbers
         new = slice(0, rows) if start == 0 else slice(0, 0)
-        how.run(how.make(shard, share), shard, inputs, own, rank, maps, guarded[1:-1], new, scratch)
+        how.run(how.make(shard, share), shard, Operands(inputs, own, guarded[1:-1], scratch), rank, maps, new)
     backend.synchronize()
     result = np.array(backend.to_host(guarded))
     assert np.all(np.isnan(result[[0, -1]]))
