@@ -18,6 +18,7 @@ from partitioner.host.interruptible import must_exit
 from partitioner.host.ranks import agree, end_stopped, refuse
 from partitioner.host.signals import end, number_of
 from partitioner.readers import ReadOptions
+from partitioner.wording import command_line
 
 from .cli.cpd import CpdRequest, cpd
 from .cli.example import example, example_line
@@ -93,6 +94,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
+@command_line()
 @plain_warnings("amped")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.

@@ -23,6 +23,7 @@ from .host.signals import NOTHING, Interrupts, end, number_of
 from .host.streams import discard
 from .readers import ReadOptions
 from .shards.sorters import DEVICES
+from .wording import command_line
 
 PROGRAM = "amped-partition"
 EXAMPLE = "mpirun -n 4 amped partition nell-2.tns --output nell-2-store"
@@ -50,6 +51,7 @@ def parser(program: str = PROGRAM) -> Parser:
     return flags
 
 
+@command_line()
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run the command line. Return the exit code: 0 success, 2 wrong input or option, 75 or 130 ended by a signal."""
     name = program.split()[0]

@@ -167,6 +167,7 @@ ARGUMENTS = {
     "every": integer(1),
     "resume": Argument(_flag),
     "metrics": Argument(_path),
+    "report": Argument(_path),
     "deadline": optional_real("seconds above 0"),
     "verbose": Argument(lambda name, value: whole(name, int(value) if isinstance(value, bool) else value, 0)),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -25,6 +25,7 @@ from ..parallel.calls import collective
 from ..parallel.mpi import together, world
 from ..report.text import low_fit
 from ..runs.assembly import Tensor, counts, decomposition, observed_decomposition, place, start
+from ..runs.callback import RunCallback
 from ..runs.compression import cp_start
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
@@ -49,13 +50,14 @@ def cp_als(
     fixed_modes: Sequence[int] = (),
     mask: Mask | None = None,
     weights: Tensor = None,
-    callback: Callable[[int, float], None] | None = None,
+    callback: RunCallback | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     every: int = 1,
     resume: bool = False,
     metrics: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
     """Compute a CP decomposition by alternating least squares (Kolda and Bader 2009, Figure 3.3). Collective.
@@ -98,7 +100,9 @@ def cp_als(
     weights : array, tensor or path, optional
         A weight per element, at least 0; those of weight 0 are missing.
     callback : callable, optional
-        Called after each iteration with its number and the fit.
+        Called after each iteration with its number, the fit and, if it requires a third argument, a `ModelView`, whose
+        method ``model()`` returns the model so far. If it returns True, the run stops, and the model so far is
+        returned. If it raises an exception, the attribute ``model`` of the exception is the model so far.
     verbose : bool or int
         Print the report of the command line on rank 0: the tensor, each iteration, and where the time went. A terminal
         also shows the progress of loading and the components of the model.
@@ -117,6 +121,9 @@ def cp_als(
     metrics : path, optional
         File to which rank 0 writes the time and fit of each iteration as JSON lines. It must not exist; a resumed run
         appends to its own file.
+    report : path, optional
+        HTML file for the report of the model, which rank 0 writes at the end; see `KruskalTensor.report`. An existing
+        file is replaced. If it cannot be written after the run, a warning is issued.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
         See `amped.Options`.
 
@@ -148,7 +155,7 @@ def cp_als(
     >>> weights, factors = model
     """
     budget, chosen, params = Budget(max_iters * starts), Options(**options), ObservedParams(mask, weights)  # type: ignore[arg-type]
-    side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]  # paths are text by now
+    side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]  # paths are text by now
     with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN)) as call:
         observed = call.observe(params)
         comm, machine, source = call.comm, call.machine, call.source
@@ -188,13 +195,14 @@ def cp_apr(
     kappa: float = 1e-2,
     kappa_tol: float = 1e-10,
     eps: float = 1e-10,
-    callback: Callable[[int, float], None] | None = None,
+    callback: RunCallback | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     every: int = 1,
     resume: bool = False,
     metrics: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
     """Compute a CP decomposition of counts with a Poisson model: CP-APR. Collective.
@@ -229,10 +237,11 @@ def cp_apr(
     eps : float
         Lower bound of divisors.
     callback : callable, optional
-        Called after each iteration with its number and the log-likelihood.
+        Called after each iteration with its number, the log-likelihood and, if it requires a third argument, a
+        `ModelView`; see `cp_als`.
     verbose : bool or int
         See `cp_als`.
-    deadline, checkpoint, every, resume, metrics : optional
+    deadline, checkpoint, every, resume, metrics, report : optional
         See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
         See `amped.Options`.
@@ -259,7 +268,7 @@ def cp_apr(
     """
     budget, chosen = Budget(max_iters * inner_iters * starts), Options(**options)
     poisson = Poisson(tol, inner_iters, kappa, kappa_tol, eps, method, mu_iters)
-    side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
+    side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]
     with session(X, chosen, deadline, verbose, side, rank, starts) as call:
         with call.reporter.loading():
             apr = counts(call.source, rank, call.machine, chosen, poisson, budget, init)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -12,18 +13,22 @@ from typing import Any, NamedTuple
 from partitioner.host.stages import STAGES
 from partitioner.readers import PLAIN, ReadOptions
 
-from ..errors import InputError
+from ..errors import InputError, InputWarning
 from ..files import Outputs, check_apart
+from ..methods.driver import never
 from ..methods.starts import Decomposition
-from ..models.history import M
+from ..models.history import AnyModel, M
+from ..models.kruskal import KruskalTensor
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, world
-from ..report.metrics import Metrics
+from ..report import page
+from ..report.metrics import Metrics, versions
 from ..report.record import init_name
 from ..runs import checkpoint
 from ..runs.assembly import Tensor, watched
-from ..runs.run import Callback, CheckpointParams, RunParams
+from ..runs.callback import CallbackObserver, RunCallback
+from ..runs.run import CheckpointParams, Run, RunParams
 from ..runs.session import Session
 
 
@@ -34,9 +39,13 @@ class SideOutputs(NamedTuple):
     every: int = 1
     resume: bool = False
     metrics: str | None = None
+    report: str | None = None
 
     def claim(self, outputs: Outputs, rank: int | tuple[int, ...] | None, starts: int) -> Metrics:
         """Claim the files and return the metrics; a `rank` of None is not known yet. Called on rank 0."""
+        if self.report is not None:
+            page.check()
+            outputs.file(Path(self.report), True)
         if self.checkpoint is None:
             if self.resume:
                 raise InputError("resume needs checkpoint: the folder to continue from")
@@ -44,7 +53,7 @@ class SideOutputs(NamedTuple):
         if starts > 1:
             raise InputError(f"starts {starts}: checkpoint keeps the state of one start")
         folder = Path(self.checkpoint)
-        check_apart({"checkpoint": folder, "metrics": None if self.metrics is None else Path(self.metrics)}, {})
+        check_apart({"checkpoint": folder, **self._files()}, {})
         checkpoint.claim(folder, outputs, self.resume, False, "resume=True continues from it; or name another folder")
         expected = list(rank) if isinstance(rank, tuple) else rank
 
@@ -52,6 +61,10 @@ class SideOutputs(NamedTuple):
             return expected in (None, recorded)
 
         return self._metrics(lambda first: checkpoint.is_metrics_of(folder, first, has_rank, None))
+
+    def _files(self) -> dict[str, Path | None]:
+        files = {"metrics": self.metrics, "report": self.report}
+        return {name: None if path is None else Path(path) for name, path in files.items()}
 
     def _metrics(self, extends: Callable[[dict[str, Any]], bool] | None) -> Metrics:
         path = None if self.metrics is None else Path(self.metrics)
@@ -95,22 +108,41 @@ class CallSession(Session):
             STAGES.collect()  # discard the times of earlier calls
 
     def decomposed(
-        self, method: Decomposition[M], params: RunParams, callback: Callable[[int, float], None] | None, budget: Budget
+        self, method: Decomposition[M], params: RunParams, callback: RunCallback | None, budget: Budget
     ) -> M:
         """Run a method, with a callback after each iteration, and return the model. Collective."""
-        path, checkpoints = self.source.path, self._side.params(params.seed, init_name(params.init))
-        observers = [] if callback is None else [Callback(callback)]
-        run = self.begin(method, params._replace(checkpoint=checkpoints), budget, observers)
+        checkpoints = self._side.params(params.seed, init_name(params.init))
+        watcher = None if callback is None else CallbackObserver(callback, self._model)
+        observers, stop = ([watcher], lambda: watcher.stopped) if watcher else ([], never)
+        run = self.begin(method, params._replace(checkpoint=checkpoints), budget, observers, stop)
         run.iterate()
         with STAGES.of("write"):
-            model = run.model()
-        model.run = run.facts() | ({} if path is None else {"tensor": os.fspath(path)})
-        if not run.seeded:
-            model.run["seed"] = None
+            model = self._model(run)
         run.end(model.run)
         if self.reporter.enabled:
             self.reporter.model(model)
+        self._write_report(model)
         return model
+
+    def _model(self, run: Run[M]) -> M:
+        """Return the model of a run so far, with its record."""
+        model, path = run.model(), self.source.path
+        model.run = run.facts() | ({} if path is None else {"tensor": os.fspath(path)})
+        if not run.seeded:
+            model.run["seed"] = None
+        return model
+
+    def _write_report(self, model: AnyModel) -> None:
+        """Write the requested report of a CP model, on rank 0. A failure is a warning: the model is more important."""
+        path = self._side.report
+        if path is None or not isinstance(model, KruskalTensor):
+            return
+        tensor = page.compared_tensor(self.source, model)
+        if self.comm.rank:
+            return
+        cause = page.failure(model, path, tensor, {"versions": versions()} | model.run)
+        if cause is not None:
+            warnings.warn(f"{cause}; the report is not written", InputWarning, stacklevel=7)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 from partitioner.tensors.interop import factors_of
@@ -22,6 +22,7 @@ from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import world
 from ..runs.assembly import Tensor
+from ..runs.callback import RunCallback
 from ..runs.compression import compressed, consistent
 from ..runs.run import RunParams
 from ..runs.session import opened
@@ -57,7 +58,7 @@ def tucker(
     tol: float = 1e-5,
     seed: int = 0,
     init: Init | None = None,
-    callback: Callable[[int, float], None] | None = None,
+    callback: RunCallback | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -91,7 +92,8 @@ def tucker(
         Start of "hooi": a file with ``factor_0 ...``, the result of "hosvd" ("nvecs"), random matrices, or matrices,
         whose columns are orthonormalised. Rank 0's value is used.
     callback : callable, optional
-        Called after each iteration with its number and the fit.
+        Called after each iteration with its number, the fit and, if it requires a third argument, a `ModelView`; see
+        `cp_als`.
     verbose : bool or int
         See `cp_als`.
     deadline, checkpoint, every, resume, metrics : optional

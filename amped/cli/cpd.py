@@ -28,7 +28,6 @@ from .run_requests import RunRequest
 
 REPORT = "report.html"
 BESIDE_MODEL = Path()  # `--report` without a file name
-MAX_COMPARED = 1 << 27  # nonzeros times components: limit for comparing tensor and model in the report
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -123,15 +122,12 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
         if self.report is None:
             return False
         # For a small tensor the report includes the largest residuals and the deviance.
-        tensor = source.tensor() if source.nnz * model.rank <= MAX_COMPARED else None
+        tensor = page.compared_tensor(source, model)
         if folder is None:
             return False
         path = self.report_at(folder)
-        try:
-            page.write(model, path, tensor, record, replace=path in job.outputs.replaced)
-        except Exception as error:  # any error: the model is already written
-            cause = error if isinstance(error, InputError) else f"{path}: {error or type(error).__name__}"
-            print(f"amped: {one_line(str(cause))}; the model is written, its report is not", file=sys.stderr)
+        if (cause := page.failure(model, path, tensor, record, path in job.outputs.replaced)) is not None:
+            print(f"amped: {cause}; the model is written, its report is not", file=sys.stderr)
             return True
         job.display.note(f"report in {one_line(str(path))}")
         return False

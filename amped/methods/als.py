@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.wording import setting
+
 from ..backend import rows
 from ..backend.device import Device
 from ..backend.exchange import Machine
@@ -259,9 +261,9 @@ class CpAls:
         except DivergedError as error:
             options = self.operator.options
             if options.gather == "fp16":
-                cause = "numbers above 65504, the limit of --gather fp16: use bf16 or full"
+                cause = f"numbers above 65504, the limit of {setting('gather', 'fp16')}: use bf16 or full"
             elif options.precision == "fp32":
-                cause = "products beyond single precision: try --precision fp64 or smaller values"
+                cause = f"products beyond single precision: try {setting('precision', 'fp64')} or smaller values"
             else:
                 cause = "values or initial factors so large that products exceed double precision"
             where = f"iteration {self.state.iterations + 1}, mode {mode}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from partitioner.errors import one_line
+from partitioner.wording import setting
 
 from ..operators.sources.dense import DenseSource
 from ..operators.sources.protocols import DescribedSource
@@ -56,5 +57,5 @@ def advice(source: DescribedSource, rank: int | None, itemsize: int = 4) -> str 
     size = human(math.prod(source.shape) * itemsize)
     return (
         f"density {density:.0%}: above {least:.0%} a dense tensor ({size}) takes fewer bytes and operations per sweep "
-        "at this order; use --dense"
+        f"at this order; use {setting('dense')}"
     )

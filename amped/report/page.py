@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.errors import one_line
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 
@@ -21,6 +22,7 @@ from ..files import write_text
 from ..models.explained import Component, Item, Residuals
 from ..models.kruskal import KruskalTensor
 from ..models.matching import congruences
+from ..operators.sources.protocols import DescribedSource
 from . import charts, facts
 from .components import as_text, number_text
 from .facts import Run
@@ -36,6 +38,7 @@ LABEL, WHOLE = 60, 240  # maximum characters of a label, and of its tooltip
 PICTURED = 64  # components with curves
 MIN_CONGRUENCE, MAX_SIMILAR = 0.85, 3  # minimum congruence of similar components, and how many of them are listed
 ENTRIES = 10  # entries with the largest residuals
+MAX_COMPARED = 1 << 27  # nonzeros times components: limit for comparing tensor and model after a run
 
 
 class Bar(NamedTuple):
@@ -94,6 +97,26 @@ def write(
 ) -> None:
     """Write the report of a model to a file; see `page`, and `write_whole` for errors."""
     write_text(path, page(model, tensor, run), replace)
+
+
+def compared_tensor(source: DescribedSource, model: KruskalTensor) -> SparseTensor | DenseTensor | None:
+    """Return the tensor of a run for the report of its model, on rank 0, if it is small. Collective."""
+    return source.tensor() if source.nnz * model.rank <= MAX_COMPARED else None
+
+
+def failure(
+    model: KruskalTensor,
+    path: str | os.PathLike[str],
+    tensor: SparseTensor | DenseTensor | None,
+    run: Run,
+    replace: bool = True,
+) -> str | None:
+    """Write the report after a run; if that fails for any reason, return the cause, because the model is complete."""
+    try:
+        write(model, path, tensor, run, replace)
+    except Exception as error:
+        return one_line(str(error) if isinstance(error, InputError) else f"{path}: {error or type(error).__name__}")
+    return None
 
 
 def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None, run: Run | None = None) -> str:

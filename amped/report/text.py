@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.tensors.sparse import SparseTensor
+from partitioner.wording import setting
 
 from ..methods.driver import MethodState, StopRule
 from ..methods.prediction import Forecast
@@ -77,12 +78,14 @@ def end_line(state: MethodState, signal: Signals | None, rule: StopRule) -> str:
         # The metric is that of the last complete iteration; the model may include modes of the next one.
         last = f" after iteration {state.iterations}" * bool(state.iterations and state.mode)
         return f"{_headline(state)}{last}: stopped by {signal.name} after {progress(state)}"
+    if not state.converged and state.iterations < rule.max_iters:
+        return f"{_headline(state)} after {progress(state)}: stopped by the callback"
     main = next(iter(state.series))
     reached = REACHED.get(main, f"the {main} changed by less than")
     reason = (
-        f"converged: {reached} --tol {rule.tol:g}"
+        f"converged: {reached} {setting('tol', rule.tol)}"
         if state.converged
-        else f"not converged: --max-iters {rule.max_iters} reached"
+        else f"not converged: {setting('max_iters', rule.max_iters)} reached"
     )
     return f"{_headline(state)} after {state.iterations} iteration{'s' * (state.iterations > 1)} ({reason})"
 

@@ -98,17 +98,6 @@ class Reporting(RunObserver):
         reporter.end(run.method, run.rule, run.seconds, memory, signal, result)
 
 
-class Callback(RunObserver):
-    """Calls a function with the number of each iteration and the main metric."""
-
-    def __init__(self, function: Callable[[int, float], object]) -> None:
-        self._function = function
-
-    def iterated(self, run: Run[AnyModel], spans: Spans, seconds: float) -> None:
-        state = run.method.state
-        self._function(state.iterations, next(iter(state.series.values()))[-1])
-
-
 class Run(Generic[M_co]):
     """A decomposition of a placed tensor. Its methods are collective and are called in the order of their definition.
 

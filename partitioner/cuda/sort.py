@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..sorting.sort import Sorted, SortOptions, result_arrays, sort_nonzeros
 from ..sorting.tables import Indices, Values
 from ..tensors.sparse import BLOCK, FINEST_GRAIN, ValueRange
+from ..wording import setting
 from .code import load
 from .copies import Array, copies
 from .cubins import CudaSource
@@ -209,4 +210,4 @@ def _memory_errors() -> Iterator[None]:
     try:
         yield
     except cupy.cuda.memory.OutOfMemoryError as error:
-        raise InputError(f"--device cuda: {error}") from None
+        raise InputError(f"{setting('device', 'cuda')}: {error}") from None

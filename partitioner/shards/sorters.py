@@ -19,6 +19,7 @@ from ..host.cache import is_private
 from ..host.ranks import Ranks, together
 from ..host.threads import fair_threads
 from ..sorting.sort import Sort, sort_nonzeros
+from ..wording import setting
 
 SETTING = "CUPY_CACHE_DIR"
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -96,7 +97,7 @@ def pick(device: DeviceName, ranks: Ranks) -> str:
     lacking = {rank: reason for rank, reason in enumerate(ranks.allgather(missing)) if reason}
     if device == "cuda" and lacking:
         rank, reason = next(iter(lacking.items()))
-        raise InputError(f"--device cuda: {reason}" + (f" (rank {rank})" if ranks.size > 1 else ""))
+        raise InputError(f"{setting('device', 'cuda')}: {reason}" + (f" (rank {rank})" if ranks.size > 1 else ""))
     if lacking:
         return "cpu"
     _check_cache()

@@ -25,6 +25,7 @@ from ..sorting.tables import DiskTable
 from ..tensors.columns import IndexBounds, StoredColumn, StoredFile
 from ..tensors.labels import BYTES, INT64, KINDS, MISSING, OFFSETS, Labels, of_parts, query_of, to_parts
 from ..tensors.sparse import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
+from ..wording import setting
 
 KIND = "store"
 FORMAT, VERSION, OLDEST = "amped-store", 4, 2  # version 3 added labels, version 4 labels of any type
@@ -222,7 +223,7 @@ def check_target(target: Path, force: bool) -> None:
     """
     if os.path.lexists(target):
         if not force:
-            raise InputError("exists already; --force replaces it", path=target)
+            raise InputError(f"exists already; {setting('force')} replaces it", path=target)
         if not target.is_dir():
             raise InputError("exists and is not a store: not replaced", path=target)
         if target in (Path.cwd(), *Path.cwd().parents):
@@ -230,7 +231,7 @@ def check_target(target: Path, force: bool) -> None:
         try:
             files_to_replace(target)
         except InputError as error:
-            raise InputError(f"--force replaces only stores: {error.cause}", path=target) from None
+            raise InputError(f"{setting('force')} replaces only stores: {error.cause}", path=target) from None
     if not target.parent.is_dir():
         raise InputError("its parent folder does not exist; create it first", path=target)
     if not os.access(target.parent, os.W_OK | os.X_OK):

@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..host.threads import parallel_map, usable_cores
 from ..sorting.sort import Sort, SortOptions, sort_nonzeros, strictly_increasing
 from ..sorting.tables import Nonzeros
+from ..wording import parameter
 from .conversion import AsArray
 from .ingest import IngestCounts, room_for, take
 from .labels import Labels
@@ -410,11 +411,12 @@ def _checked_shape(counts: IngestCounts, shape: Sequence[int] | None) -> tuple[i
 def check_lengths(needed: Sequence[int], lengths: Sequence[int]) -> None:
     """Raise `InputError` unless `lengths` are at least the `needed` mode lengths."""
     if len(lengths) != len(needed):
-        raise InputError(f"--shape has {len(lengths)} modes, the tensor {len(needed)}")
+        raise InputError(f"{parameter('shape')} has {len(lengths)} modes, the tensor {len(needed)}")
     for mode, (length, least) in enumerate(zip(lengths, needed, strict=True)):
         if not least <= length <= MAX_MODE_LENGTH:
             most = MAX_MODE_LENGTH if length > MAX_MODE_LENGTH else ""
-            raise InputError(f"--shape: mode {mode} has {least} indices, {length} is outside {least}..{most}")
+            cause = f"mode {mode} has {least} indices, {length} is outside {least}..{most}"
+            raise InputError(f"{parameter('shape')}: {cause}")
 
 
 def _whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:

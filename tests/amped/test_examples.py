@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 import amped
+from amped.runs.callback import ModelView
+
+PUBLIC = {name: getattr(amped, name) for name in amped.__all__} | {each.__name__: each for each in (ModelView,)}
 
 
-@pytest.mark.parametrize("name", amped.__all__)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    thing = getattr(amped, name)
+    thing = PUBLIC[name]
     module = inspect.getmodule(thing)
     assert module is not None
     names = {"np": np, **vars(amped), **vars(module)}

@@ -174,7 +174,7 @@ def test_faults_of_frames() -> None:
     frame = pyarrow.table({"k": ["a", None], "v": [1, 2]})
     with pytest.raises(amped.InputError, match="keys: 1 is not a string: expected a column or an SQL expression"):
         amped.from_frame(frame, ["k", 1])  # type: ignore[list-item]
-    with pytest.raises(amped.InputError, match="the table: --key 'kk': no column kk; nearest: k"):
+    with pytest.raises(amped.InputError, match="the table: key 'kk': no column kk; nearest: k"):
         amped.from_frame(frame, ["kk", "v"])
     with pytest.warns(amped.InputWarning, match="1 of 2 rows are dropped: 1 without k"):
         amped.from_frame(frame, ["k", "v"])
@@ -188,7 +188,7 @@ def test_shape_and_compact(folder: Path) -> None:
     for name in ("x.tns", "x.npz"):
         assert amped.read(name, shape=(7, 9)).shape == (7, 9)
         for wrong in ((3, 9), (7,), (7, 9, 1), (7, 2**31)):
-            with pytest.raises(amped.InputError, match=f"{name}: --shape"):
+            with pytest.raises(amped.InputError, match=f"{name}: shape"):
                 amped.read(name, shape=wrong)
         succeeded(run_partitioner(name, "--shape", "7,9", "--output", "store", "--force"))
         assert Store("store").shape == (7, 9)

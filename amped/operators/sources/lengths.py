@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import psutil
 
+from partitioner.wording import setting
+
 from ...errors import InputError
 from ...parallel.mpi import Comm
 from ..placement import Setting
@@ -44,7 +46,7 @@ def check_lengths(source: DescribedSource, setting: Setting, comm: Comm, elsewhe
 
 def _compacting(source: DescribedSource) -> str:
     if source.stored:
-        return "write the store again from its file with --compact, which renumbers the used indices"
+        return f"write the store again from its file with {setting('compact')}, which renumbers the used indices"
     return "--compact (compact=True in amped.read) renumbers the used indices and keeps their labels"
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from ...tensors.labels import TEXT, plain_times
+from ...wording import parameter
 from .bins import filled
 from .database import EVENTS, Database, quoted
 from .expressions import TableColumns
@@ -66,6 +67,11 @@ class Key:
         return self.column is not None and self.kind not in sorted_kinds and not self.kind.startswith("ENUM")
 
     @property
+    def name(self) -> str:
+        """The name of the key in messages."""
+        return f"{parameter('key')} {self.text!r}"
+
+    @property
     def label(self) -> str:
         """The SQL expression of its labels, NULL for NaN and infinite times."""
         key = self.sql
@@ -74,13 +80,13 @@ class Key:
         if self.kind == "VARCHAR":
             return self._bounded(key)
         if self.kind in LARGE:
-            message = quoted(f"--key {self.text!r}: a number needs more than 64 bits: use ({self.text})::VARCHAR")
+            message = quoted(f"{self.name}: a number needs more than 64 bits: use ({self.text})::VARCHAR")
             fits = f"{key} BETWEEN {-(1 << 63)} AND {(1 << 63) - 1}"
             return f"CASE WHEN {fits} THEN CAST({key} AS BIGINT) ELSE error({message}) END"
         if self.kind in REAL:
             return f"CASE WHEN NOT isnan({key}) THEN {key} END"
         if self.kind.startswith("DECIMAL"):
-            message = quoted(f"--key {self.text!r}: a number has more digits than a double: use ({self.text})::VARCHAR")
+            message = quoted(f"{self.name}: a number has more digits than a double: use ({self.text})::VARCHAR")
             double = f"CAST({key} AS DOUBLE)"
             # The number is exact if it equals the shortest decimal of its double.
             exact = f"CAST(CAST({double} AS VARCHAR) AS {self.kind}) = {key}"
@@ -99,7 +105,7 @@ class Key:
         """Return the SQL expression of a text that raises an error if it is too long for a label."""
         if not self.computed:
             return text
-        message = quoted(f"--key {self.text!r}: a label of more than {MAX_LABEL:,} bytes")
+        message = quoted(f"{self.name}: a label of more than {MAX_LABEL:,} bytes")
         return f"CASE WHEN strlen({text}) <= {MAX_LABEL} THEN {text} WHEN {text} IS NOT NULL THEN error({message}) END"
 
     def labels(self, column: object, missing: bool) -> tuple[NDArray[Any], NDArray[np.int32]]:
@@ -157,7 +163,7 @@ def keys_of(database: Database, columns: TableColumns, texts: Sequence[str]) -> 
     """Return keys, bound to the table; raise an `InputError` that names an invalid one."""
     keys = []
     for text in texts:
-        name = f"--key {text!r}"
+        name = f"{parameter('key')} {text!r}"
         sql, tree = columns.expression(database, name, text)
         with database.naming(name):
             database.describe(f"SELECT 1 FROM {EVENTS} WHERE {sql} IS NULL")  # rejects aggregates

@@ -41,7 +41,7 @@ def lost_texts(database: Database, keys: Sequence[Key], rows: str) -> Iterator[s
         if count:
             texts_shown = low if low == high else f"{low} and {high}"
             yield (
-                f"--key {key.text!r}: read as {key.kind}, which does not preserve texts ({texts_shown}: {label}); "
+                f"{key.name}: read as {key.kind}, which does not preserve texts ({texts_shown}: {label}); "
                 f"to keep them as labels, use {_name(key.text)}::VARCHAR"
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...errors import InputError
+from ...wording import parameter
 from .database import EVENTS, Database
 from .expressions import TableColumns
 from .keys import NUMBERS
@@ -32,7 +33,7 @@ class Value(NamedTuple):
         """Return the value for an expression; raise `InputError` if it is not a number."""
         if text is None or "".join(text.lower().split()) in ("count(*)", "count()"):
             return cls()
-        name = f"--value {text!r}"
+        name = f"{parameter('value')} {text!r}"
         expression, _ = columns.expression(database, name, text)
         with database.naming(name):
             ((_, kind),) = database.describe(f"SELECT {expression} FROM {EVENTS}")

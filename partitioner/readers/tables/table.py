@@ -21,6 +21,7 @@ from ...sorting.tables import Nonzeros, Pile, mapped
 from ...store.packed import HALF, LOWER, bits_of, layout_of
 from ...tensors.labels import Labels, TableQuery
 from ...tensors.sparse import MAX_MODE_LENGTH, MAX_ORDER, MIN_ORDER
+from ...wording import parameter, setting
 from ..form import ReadOptions
 from ..pieces import Outcome, Progress, naming, usable_threads
 from .categories import merged
@@ -119,8 +120,9 @@ class TablePart:
     def _scan(self, database: Database, source: object, paths: Sequence[str], whole: bool) -> None:
         """Determine the rows to read, and their labels."""
         form = self._form
-        expressions = [(f"--key {key!r}", key) for key in form.key]
-        expressions += [(f"--{name} {text!r}", text) for name in ("value", "where") if (text := getattr(form, name))]
+        expressions = [(f"{parameter('key')} {key!r}", key) for key in form.key]
+        others = (("value", form.value), ("where", form.where))
+        expressions += [(f"{parameter(name)} {text!r}", text) for name, text in others if text]
         table: FileTable | FrameTable
         if paths and is_arrow(paths[0]):
             source, paths = arrow_table(paths), ()
@@ -156,7 +158,7 @@ class TablePart:
         selected += staged(keys, value.aggregate)
         where = ""
         if self._form.where is not None:
-            name = f"--where {self._form.where!r}"
+            name = f"{parameter('where')} {self._form.where!r}"
             condition, _ = table.columns.expression(database, name, self._form.where)
             where = f" WHERE {condition}"
             with database.naming(name):
@@ -186,7 +188,7 @@ class TablePart:
         missing += [f"{counts.valueless:,} without {self._form.value}"] if counts.valueless else []
         if missing:
             message = f"{counts.rows - counts.kept:,} of {counts.rows:,} {self._what} are dropped: {', '.join(missing)}"
-            advice = "; --missing keep (missing='keep') keeps those without a key"
+            advice = f"; {setting('missing', 'keep')} keeps those without a key"
             self._warn(message + advice * (dropped and any(counts.missing)))
 
     def _warn(self, message: str) -> None:
@@ -198,7 +200,7 @@ class TablePart:
         categories = merged(table.categories(key.column))
         if categories is None:
             return False
-        with database.naming(f"--key {key.text!r}"):
+        with database.naming(key.name):
             database.order(f"amped_order{k}", categories, table.columns.sql[key.column], key.kind, key.label)
         return True
 
@@ -218,16 +220,14 @@ class TablePart:
             numbered = (
                 f"SELECT label, CAST(row_number() OVER (ORDER BY {order}) - 1 AS BIGINT) AS place FROM ({source})"
             )
-            with database.naming(f"--key {key.text!r}"):
+            with database.naming(key.name):
                 database.run(f"CREATE TEMP TABLE amped_labels{k} AS {numbered} WHERE label IS NOT NULL")
                 ((count,),) = database.run(f"SELECT count(*) FROM amped_labels{k}")
             missing = self._form.missing == "keep" and counts.missing[k] > 0
             if count + missing > MAX_MODE_LENGTH:
-                raise InputError(f"--key {key.text!r}: {count:,} labels, a mode has at most {MAX_MODE_LENGTH:,}")
+                raise InputError(f"{key.name}: {count:,} labels, a mode has at most {MAX_MODE_LENGTH:,}")
             if count == counts.kept >= UNIQUE:
-                self._warn(
-                    f"--key {key.text!r} has a different label in each of {count:,} rows: it may be an identifier"
-                )
+                self._warn(f"{key.name} has a different label in each of {count:,} rows: it may be an identifier")
             names, places = key.labels(labels_column(database, k), missing)
             labels.append(names)
             database.number(f"amped_labels{k}", places)
@@ -313,7 +313,7 @@ class TablePart:
         for k, target in enumerate(targets):
             target[part] = batch.column(k).to_numpy(zero_copy_only=False)
         if not (self._counts or np.all(np.isfinite(targets[-1][part]))):
-            raise InputError(f"--value {self._form.value!r}: a value is not finite")
+            raise InputError(f"{parameter('value')} {self._form.value!r}: a value is not finite")
         self._count(batch.num_rows)
 
     def _place(self, k: int) -> str:
@@ -332,7 +332,7 @@ class TablePart:
             return columns, np.ones(batch.num_rows)
         values = batch.column(self.order).to_numpy(zero_copy_only=False)
         if not np.all(np.isfinite(values)):
-            raise InputError(f"--value {self._form.value!r}: a value is not finite")
+            raise InputError(f"{parameter('value')} {self._form.value!r}: a value is not finite")
         return columns, np.asarray(values, np.float64)
 
     @property
@@ -383,7 +383,7 @@ def check_keys(form: ReadOptions) -> None:
     if not MIN_ORDER <= len(form.key) <= MAX_ORDER:
         keys = f"{len(form.key)} key{'s' * (len(form.key) > 1)}"
         raise InputError(f"{keys}: a tensor has {MIN_ORDER} to {MAX_ORDER} modes")
-    others = ("no-values", form.no_values), ("shape", form.shape), ("dense", form.dense)
-    for name, is_set in (*others, ("index-base", form.index_base is not None)):
+    others = ("no_values", form.no_values), ("shape", form.shape), ("dense", form.dense)
+    for name, is_set in (*others, ("index_base", form.index_base is not None)):
         if is_set:
-            raise InputError(f"--{name} does not apply to tables")
+            raise InputError(f"{parameter(name)} does not apply to tables")

@@ -36,3 +36,11 @@ def test_ranks_resume_together(comm: Comm) -> None:
         lines = [json.loads(line) for line in Path(metrics).read_text().splitlines()]
         assert [each["ranks"] for each in lines if each["event"] == "start"] == [comm.size] * 2
         comm.allgather(None)  # before rank 0 removes the folder
+
+
+def test_a_callback_of_one_rank_stops_all(comm: Comm) -> None:
+    tensor = np.random.default_rng(1).random((5, 4, 3))
+    last = comm.size - 1
+    model = amped.cp_als(tensor, 3, callback=lambda number, _: number == 2 and comm.rank == last, **HOW)
+    assert len(model.fits) == 2
+    np.testing.assert_array_equal(model.full(), amped.cp_als(tensor, 3, max_iters=2, **HOW).full())

@@ -324,7 +324,7 @@ def test_auto_takes_a_gpu_where_there_is_one(comm: Comm) -> None:
 
 @pytest.mark.skipif(not probe(), reason="this machine has a GPU")
 def test_cuda_without_a_gpu_is_refused(comm: Comm) -> None:
-    with pytest.raises(InputError, match="--device cuda: "):
+    with pytest.raises(InputError, match="device='cuda': "):
         choose("cuda", comm)
 
 

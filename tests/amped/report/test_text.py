@@ -22,12 +22,17 @@ CPU = ("--device", "cpu", "--rank", 3)
     ("state", "told", "line"),
     [
         (
-            MethodState({}, {"fit": [0.25]}, 1), None,
-            "fit 0.250000 after 1 iteration (not converged: --max-iters 9 reached)",
+            MethodState({}, {"fit": [0.25]}, 9), None,
+            "fit 0.250000 after 9 iterations (not converged: max_iters=9 reached)",
         ),
         (
+            MethodState({}, {"fit": [0.25]}, 1, converged=True), None,
+            "fit 0.250000 after 1 iteration (converged: the fit changed by less than tol=1e-05)",
+        ),
+        (MethodState({}, {"fit": [0.25]}, 1), None, "fit 0.250000 after iteration 1: stopped by the callback"),
+        (
             MethodState({}, {"fit": [0.5, 0.5]}, 2, converged=True), None,
-            "fit 0.500000 after 2 iterations (converged: the fit changed by less than --tol 1e-05)",
+            "fit 0.500000 after 2 iterations (converged: the fit changed by less than tol=1e-05)",
         ),
         (MethodState({}, {"fit": [0.5]}, 1), signal.SIGUSR1, "fit 0.500000: stopped by SIGUSR1 after iteration 1"),
         (

@@ -15,7 +15,8 @@ from amped.options import Options
 from amped.parallel.mpi import SingleComm
 from amped.report.console import RunReporter
 from amped.runs.assembly import bring_up, decomposition, open_tensor
-from amped.runs.run import Callback, Run, RunObserver, RunParams
+from amped.runs.callback import CallbackObserver
+from amped.runs.run import Run, RunObserver, RunParams
 from partitioner.tensors.dense import DenseTensor
 
 OPTIONS = Options(device="cpu", precision="fp64")
@@ -48,7 +49,8 @@ def run_of(params: RunParams, *observers: RunObserver, stop: Callable[[], bool] 
 
 def test_observers_hear_of_it_in_order() -> None:
     heard, called = Heard(), list[tuple[int, float]]()
-    run = run_of(RunParams(3, 0), RunObserver(), heard, Callback(lambda *each: called.append(each)))
+    callback = CallbackObserver(lambda *each: called.append(each), lambda run: run.model())
+    run = run_of(RunParams(3, 0), RunObserver(), heard, callback)
     run.begin()
     assert not run.iterate()
     run.end({"it": 1}, None, "written")

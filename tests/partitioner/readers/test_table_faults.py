@@ -34,7 +34,7 @@ def test_sql_sees_the_table_alone(tmp_path: Path, csv: Path) -> None:
         "(SELECT max(x) FROM seen_by_python)",
         "(SELECT 1 FROM 'https://example.org/a.csv')",
     ):
-        with pytest.raises(InputError, match="--key"):
+        with pytest.raises(InputError, match="key"):
             read(csv, keys=["who", key])
     with Database(None, 1) as database:
         database.allow([csv])
@@ -47,41 +47,41 @@ def test_sql_sees_the_table_alone(tmp_path: Path, csv: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ({"keys": ["whoo", "what"]}, "--key 'whoo': no column whoo; nearest: who"),
+        ({"keys": ["whoo", "what"]}, "key 'whoo': no column whoo; nearest: who"),
         ({"keys": ["hour(nothing_like_it)", "what"]}, "no column nothing_like_it; columns: who, what, t, cost"),
-        ({"keys": ["hour(t", "what"]}, r"--key 'hour\(t': syntax error"),
-        ({"keys": ["hour(who)", "what"]}, r"--key 'hour\(who\)': .*No function matches.*hour"),
+        ({"keys": ["hour(t", "what"]}, r"key 'hour\(t': syntax error"),
+        ({"keys": ["hour(who)", "what"]}, r"key 'hour\(who\)': .*No function matches.*hour"),
         ({"keys": ["who::INT", "what"]}, "Could not convert string"),
         ({"keys": ["who, what", "what", "x; SELECT 1"]}, "syntax error"),
         ({"keys": ["who) FROM events WHERE (true", "what"]}, "expected one expression"),
         ({"keys": ["*", "what"]}, "expected one column"),
-        ({"keys": ["count(*)", "what"]}, "--key 'count"),
+        ({"keys": ["count(*)", "what"]}, "key 'count"),
         ({"keys": ["who", "  "]}, "keys: an empty expression"),
         ({"keys": ["who + what", "what"]}, r"type casts\.$"),
         ({"keys": ["who"]}, "1 key: a tensor has 2 to 8 modes"),
         ({"keys": ["who"] * 9}, "9 keys: a tensor has 2 to 8 modes"),
         ({}, "a table: --key EXPR"),
-        ({"keys": ["[what]", "who"]}, r"--key '\[what\]': is BIGINT\[\]: a key must be a single value"),
+        ({"keys": ["[what]", "who"]}, r"key '\[what\]': is BIGINT\[\]: a key must be a single value"),
         ({"keys": ["range(1000000000)", "who"]}, r"is BIGINT\[\]"),
         ({"keys": ["repeat(who, 2000000)", "what"]}, "a label of more than 1,048,576 bytes"),
         ({"keys": ["{'a': what}", "who"]}, "is STRUCT"),
         ({"keys": ["MAP {'a': what}", "who"]}, "is MAP"),
         ({"keys": ["18446744073709551615 + what", "who"]}, "a number needs more than 64 bits: use .*::VARCHAR"),
-        ({"keys": ["who", "what"], "value": "who"}, "--value 'who': has type VARCHAR, expected a number"),
-        ({"keys": ["who", "what"], "value": "t"}, "--value 't': has type TIMESTAMP, expected a number"),
-        ({"keys": ["who", "what"], "value": "costs"}, "--value 'costs': no column costs; nearest: cost"),
+        ({"keys": ["who", "what"], "value": "who"}, "value 'who': has type VARCHAR, expected a number"),
+        ({"keys": ["who", "what"], "value": "t"}, "value 't': has type TIMESTAMP, expected a number"),
+        ({"keys": ["who", "what"], "value": "costs"}, "value 'costs': no column costs; nearest: cost"),
         ({"keys": ["who", "what"], "value": "cost / 0"}, "a value is not finite"),
         ({"keys": ["who", "what"], "value": "sum(cost) / 0"}, "a value is not finite"),
         ({"keys": ["who", "what"], "value": "NULL::INT"}, "no row has a value: NULL::INT is missing in all 5"),
         ({"keys": ["who", "what"], "value": "0"}, "every value is zero"),
         ({"keys": ["who", "what"], "where": "cost > 99"}, "no row satisfies cost > 99"),
-        ({"keys": ["who", "what"], "where": "cots > 1"}, "--where 'cots > 1': no column cots; nearest: cost"),
-        ({"keys": ["who", "what"], "where": "cost >"}, "--where 'cost >': syntax error"),
+        ({"keys": ["who", "what"], "where": "cots > 1"}, "where 'cots > 1': no column cots; nearest: cost"),
+        ({"keys": ["who", "what"], "where": "cost >"}, "where 'cost >': syntax error"),
         ({"keys": ["NULL::INT", "what"]}, "no row has all its keys: of 5, 5 without NULL::INT"),
-        ({"keys": ["who", "what"], "no_values": True}, "--no-values does not apply to tables"),
-        ({"keys": ["who", "what"], "index_base": 0}, "--index-base does not apply to tables"),
-        ({"keys": ["who", "what"], "dense": True}, "--dense does not apply to tables"),
-        ({"keys": ["who", "what"], "shape": (9, 9)}, "--shape does not apply to tables"),
+        ({"keys": ["who", "what"], "no_values": True}, "no_values does not apply to tables"),
+        ({"keys": ["who", "what"], "index_base": 0}, "index_base does not apply to tables"),
+        ({"keys": ["who", "what"], "dense": True}, "dense does not apply to tables"),
+        ({"keys": ["who", "what"], "shape": (9, 9)}, "shape does not apply to tables"),
         ({"keys": ["who", "what"], "missing": "ignore"}, "missing 'ignore': expected 'drop' or 'keep'"),
     ],
 )
@@ -131,7 +131,7 @@ def test_decimals_are_doubles_if_these_keep_all_digits() -> None:
     assert labels is not None
     assert labels[0].tolist()[:3] == [-2, 0.1, 1234567.89]
     assert len(labels[1]) == 4
-    with pytest.raises(InputError, match=r"--key 'many': a number has more digits than a double: use .*::VARCHAR"):
+    with pytest.raises(InputError, match=r"key 'many': a number has more digits than a double: use .*::VARCHAR"):
         read_frame(frame, ReadOptions(key=("few", "many")))
 
 
@@ -143,13 +143,13 @@ def test_no_option_is_named_that_there_is_not(tmp_path: Path) -> None:
 
 def test_an_identifier_is_told_of(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "events.csv", [(f"id{k}", k % 2) for k in range(50)], "id,what")
-    with pytest.warns(InputWarning, match="--key 'id' has a different label in each of 50 rows: it may be an"):
+    with pytest.warns(InputWarning, match="key 'id' has a different label in each of 50 rows: it may be an"):
         read(path, keys=["id", "what"])
 
 
 def test_too_many_labels(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "MAX_MODE_LENGTH", 2)
-    with pytest.raises(InputError, match="--key 't': 5 labels, a mode has at most 2"):
+    with pytest.raises(InputError, match="key 't': 5 labels, a mode has at most 2"):
         read(csv, keys=["t", "what"])
 
 

@@ -89,7 +89,7 @@ def test_names_that_differ_in_case_only(tmp_path: Path, source: str) -> None:
     kept = tensor(tmp_path, source, CASES, ReadOptions(key=("ID", "id"), where="Value > 1 AND value < 30"))
     assert rows(kept) == {("a", "y"): 1}
     for wrong in ("Id", "upper(Id)"):
-        with pytest.raises(InputError, match=r"--key '.*Id.*': may be column ID and id, as case is ignored"):
+        with pytest.raises(InputError, match=r"key '.*Id.*': may be column ID and id, as case is ignored"):
             tensor(tmp_path, source, CASES, ReadOptions(key=(wrong, "id")))
 
 
@@ -115,14 +115,14 @@ def test_columns_of_one_name(tmp_path: Path) -> None:
     path.write_text("a,a,b\nx,y,z\n")
     frame = pyarrow.table([["x"], ["y"], ["z"]], names=["a", "a", "b"])
     for make in (lambda: read(path, keys=["a", "b"]), lambda: read_frame(frame, ReadOptions(key=("a", "b")))):
-        with pytest.raises(InputError, match="--key 'a': 2 columns are called a: rename all but one"):
+        with pytest.raises(InputError, match="key 'a': 2 columns are called a: rename all but one"):
             make()
     assert rows(read(path, keys=["a_1", "b"])) == {("y", "z"): 1}  # type: ignore[arg-type]
 
 
 def test_a_relation_of_which_duckdb_has_renamed_columns() -> None:
     relation = duckdb.from_arrow(pyarrow.table({"ID": ["a"], "id": ["x"]}))
-    with pytest.raises(InputError, match="--key 'id': may be column ID and id_1"):
+    with pytest.raises(InputError, match="key 'id': may be column ID and id_1"):
         read_frame(relation, ReadOptions(key=("ID", "id")))
     assert rows(read_frame(relation, ReadOptions(key=("ID", "id_1")))) == {("a", "x"): 1}
 

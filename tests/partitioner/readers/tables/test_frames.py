@@ -51,7 +51,7 @@ def test_columns_of_types_that_duckdb_does_not_know(kind: str) -> None:
         read_frame(FOREIGN[kind](), ReadOptions(key=("a", "z")))
     assert "\n" not in str(error.value)
     assert kind == "Union" or "the table: column z is of type" in str(error.value)
-    with pytest.raises(InputError, match="--key 'zz': no column zz; nearest: z"):
+    with pytest.raises(InputError, match="key 'zz': no column zz; nearest: z"):
         read_frame(FOREIGN[kind](), ReadOptions(key=("a", "zz")))
 
 
@@ -62,7 +62,7 @@ def test_objects_of_several_types() -> None:
         InputWarning, match="the table: column z holds values of several types, which are converted to text"
     ):
         assert labels(read_frame(frame, ReadOptions(key=("a", "z"))))[1] == ["1", "b"]
-    with pytest.raises(InputError, match="--key 'd': is MAP"):
+    with pytest.raises(InputError, match="key 'd': is MAP"):
         read_frame(frame, ReadOptions(key=("a", "d")))
 
 

@@ -42,8 +42,8 @@ def warnings_of(folder: Path, values: str, keys: list[str], value: str | None = 
 )
 @pytest.mark.parametrize("value", [None, "sum(v)"])
 def test_texts_that_become_one_label(tmp_path: Path, values: str, kind: str, some: str, value: str | None) -> None:
-    (told,) = [each for each in warnings_of(tmp_path, values, ["c", "v"], value) if "--key 'c'" in each]
-    assert told.startswith(f"--key 'c': read as {kind}, which does not preserve texts ({some}")
+    (told,) = [each for each in warnings_of(tmp_path, values, ["c", "v"], value) if "key 'c'" in each]
+    assert told.startswith(f"key 'c': read as {kind}, which does not preserve texts ({some}")
     remedy = re.search("use (.*)$", told)
     assert remedy is not None
     assert warnings_of(tmp_path, values, [remedy[1], "v"], value) == []

@@ -155,7 +155,7 @@ def test_missing_keys(tmp_path: Path, missing: str) -> None:
     rows = [("a", 1, 1.5), (None, 1, 2.5), ("a", None, 3.5), (None, None, "nan"), ("b", 2, None)]
     path = write_csv(tmp_path / "events.csv", rows, "who,what,cost")
     if missing == "drop":
-        with pytest.warns(InputWarning, match="3 of 5 rows are dropped: 2 without who, 2 without what; --missing keep"):
+        with pytest.warns(InputWarning, match="3 of 5 rows are dropped: 2 without who, 2 without what; missing='keep'"):
             tensor = sparse(read(path, keys=["who", "what"]))
         assert entries(tensor) == {("a", 1): 1, ("b", 2): 1}
         return
@@ -283,7 +283,7 @@ def test_every_way_sums_the_same(tmp_path: Path, value: str, monkeypatch: pytest
     assert np.array_equal(tensor.values, first.tensor().values)
     faulty = ReadOptions(key=form.key, value="CASE WHEN day(day) = 3 THEN 'inf'::DOUBLE ELSE 1 END")
     monkeypatch.undo()
-    with pytest.raises(InputError, match=r"--value .*: a value is not finite"):
+    with pytest.raises(InputError, match=r"value .*: a value is not finite"):
         partition(path, tmp_path / "none", form=faulty)
     with pytest.raises(InputError, match=r"events\.parquet: .*every value is zero"):
         partition(path, tmp_path / "none", form=ReadOptions(key=form.key, value="0"))

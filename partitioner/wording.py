@@ -1,0 +1,31 @@
+"""Names of parameters in messages: flags on the command line, keyword arguments in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_command_lines = 0  # running ones: a program may call one from another
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Within the block, messages name flags; as a decorator, within the function."""
+    global _command_lines
+    _command_lines += 1
+    try:
+        yield
+    finally:
+        _command_lines -= 1
+
+
+def parameter(name: str) -> str:
+    """Return the name of a parameter as the user writes it: ``--index-base`` or ``index_base``."""
+    return f"--{name.replace('_', '-')}" if _command_lines else name
+
+
+def setting(name: str, value: object = True) -> str:
+    """Return a parameter and its value as the user writes them: ``--gather fp16`` or ``gather='fp16'``."""
+    if not _command_lines:
+        return f"{name}={value!r}"
+    return parameter(name) if value is True else f"{parameter(name)} {value}"
