@@ -22,7 +22,7 @@ from ..models.kruskal import KruskalTensor
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, world
-from ..report import page
+from ..report import logs, page
 from ..report.metrics import Metrics, versions
 from ..report.record import init_name
 from ..runs import checkpoint
@@ -161,6 +161,7 @@ def session(
     with closing(CallSession(comm, options, side)) as call:
         call.claim(rank, starts)
         with watched(comm, deadline) as aborts:
-            call.bring_up(aborts, not verbose, enabled=bool(verbose) or side.metrics is not None)
+            logged = comm.bcast(logs.enabled())
+            call.bring_up(aborts, not verbose, enabled=bool(verbose) or side.metrics is not None or logged)
             call.read(X, form=form)
             yield call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from partitioner.host.stages import STAGES
 
@@ -15,6 +15,7 @@ from ..parallel.mpi import Comm, on_root
 from ..parallel.stopping import StopRequest
 from ..parallel.watchdog import Watchdog
 from ..report import text
+from ..report.progress import StreamName
 from ..runs.session import Session
 from .requests import Request
 
@@ -29,6 +30,8 @@ class VerbSession(NamedTuple):
 
 class Job(Session):
     """The session of a verb that computes; a context manager."""
+
+    PROGRESS: ClassVar[StreamName] = "stderr"
 
     def __init__(self, request: Request, session: VerbSession) -> None:
         super().__init__(session.comm, request.options)

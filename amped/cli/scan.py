@@ -16,7 +16,7 @@ from ..files import Outputs, write_text
 from ..models.scanned import ScannedRank, suggestion
 from ..parallel.mpi import on_root
 from ..parallel.stopping import Stop
-from ..report.scan_picture import check_picture
+from ..report.figures import check_picture
 from ..report.scan_text import ScanTable
 from ..runs.scanning import LOSSES, Scan, ScanParams, ranks_of, scanned
 from .job import Job, VerbSession

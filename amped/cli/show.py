@@ -103,7 +103,7 @@ def _headline(place: Path, size: str) -> str:
 def info(request: Request, session: VerbSession) -> int:
     """Describe a tensor: shape, values and rows. Flags on how to compute are checked but have no effect."""
     comm = session.comm
-    with display(comm.rank, request.quiet) as shown:
+    with display(comm.rank, request.quiet, progress="stderr") as shown:
         description, code = on_root(comm, lambda: _tensor_text(request, shown)) or ("", 0)
     if comm.rank == 0:
         say(description)

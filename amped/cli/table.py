@@ -58,7 +58,7 @@ class TableRequest(Request):
 def table(request: TableRequest, session: VerbSession) -> int:
     """Convert tables to a store: rows with equal keys become one value, and the keys become labels."""
     comm, began = session.comm, time.perf_counter()
-    with display(comm.rank, request.quiet) as shown:
+    with display(comm.rank, request.quiet, progress="stderr") as shown:
         metrics = on_root(comm, lambda: _opened(request)) or Metrics()
         rows = 0
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .figures import figure_class
 from .pictures import POSITIVE, ZERO, curve
 
 SIZE = 2.9, 1.15  # inches
@@ -78,12 +79,12 @@ def _thinned(column: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def _svg(draw: Callable[[Any], None], size: tuple[float, float], margins: Margins, description: str) -> str:
+    figure_of = figure_class()
     from matplotlib import rc_context
-    from matplotlib.figure import Figure
 
     # The salt makes ids differ between the charts of a page.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": description}):
-        figure = Figure(figsize=size)
+        figure = figure_of(figsize=size)
         axes = figure.add_axes(margins)
         draw(axes)
         axes.tick_params(labelsize=7, length=2)

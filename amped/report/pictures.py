@@ -12,6 +12,7 @@ from ..errors import InputError
 from ..models.explained import Component
 from ..models.kruskal import KruskalTensor
 from .components import mode_names, shown
+from .figures import figure_class
 
 MOST = 32  # maximum components in a picture
 ORDERED = "iufMmb"  # kinds of labels that are numbers or times
@@ -41,13 +42,10 @@ def draw(model: KruskalTensor, path: str | os.PathLike[str], top: int = 6) -> No
     InputError
         If Matplotlib is not installed, or the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("plot(): Matplotlib is not installed") from None
+    figure_of = figure_class()
     components, names = model.top(top)[:MOST], mode_names(model)
     size = WIDE * len(names), 0.5 + max(HIGH, EACH * top) * max(1, len(components))
-    figure = Figure(figsize=size, dpi=DOTS, layout="constrained")
+    figure = figure_of(figsize=size, dpi=DOTS, layout="constrained")
     panels = figure.subplots(max(1, len(components)), len(names), squeeze=False)
     for row, component in zip(panels, components, strict=False):
         for mode, axes in enumerate(row):

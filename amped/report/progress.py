@@ -1,20 +1,29 @@
-"""Displays of a run's progress: live bars on a terminal, plain lines elsewhere."""
+"""Displays of a run: bars on a terminal, plain lines elsewhere, and log records for a program that logs.
+
+Reports and results go to standard output. On the command line progress goes to standard error.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import IO, Literal
+from weakref import WeakMethod
 
 from partitioner.errors import printable
 from partitioner.host.streams import discard
 
 from ..errors import OutputError, UnreadError
 from ..parallel.mpi import launched
+from . import logs
 
+StreamName = Literal["stdout", "stderr"]
 MIN_INTERVAL = 0.05  # seconds between updates while reading
 COMPILING = "compiling (first use on this machine)"
+SILENCE = 10.0  # seconds without a line after which a log gets one
 
 
 class Display:
@@ -61,11 +70,51 @@ class Display:
         """Remove the live display."""
 
 
-class PlainDisplay(Display):
-    """Lines on standard output, for logs and pipes."""
+class Ticker:
+    """Calls a bound method after each `SILENCE` without news, in a thread, until `stop` or the object's end."""
 
-    def __init__(self, result: bool = False) -> None:
-        self._is_result = result
+    def __init__(self, tick: Callable[[], object]) -> None:
+        self._tick, self._last = WeakMethod(tick), time.monotonic()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def news(self) -> None:
+        """Restart the interval; the first call starts the thread."""
+        self._last = time.monotonic()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="amped-progress", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(max(0.0, self._last + SILENCE - time.monotonic())):
+            if time.monotonic() - self._last >= SILENCE:
+                if (tick := self._tick()) is None:
+                    return
+                tick()
+                self._last = time.monotonic()
+                del tick
+
+
+class PlainDisplay(Display):
+    """Lines for logs and pipes.
+
+    Parameters
+    ----------
+    result : bool
+        Whether the report is the result of the command.
+    progress : {"stdout", "stderr"}
+        The stream for iterations and other progress. While nothing else happens, a line shows every `SILENCE` seconds
+        what the run is doing.
+    """
+
+    def __init__(self, result: bool = False, progress: StreamName = "stdout") -> None:
+        self._is_result, self._stream = result, progress
+        self._doing, self._since, self._amount = "", 0.0, ""  # what, since when, and how much of it is done
+        self._ticker = Ticker(self._still)
 
     def note(self, text: str) -> None:
         if not self.failed:
@@ -77,42 +126,86 @@ class PlainDisplay(Display):
                 self.failed = True
                 print(f"amped: {error}; the run continues without it", file=sys.stderr, flush=True)
 
+    def reading(self, done: int, total: int | None) -> None:
+        self._does("reading", _amount(done, total, "MB", 0))
+
+    def rows(self, done: int, total: int | None) -> None:
+        self._does("reading", _amount(done, total, "million rows", 1))
+
+    def stage(self, name: str | None) -> None:
+        self._does(name or "computing")
+
     def compiling(self) -> None:
-        self.note(COMPILING)
+        self._progress(COMPILING)
 
     def compiled(self, seconds: float) -> None:
-        self.note(f"compiled in {seconds:.1f} s")
+        self._progress(f"compiled in {seconds:.1f} s")
 
     def iteration(self, number: int, of: int, facts: str, left: float | None = None) -> None:
-        self.note(f"iteration {number:3d}  {facts}  {_left(left)}".rstrip())
+        self._progress(f"iteration {number:3d}  {facts}  {_left(left)}".rstrip())
+        self._does(f"in iteration {number + 1}")
+
+    def close(self) -> None:
+        self._ticker.stop()
+
+    def _does(self, what: str, amount: str = "") -> None:
+        """Remember what the run is doing."""
+        if what != self._doing:
+            self._doing, self._since = what, time.monotonic()
+            self._ticker.news()
+        self._amount = amount
+
+    def _still(self) -> None:
+        """Print what the run is doing."""
+        if self._doing:
+            seconds = time.monotonic() - self._since
+            self._print(f"still {self._doing} after {seconds:.0f} s{self._amount and f': {self._amount}'}")
+
+    def _progress(self, text: str) -> None:
+        self._ticker.news()
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        if self._stream == "stdout":
+            self.note(text)
+        elif sys.stderr is not None:
+            with suppress(OSError, ValueError):  # nobody may read it
+                print(printable(text), file=sys.stderr, flush=True)
 
 
 class LiveDisplay(PlainDisplay):
     """Bars on a terminal, drawn by rich; lines of the report stay above them."""
 
-    def __init__(self, result: bool = False) -> None:
-        super().__init__(result)
+    def __init__(self, result: bool = False, progress: StreamName = "stdout") -> None:
+        super().__init__(result, progress)
         self._opened, self._drawn, self._done = time.perf_counter(), 0.0, 0  # times of reading, and its progress
-        from rich import progress
+        from rich import progress as bars
+        from rich.console import Console
         from rich.text import Text
 
-        columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn())
-        facts = progress.TextColumn("{task.fields[facts]}")
+        columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TaskProgressColumn())
+        facts = bars.TextColumn("{task.fields[facts]}")
 
-        class ReadingRemains(progress.TimeRemainingColumn):
+        class ReadingRemains(bars.TimeRemainingColumn):
             """The remaining time of reading; empty for other tasks, whose end is unknown."""
 
-            def render(self, task: progress.Task) -> Text:
+            def render(self, task: bars.Task) -> Text:
                 return super().render(task) if task.description == "reading" else Text("")
 
-        times = facts, progress.TimeElapsedColumn(), ReadingRemains()
-        self._bars = progress.Progress(*columns, *times, transient=True)
+        times = facts, bars.TimeElapsedColumn(), ReadingRemains()
+        together = _is_terminal(sys.stdout)
+        console = Console(stderr=self._stream == "stderr")
+        self._bars = bars.Progress(*columns, *times, console=console, transient=True, redirect_stdout=together)
+        self._notes_here = together
         self._bars.start()
-        self._tasks: dict[str, progress.TaskID] = {}
+        self._tasks: dict[str, bars.TaskID] = {}
         self._stages: set[str] = set()  # tasks that `stage` shows
 
     def note(self, text: str) -> None:
-        self._bars.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+        if self._notes_here:
+            self._print(text)
+        else:  # standard output is not a terminal
+            super().note(text)
 
     def reading(self, done: int, total: int | None) -> None:
         self._show_reading(done, total, "MB", 0)
@@ -144,15 +237,18 @@ class LiveDisplay(PlainDisplay):
 
     def compiled(self, seconds: float) -> None:
         self._bars.update(self._tasks[COMPILING], visible=False)
-        super().compiled(seconds)
+        self._print(f"compiled in {seconds:.1f} s")
 
     def iteration(self, number: int, of: int, facts: str, left: float | None = None) -> None:
         self._show("iterating", number, of, f"{facts}  {_left(left)}".rstrip())
-        self.note(f"iteration {number:3d}  {facts}")
+        self._print(f"iteration {number:3d}  {facts}")
 
     def components(self, describe: Callable[[], str]) -> None:
         if text := describe():
             self.note(text)
+
+    def _print(self, text: str) -> None:
+        self._bars.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def _show(self, name: str, done: int, total: int | None, facts: str) -> None:
         if name not in self._tasks:
@@ -178,17 +274,77 @@ def say(text: str) -> None:
         raise kind(f"standard output: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _is_terminal() -> bool:
-    """Return whether standard output is a terminal; it may be missing, or a replacement object."""
+def _amount(done: int, total: int | None, unit: str, digits: int) -> str:
+    """Return an amount in millions of a unit as text."""
+    of = f" of {total / 1e6:,.{digits}f}" if total else ""
+    return f"{done / 1e6:,.{digits}f}{of} {unit}"
+
+
+def _is_terminal(stream: IO[str] | None) -> bool:
+    """Return whether a standard stream is a terminal; it may be missing, closed, or a replacement object."""
     try:
-        return sys.stdout.isatty()
+        return stream is not None and stream.isatty()
     except (AttributeError, ValueError):
         return False
 
 
-def display(rank: int, quiet: bool, result: bool = False) -> Display:
-    """Return the display for this rank and its standard output; `result`: the report is the command's result."""
-    if rank or quiet:
+class LoggedDisplay(Display):
+    """A display that also writes log records."""
+
+    def __init__(self, shown: Display) -> None:
+        self._shown, self._entered = shown, set[str]()
+
+    @property
+    def failed(self) -> bool:  # type: ignore[override]
+        """See `Display`."""
+        return self._shown.failed
+
+    def note(self, text: str) -> None:
+        logs.info(text)
+        self._shown.note(text)
+
+    def reading(self, done: int, total: int | None) -> None:
+        self._enter("reading")
+        self._shown.reading(done, total)
+
+    def rows(self, done: int, total: int | None) -> None:
+        self._enter("reading")
+        self._shown.rows(done, total)
+
+    def stage(self, name: str | None) -> None:
+        self._enter(name or "")
+        self._shown.stage(name)
+
+    def _enter(self, stage: str) -> None:
+        if stage and stage not in self._entered:  # stages alternate, for each mode for example
+            logs.info(stage)
+            self._entered.add(stage)
+
+    def compiling(self) -> None:
+        logs.info(COMPILING)
+        self._shown.compiling()
+
+    def compiled(self, seconds: float) -> None:
+        logs.info(f"compiled in {seconds:.1f} s")
+        self._shown.compiled(seconds)
+
+    def iteration(self, number: int, of: int, facts: str, left: float | None = None) -> None:
+        logs.info(f"iteration {number}  {facts}")
+        self._shown.iteration(number, of, facts, left)
+
+    def components(self, describe: Callable[[], str]) -> None:
+        self._shown.components(describe)
+
+    def close(self) -> None:
+        self._shown.close()
+
+
+def display(rank: int, quiet: bool, result: bool = False, progress: StreamName = "stdout") -> Display:
+    """Return the display for this rank and its standard streams; see `PlainDisplay`."""
+    if rank:
         return Display()
     # Launchers give ranks a pseudo-terminal even if the output goes to a file.
-    return LiveDisplay(result) if _is_terminal() and not launched() else PlainDisplay(result)
+    live = not quiet and not launched() and _is_terminal(getattr(sys, progress))
+    kind = LiveDisplay if live else PlainDisplay
+    shown = Display() if quiet else kind(result, progress)
+    return LoggedDisplay(shown) if logs.enabled() else shown

@@ -6,31 +6,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import InputError
 from ..files import write_whole
 from ..models.scanned import CONSISTENT, STABLE, ScannedRank, Suggestion
+from .figures import check_picture, figure_class
 
 SIZE = 6.4, 6.6  # inches
 DOTS = 110  # dots per inch
 BEST, OTHER, CHOSEN = "#4477aa", "#ee6677", "#bbbbbb"  # colour-blind safe (Paul Tol's)
-EXTENSIONS = ".png", ".svg", ".pdf"
 LOWEST = -100.0  # lowest core consistency shown, in percent
-
-
-def check_picture(path: str | os.PathLike[str]) -> None:
-    """Raise `InputError` unless the name ends in ``.png``, ``.svg`` or ``.pdf`` and Matplotlib is installed."""
-    if os.path.splitext(os.fspath(path))[1] not in EXTENSIONS:
-        raise InputError(f"unknown picture format: expected {', '.join(EXTENSIONS)}", path=path)
-    figure_class()
-
-
-def figure_class() -> Any:
-    """Return Matplotlib's `Figure`, which needs no display; raise `InputError` if it is not installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("plot: Matplotlib is not installed") from None
-    return Figure
 
 
 def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.PathLike[str]) -> None:

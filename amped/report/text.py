@@ -163,6 +163,11 @@ def time_line(totals: dict[str, float], seconds: float) -> str:
     return f"time {seconds:.3g} s: " + ", ".join(parts)
 
 
+def stages_line(seconds: dict[str, float]) -> str:
+    """Return the seconds of each stage of a run."""
+    return "stages: " + ", ".join(f"{stage} {s:.3g} s" for stage, s in seconds.items())
+
+
 def forecast_line(forecast: Forecast | None, doubt: str | None) -> str:
     """Return the estimated time per iteration, or the reason why there is no estimate."""
     if forecast is None or doubt:

@@ -27,7 +27,7 @@ from ..operators.sparse.tuning import Budget
 from ..parallel.mpi import on_root, share
 from ..parallel.progress import LOADING_SECONDS
 from ..parallel.step_timeout import first_limit
-from ..report import text
+from ..report import logs, text
 from ..report.console import RunReporter
 from ..report.record import init_name, run_facts
 from . import checkpoint
@@ -93,7 +93,10 @@ class Reporting(RunObserver):
     def ended(self, run: Run[AnyModel], record: dict[str, Any], signal: Signals | None, result: str) -> None:
         reporter, operator = self._reporter, run.method.operator
         memory = reporter.memory(operator.machine, operator)
-        reporter.metrics.event("stages", seconds=reporter.stages())
+        stages = reporter.stages()
+        reporter.metrics.event("stages", seconds=stages)
+        if reporter.comm.rank == 0:
+            logs.info(text.stages_line(stages))
         reporter.metrics.event("end", **record)
         reporter.end(run.method, run.rule, run.seconds, memory, signal, result)
 

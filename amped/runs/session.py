@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 from partitioner.host.stages import STAGES
 from partitioner.readers import PLAIN, ReadOptions, is_table
@@ -21,7 +22,7 @@ from ..options import Options
 from ..parallel.mpi import Comm
 from ..report.console import RunReporter
 from ..report.metrics import Metrics
-from ..report.progress import Display, display
+from ..report.progress import Display, StreamName, display
 from .assembly import Tensor, bring_up, device_memory, open_tensor, watched
 from .observing import ObservedParams, ObservedSource, observed_source
 from .run import Reporting, Run, RunObserver, RunParams
@@ -43,6 +44,7 @@ class Session:
     source : DescribedSource
     """
 
+    PROGRESS: ClassVar[StreamName] = "stdout"  # see `PlainDisplay`
     machine: Machine
     reporter: RunReporter
     source: DescribedSource
@@ -57,7 +59,7 @@ class Session:
         """Connect the devices and the exchange, and create the display; see `display` and `RunReporter`."""
         self.machine = bring_up(self.options, self.comm)
         aborts.append(self.machine.exchange.abort)
-        self.display = display(self.comm.rank, quiet, result)
+        self.display = display(self.comm.rank, quiet, result, self.PROGRESS)
         self.reporter = RunReporter(self.comm, self.display, self.metrics, enabled)
 
     def read(self, tensor: Tensor, verify: bool = True, form: ReadOptions = PLAIN) -> DescribedSource:

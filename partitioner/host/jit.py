@@ -13,6 +13,7 @@ from threading import Lock
 from types import FunctionType
 from typing import Any
 
+from .quiet import quieten
 from .stages import STAGES
 
 _dispatcher_lock, _loading = Lock(), Lock()
@@ -69,6 +70,7 @@ def load_compiler() -> None:
         with STAGES.of("import"):
             import psutil
 
+            quieten("numba")  # at level DEBUG it logs each instruction
             process = psutil.Process()
             before = process.memory_info().rss
             from .numba_code import initialise

@@ -113,7 +113,7 @@ def test_the_example_on_two_ranks_takes_flags(folder: Path) -> None:
     assert result.code == 0, result.err
     record = json.loads((folder / "out" / "run.json").read_text())
     assert (record["ranks"], record["iterations"], record["rank"]) == (2, 2, 4)
-    assert result.out.count("iteration ") == 2  # by rank 0 alone
+    assert result.progress.count("iteration ") == 2  # by rank 0 alone
     assert result.out.count("model in") == 1
     labels = amped.load(folder / "out").labels
     assert labels is not None

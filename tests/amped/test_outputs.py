@@ -303,7 +303,9 @@ def test_a_side_output_that_fails_loses_no_model(folder: Path) -> None:
         line = python_line("cpd", path, *flags, "--output", "b")
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), check=False)
     assert done.returncode == EXIT_INCOMPLETE, done.stderr
-    assert done.stderr == "amped: standard output: No space left on device; the run continues without it\n"
+    result = Result.of(done.returncode, "", done.stderr)
+    assert result.err == "amped: standard output: No space left on device; the run continues without it\n"
+    assert "iteration   1 " in result.progress, "standard error is not full"
     assert entries(folder / "a").keys() == entries(folder / "b").keys()
 
 
@@ -399,7 +401,7 @@ def on_terminal(*arguments: object, apart: bool = False, **options: Any) -> Resu
         process.kill()
         watcher.join(5)
         os.close(master)
-    return Result(process.returncode, shown.decode().replace("\r\n", "\n"), (err or b"").decode())
+    return Result.of(process.returncode, shown.decode().replace("\r\n", "\n"), (err or b"").decode())
 
 
 def plain(text: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +39,26 @@ LAUNCH = {
 }
 
 
+PROGRESS = re.compile(r"iteration +\d+ |compiling |compiled in |still ")
+"""How lines of progress on standard error begin."""
+
+
 @dataclass(frozen=True)
 class Result:
-    """The exit code and output of a command."""
+    """The exit code and output of a command; lines of progress are apart from others on standard error."""
 
     code: int
     out: str
     err: str
+    progress: str = ""
+
+    @classmethod
+    def of(cls, code: int, out: str, err: str) -> Result:
+        """Return the result of a command that printed `err` on standard error."""
+        lines = err.splitlines(keepends=True)
+        shows = [PROGRESS.match(line) is not None for line in lines]
+        rest, progress = ("".join(compress(lines, kept)) for kept in ([not each for each in shows], shows))
+        return cls(code, out, rest, progress)
 
 
 def _captured(function: Callable[[Sequence[str]], int], arguments: Sequence[object]) -> Result:
@@ -55,7 +70,7 @@ def _captured(function: Callable[[Sequence[str]], int], arguments: Sequence[obje
         code = int(request.code or 0)
     finally:
         sys.excepthook = hook  # `main` sets its own
-    return Result(code, out.getvalue(), err.getvalue())
+    return Result.of(code, out.getvalue(), err.getvalue())
 
 
 def run_amped(*arguments: object) -> Result:
@@ -96,12 +111,12 @@ def finish(line: Sequence[str], *, timeout: float = TIMEOUT, env: Mapping[str, s
     done = subprocess.run(
         line, capture_output=True, text=True, timeout=timeout, env=environment(**env), check=False, **options
     )
-    return Result(done.returncode, done.stdout, done.stderr)
+    return Result.of(done.returncode, done.stdout, done.stderr)
 
 
-def in_process(*arguments: object, **options: Any) -> Result:
-    """Run ``amped ARGUMENTS`` as a subprocess."""
-    return finish(python_line(*arguments), **options)
+def in_process(*arguments: object, script: object = None, **options: Any) -> Result:
+    """Run ``amped ARGUMENTS``, or a script, as a subprocess."""
+    return finish(python_line(*arguments, script=script), **options)
 
 
 def on_ranks(ranks: int, *arguments: object, **options: Any) -> Result:

@@ -121,7 +121,7 @@ class Job:
     def wait(self) -> Result:
         """Return how the job ended."""
         code = self._process.wait(PATIENCE)
-        return Result(code, *((self._folder / name).read_text() for name in ("stdout", "stderr")))
+        return Result.of(code, *((self._folder / name).read_text() for name in ("stdout", "stderr")))
 
     def tell(self, number: signal.Signals) -> None:
         """Send a signal to all ranks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 
 import pytest
 from rich.console import Console
@@ -121,3 +122,49 @@ def test_compiling_is_a_bar_on_terminals() -> None:
             assert "compiling (first use on this machine)" in shown(live)
             COMPILATIONS.end()
         assert "compiling" not in shown(live)
+
+
+def test_progress_of_commands_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.display(0, False, progress="stderr") as lines:
+        lines.note("9 x 7 x 5")
+        lines.iteration(1, 2, "fit 0.5")
+        lines.compiling()
+    assert capsys.readouterr() == ("9 x 7 x 5\n", f"iteration   1  fit 0.5\n{progress.COMPILING}\n")
+
+
+def test_a_silent_log_shows_what_the_run_is_doing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SILENCE", 0.02)
+    said = list[str]()
+    with progress.PlainDisplay(progress="stderr") as lines:
+
+        def shows(text: str) -> None:
+            """Wait until a line appears; each is printed by another thread."""
+            while not any(re.fullmatch(text, line) for line in said):
+                time.sleep(0.01)
+                said.extend(capsys.readouterr().err.splitlines())
+
+        lines.reading(50_000_000, 2_000_000_000)
+        shows(r"still reading after \d+ s: 50 of 2,000 MB")
+        lines.rows(2_500_000, None)
+        shows(r"still reading after \d+ s: 2\.5 million rows")
+        lines.stage("sorting")
+        shows(r"still sorting after \d+ s")
+        lines.stage(None)
+        shows(r"still computing after \d+ s")
+        lines.iteration(6, 9, "fit 0.5")
+        shows(r"still in iteration 7 after \d+ s")
+        thread = lines._ticker._thread
+    assert thread is not None
+    thread.join()
+
+
+def test_the_thread_of_a_forgotten_display_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SILENCE", 0.02)
+    lines = progress.PlainDisplay(progress="stderr")
+    lines.stage("sorting")
+    thread = lines._ticker._thread
+    assert thread is not None
+    del lines
+    thread.join()

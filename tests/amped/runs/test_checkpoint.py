@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from command import (
     TIMEOUT,
+    Result,
     entries,
     environment,
     finish,
@@ -78,8 +79,8 @@ def test_resumed_run_is_the_uninterrupted_one(folder: Path) -> None:
     assert cpd(path, "first", *flags, "--max-iters", 4) == whole[:4]
     result = succeeded(run_amped("cpd", path, *COMMON, "--output", "rest", *flags, "--max-iters", 9, "--resume"))
     assert "resumed after iteration 4 from c" in result.out
-    assert "iteration   4 " not in result.out
-    assert "iteration   5 " in result.out
+    assert "iteration   4 " not in result.progress
+    assert "iteration   5 " in result.progress
     assert fits_in("rest") == whole  # to the last bit
     with np.load("whole/model.npz") as one, np.load("rest/model.npz") as two:
         assert all(np.array_equal(one[name], two[name]) for name in one.files)
@@ -446,9 +447,7 @@ def test_what_killed_runs_have_left_is_removed(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------ the signal
 
 
-def stopped_after(
-    line: list[str], iterations: int, folder: Path, told: signal.Signals = signal.SIGUSR1
-) -> tuple[int, str, str]:
+def stopped_after(line: list[str], iterations: int, folder: Path, told: signal.Signals = signal.SIGUSR1) -> Result:
     """Run a command, send a signal once it has shown some iterations; return exit code and output."""
     process = subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=folder
@@ -457,14 +456,14 @@ def stopped_after(
     timer.start()
     seen = []
     try:
-        assert process.stdout is not None
-        for text in process.stdout:
+        assert process.stderr is not None
+        for text in process.stderr:
             seen.append(text)
             if text.startswith(f"iteration {iterations:3d} "):
                 process.send_signal(told)
-        assert process.stderr is not None
-        errors = process.stderr.read()
-        return process.wait(TIMEOUT), "".join(seen), errors
+        assert process.stdout is not None
+        out = process.stdout.read()
+        return Result.of(process.wait(TIMEOUT), out, "".join(seen))
     finally:
         timer.cancel()
         process.kill()
@@ -476,14 +475,14 @@ def test_sigusr1_writes_a_checkpoint_and_the_same_command_goes_on(folder: Path, 
     path = small_tns(folder)
     line = ["cpd", path, *COMMON, "--checkpoint", folder / "c", "--every", 10**6, "--output", folder / "out"]
     start = [] if ranks == 1 else mpirun_line(ranks)
-    code, out, err = stopped_after([*start, *python_line(*line, "--max-iters", 10**6)], 3, folder)
-    assert code == EXIT_STOPPED, out[-2000:] + err
-    assert "Traceback" not in err
-    assert "stopped by SIGUSR1 after iteration" in out
-    assert "the same command with --resume continues" in out
+    found = stopped_after([*start, *python_line(*line, "--max-iters", 10**6)], 3, folder)
+    assert found.code == EXIT_STOPPED, found
+    assert "Traceback" not in found.err
+    assert "stopped by SIGUSR1 after iteration" in found.out
+    assert "the same command with --resume continues" in found.out
     done = newest().state.iterations
     assert done >= 3
-    assert len(re.findall(r"^iteration ", out, re.M)) == done
+    assert len(re.findall(r"^iteration ", found.progress, re.M)) == done
     total = done + AFTER_A_STOP
     again = run_amped(*line, "--max-iters", total, "--resume")
     assert again.code == 0, again.err
@@ -514,10 +513,10 @@ def test_sigusr1_while_the_tensor_is_read(folder: Path) -> None:
 
 def test_sigusr1_without_a_checkpoint_stops_too(folder: Path) -> None:
     line = python_line("cpd", small_tns(folder), *COMMON, "--max-iters", 10**6, "--output", "out")
-    code, out, err = stopped_after(line, 2, folder)
-    assert code == EXIT_STOPPED, err
-    assert "stopped by SIGUSR1 after iteration" in out
-    assert len(fits_in(folder / "out")) == len(re.findall(r"^iteration ", out, re.M))
+    found = stopped_after(line, 2, folder)
+    assert found.code == EXIT_STOPPED, found.err
+    assert "stopped by SIGUSR1 after iteration" in found.out
+    assert len(fits_in(folder / "out")) == len(re.findall(r"^iteration ", found.progress, re.M))
 
 
 @pytest.mark.parametrize(
@@ -525,12 +524,12 @@ def test_sigusr1_without_a_checkpoint_stops_too(folder: Path) -> None:
 )
 def test_other_signals_that_stop_a_run(folder: Path, told: signal.Signals, code: int) -> None:
     line = ["cpd", small_tns(folder), *COMMON, "--checkpoint", "c", "--every", 10**6, "--output", "out"]
-    found, out, err = stopped_after(python_line(*line, "--max-iters", 10**6), 3, folder, told)
-    assert found == code, out[-2000:] + err
+    found = stopped_after(python_line(*line, "--max-iters", 10**6), 3, folder, told)
+    assert found.code == code, found
     words = "interrupted" if told == signal.SIGINT else "stopped by SIGTERM"
-    assert err == f"amped: {words}; checkpoint in c: the same command with --resume continues\n"
-    assert f"stopped by {told.name} after iteration" in out
-    assert "the same command with --resume continues" in out
+    assert found.err == f"amped: {words}; checkpoint in c: the same command with --resume continues\n"
+    assert f"stopped by {told.name} after iteration" in found.out
+    assert "the same command with --resume continues" in found.out
     assert newest().state.iterations >= 3
 
 
