@@ -14,6 +14,7 @@ from partitioner.tensors.sparse import SparseTensor
 from .api.cp import cp_als, cp_apr, mttkrp
 from .api.estimators import CP, Tucker
 from .api.frames import from_frame
+from .api.plan import plan
 from .api.scan import scan
 from .api.ttm import ttm
 from .api.tucker import core_consistency, tucker
@@ -41,6 +42,7 @@ __all__ = [
     "from_frame",
     "load",
     "mttkrp",
+    "plan",
     "read",
     "scan",
     "ttm",

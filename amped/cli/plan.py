@@ -9,22 +9,16 @@ from typing import Any, ClassVar
 from partitioner.flags import flag, one_or_more, whole_number
 
 from ..errors import InputError
-from ..methods import als, apr
 from ..methods.hosvd import METHODS as COMPRESSIONS
 from ..methods.hosvd import Compression
-from ..methods.initial import start_bytes
-from ..methods.tucker import check_ranks
-from ..operators.placement import Loading, Plan, Setting
-from ..operators.sources.lengths import check_lengths
+from ..operators.placement import Loading, Plan
 from ..operators.sources.protocols import DescribedSource, ProductSource
 from ..operators.ttm.plan import TtmPlan, TtmSetting, make_ttm_plan, most_fibres
 from ..parallel.mpi import on_root, together
 from ..report import dense as dense_text
 from ..report.plans import ttm_plans
 from ..report.progress import say
-from ..runs.assembly import as_counts, setting_for
-from ..runs.compression import core_setting
-from ..runs.kinds import kind_of
+from ..runs.planned import PlanParams, planned
 from ..runs.products import product_setting
 from .job import Job, VerbSession
 from .requests import METHODS, Modelled, Request
@@ -66,20 +60,13 @@ def plan(request: PlanRequest, session: VerbSession) -> int:
     """Print the memory, balance and expected time of a run, without running it."""
     if request.mode is not None:
         return _plan_product(request, session)
-    comm, ranks = session.comm, session.comm.size if request.ranks is None else request.ranks
+    ranks = session.comm.size if request.ranks is None else request.ranks
     with Job(request, session) as job:
         source = job.open()
-        if request.counts and request.core is None:
-            source = as_counts(source, job.machine, request.options)
-        setting = _setting(job, request, source)
-        if ranks != comm.size:
-            setting = setting._replace(memory=_memory_on_one_host(job, ranks))
-        check_lengths(source, setting, comm, elsewhere=True)
-        planned = kind_of(source).plan(source, job.machine, setting, ranks)
-        expected = planned.forecast(request.constraint_params.of(len(source.shape)))
-        if planned.plans is not None:
-            _record(job, request, source, planned.plans, seconds=expected.seconds)
-            say("\n".join(filter(None, [planned.text(expected), _advice(source, request)])))
+        run, expected = planned(source, job.machine, request.options, _params(request, len(source.shape)), ranks)
+        if run.plans is not None:
+            _record(job, request, source, run.plans, seconds=expected.seconds)
+            say("\n".join(filter(None, [run.text(expected), _advice(source, request)])))
         return job.exit_code()
 
 
@@ -90,20 +77,12 @@ def _advice(source: DescribedSource, request: PlanRequest) -> str | None:
     return dense_text.advice(source, request.rank, request.options.dtype.itemsize)
 
 
-def _setting(job: Job, request: PlanRequest, source: DescribedSource) -> Setting:
-    """Return the setting that the plans of all ranks share."""
-    machine, options, order = job.machine, request.options, len(source.shape)
+def _params(request: PlanRequest, order: int) -> PlanParams:
+    """Return what is planned for a tensor of this order."""
     if request.core is not None:
-        ranks, compression = request.core, Compression(request.method or "hooi", request.core, init=request.init)
-        checked = together(job.comm, lambda: check_ranks(source.shape, ranks))
-        return core_setting(source, checked, machine, options, compression)
+        return PlanParams(compression=Compression(request.method or "hooi", request.core, init=request.init))
     poisson = request.poisson() if request.counts else None
-    if poisson:
-        solving = apr.solving_bytes(machine, poisson, order)
-    else:
-        solving = als.solving_bytes(machine, options.dtype, order, request.constraint_params.of(order))
-    setting = setting_for(source, request.rank, machine, options, solving, poisson)
-    return setting._replace(root_bytes=start_bytes(source, request.rank, machine.comm, request.init))
+    return PlanParams(request.rank, None, poisson, request.constraint_params.of(order), request.init)
 
 
 def _memory_on_one_host(job: Job, ranks: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from partitioner.host.threads import parallel_map, usable_cores
 from partitioner.tensors.dense import DenseTensor
-from partitioner.tensors.labels import Labels
+from partitioner.tensors.labels import Labels, mode_names
 from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
+from .dataframe import dataframe
 
 BLOCK = 1 << 16  # coordinates evaluated at once by a thread
 DENSE_BLOCK = 1 << 22  # elements of a dense tensor whose coordinates are in memory at once
@@ -46,6 +47,48 @@ class Component(NamedTuple):
     top: tuple[tuple[Item, ...], ...]
 
 
+class Components(list[Component]):
+    """The components of a CP model with their top labels: a list of `Component`, shown as a table in notebooks.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Names of the modes.
+    """
+
+    def __init__(self, items: Iterable[Component] = (), names: Sequence[str] = ()) -> None:
+        super().__init__(items)
+        self.names = tuple(names)
+
+    def to_frame(self) -> Any:
+        """Return the top labels as a pandas DataFrame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per component, mode and label: ``component``, ``share``, ``weight``, ``mode`` (its name), ``place``
+            (0 for the largest magnitude), ``label`` and ``entry`` (in the column of the factor matrix).
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+        """
+        rows = [
+            (each.number, each.share, each.weight, name, place, *item)
+            for each in self
+            for name, top in zip(self.names, each.top, strict=True)
+            for place, item in enumerate(top)
+        ]
+        heads = "component", "share", "weight", "mode", "place", "label", "entry"
+        return dataframe({head: [row[at] for row in rows] for at, head in enumerate(heads)})
+
+    def _repr_html_(self) -> str:
+        from ..report.notebook import components_table
+
+        return components_table(self)
+
+
 class Entry(NamedTuple):
     """An entry of a tensor, and the model's value there.
 
@@ -73,11 +116,39 @@ class Residuals(NamedTuple):
         For each mode the pairs (label, share of `squared`), the largest first.
     squared : float
         Sum of the squared residuals over all stored entries.
+    names : tuple of str
+        Names of the modes.
     """
 
     entries: tuple[Entry, ...]
     labels: tuple[tuple[Item, ...], ...]
     squared: float
+    names: tuple[str, ...] = ()
+
+    def to_frame(self) -> Any:
+        """Return the entries as a pandas DataFrame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per entry: its label in each mode, ``value``, ``expected`` and ``residual``, their difference.
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+        """
+        columns: dict[str, list[Any]] = {
+            name: [entry.labels[mode] for entry in self.entries] for mode, name in enumerate(self.names)
+        }
+        numbers = [(entry.value, entry.expected, entry.value - entry.expected) for entry in self.entries]
+        heads = "value", "expected", "residual"
+        return dataframe(columns | {head: [row[at] for row in numbers] for at, head in enumerate(heads)})
+
+    def _repr_html_(self) -> str:
+        from ..report.notebook import residuals_table
+
+        return residuals_table(self)
 
 
 def shares(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
@@ -97,13 +168,14 @@ def shares(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]]) -> NDA
 
 def components(
     weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], labels: Labels | None, count: int
-) -> list[Component]:
+) -> Components:
     """Return the components in order, with up to `count` labels per mode; zero entries are left out."""
     parts = shares(weights, factors)
     tops = [tops_of(factor, None if labels is None else labels[mode], count) for mode, factor in enumerate(factors)]
-    return [
+    items = (
         Component(r, float(weights[r]), float(parts[r]), tuple(top[r] for top in tops)) for r in range(weights.size)
-    ]
+    )
+    return Components(items, mode_names(labels, len(factors)))
 
 
 def tops_of(factor: NDArray[Any], labels: NDArray[Any] | None, count: int) -> list[tuple[Item, ...]]:
@@ -222,7 +294,7 @@ def residuals(
         tops_of(total[:, None] / (squared or 1.0), each, count)[0]
         for total, each in zip(sums, labels_by_mode, strict=True)
     ]
-    return Residuals(entries, tuple(by_mode), squared)
+    return Residuals(entries, tuple(by_mode), squared, tuple(mode_names(labels, len(factors))))
 
 
 def inner_product(

@@ -15,6 +15,7 @@ from partitioner.tensors.lowrank import parts_of
 from partitioner.validate import whole
 
 from ..errors import InputError
+from .dataframe import pandas
 from .ktensor_text import write_ktensor
 
 
@@ -118,16 +119,13 @@ class Conversions(Labelled, Unconverted):
         InputError
             If the model has no such mode, or pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise InputError("frame(): pandas is not installed") from None
+        library = pandas("frame()")
         mode = whole("mode", mode, 0, len(self.factors) - 1)
         if self.labels is None:
-            return pandas.DataFrame(self.factors[mode].copy())
+            return library.DataFrame(self.factors[mode].copy())
         labels, names = self.labels[mode], self.labels.names
-        index = pandas.Index(labels.tolist() if labels.dtype.kind == "T" else labels, name=names and names[mode])
-        return pandas.DataFrame(self.factors[mode].copy(), index=index)
+        index = library.Index(labels.tolist() if labels.dtype.kind == "T" else labels, name=names and names[mode])
+        return library.DataFrame(self.factors[mode].copy(), index=index)
 
     def to_frames(self) -> tuple[NDArray[np.float64], list[Any]]:
         """Return the weights, and the factor matrices as labelled frames, the form that TensorLy-Viz takes.

@@ -19,7 +19,8 @@ from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
 from .align import aligned
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
-from .explained import Component, Residuals, components, fit_of, inner_product, readable_signs, residuals, shares
+from .dataframe import dataframe
+from .explained import Components, Residuals, components, fit_of, inner_product, readable_signs, residuals, shares
 from .history import history_arrays, take_history
 from .interop import Conversions
 from .record import MODEL as MODEL
@@ -224,7 +225,7 @@ class KruskalTensor(Conversions):
         """
         return shares(self.weights, self.factors)
 
-    def top(self, count: int = 5) -> list[Component]:
+    def top(self, count: int = 5) -> Components:
         """Return the components with their top labels.
 
         Parameters
@@ -234,9 +235,10 @@ class KruskalTensor(Conversions):
 
         Returns
         -------
-        list of Component
-            `number`, `weight`, `share` of the model, and `top`: for each mode the pairs (label, entry in the column),
-            the largest magnitude first. Without labels, indices take their place. Zero entries are left out.
+        Components
+            A list of `Component`, which notebooks show as a table: `number`, `weight`, `share` of the model, and `top`:
+            for each mode the pairs (label, entry in the column), the largest magnitude first. Without labels, indices
+            take their place. Zero entries are left out.
 
         Examples
         --------
@@ -395,6 +397,39 @@ class KruskalTensor(Conversions):
         """Yield the weights, then the list of factor matrices, as TensorLy does: ``weights, factors = model``."""
         yield self.weights
         yield self.factors
+
+    def to_frame(self, count: int = 5) -> Any:
+        """Return a summary as a pandas DataFrame; see also `frame`, for a factor matrix, and `top`.
+
+        Parameters
+        ----------
+        count : int
+            Maximum number of labels per mode.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per component: ``weight``, ``share``, and for each mode its top labels as text.
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+
+        Examples
+        --------
+        >>> model = KruskalTensor(np.ones(1), [np.ones((1, 1)), np.array([[0.2], [0.8]])])
+        >>> model.to_frame()["mode 1"].tolist()
+        ['1 80%, 0 20%']
+        """
+        from ..report.notebook import component_columns
+
+        return dataframe(component_columns(self.top(count)))
+
+    def _repr_html_(self) -> str:
+        from ..report.notebook import model_table
+
+        return model_table(self)
 
     def __repr__(self) -> str:
         return f"KruskalTensor(shape={self.shape}, rank={self.rank})"

@@ -17,6 +17,7 @@ from partitioner.tensors.labels import Labelled, find, named
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
 from .align import aligned
+from .dataframe import dataframe
 from .explained import blocks_of, dot, fit_of
 from .history import history_arrays, take_history
 
@@ -329,6 +330,39 @@ class TuckerTensor(Labelled, Unconverted):
         from tensorly.tucker_tensor import TuckerTensor as Theirs
 
         return Theirs((self.core.copy(), [f.astype(np.float64) for f in self.factors]))
+
+    def to_frame(self, count: int = 5) -> Any:
+        """Return a summary as a pandas DataFrame.
+
+        Parameters
+        ----------
+        count : int
+            Maximum number of labels per column.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per mode and column of its factor matrix: ``mode`` (its name), ``column``, ``share`` of the core's
+            squared norm, and the top labels as text.
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+
+        Examples
+        --------
+        >>> TuckerTensor(np.ones((1, 2)), [np.ones((3, 1)), np.eye(4, 2)]).to_frame()["share"].tolist()
+        [1.0, 0.5, 0.5]
+        """
+        from ..report.notebook import core_columns
+
+        return dataframe(core_columns(self, count))
+
+    def _repr_html_(self) -> str:
+        from ..report.notebook import core_table
+
+        return core_table(self)
 
     def __repr__(self) -> str:
         return f"TuckerTensor(shape={self.shape}, ranks={self.ranks})"

@@ -25,6 +25,7 @@ from ..methods.multi_run.als import AlsRuns
 from ..methods.multi_run.apr import AprRuns
 from ..methods.poisson import Poisson
 from ..methods.starts import Decomposition
+from ..models.dataframe import dataframe
 from ..models.kruskal import KruskalTensor
 from ..models.matching import factor_match
 from ..models.scanned import ScannedRank, Suggestion, near, suggestion
@@ -35,6 +36,7 @@ from ..options import Options
 from ..parallel.mpi import together
 from ..parallel.stopping import NEVER, NeverStop, Stop
 from ..report.console import RunReporter
+from ..report.notebook import scan_columns, scan_html
 from ..report.scan_picture import draw
 from .assembly import (
     as_counts,
@@ -105,6 +107,25 @@ class Scan(NamedTuple):
     models: tuple[KruskalTensor, ...]
     suggestion: Suggestion
     seconds: dict[str, float]
+
+    def to_frame(self) -> Any:
+        """Return the figures as a pandas DataFrame: one row for each number of components.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``rank``, ``explained`` by the best start, ``reached`` and ``starts``, ``match``, ``halves``,
+            ``consistency``, ``iterations``, ``seconds`` and ``suggested``; see `ScannedRank`.
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+        """
+        return dataframe(scan_columns(self.tried, self.suggestion))
+
+    def _repr_html_(self) -> str:
+        return scan_html(self.tried, self.suggestion)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw how much each number of components explains, and how stable it is.

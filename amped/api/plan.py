@@ -1,0 +1,91 @@
+"""The plan of a decomposition, in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from partitioner.validate import whole
+
+from ..methods.constraints import ConstraintParams
+from ..methods.hosvd import Compression
+from ..methods.poisson import Poisson
+from ..operators.placement import MAX_DENSE_RANK
+from ..options import OptionNames, Options, with_options
+from ..parallel.calls import Argument, collective
+from ..parallel.mpi import on_root, world
+from ..runs.assembly import Tensor
+from ..runs.planned import PlanParams, RunPlan, plan_of, planned
+from ..runs.session import opened
+from .arguments import ARGUMENTS, argument_options, integer
+
+
+def _rank(name: str, value: Any) -> int | tuple[int, ...]:
+    if isinstance(value, (list, tuple)):
+        return tuple(whole(name, each, 1, MAX_DENSE_RANK) for each in value)
+    return whole(name, value, 1, MAX_DENSE_RANK)
+
+
+def _ranks(name: str, value: Any) -> int | None:
+    return None if value is None else integer(1).convert(name, value)
+
+
+PLAN_ARGUMENTS = ARGUMENTS | {"rank": Argument(_rank), "ranks": Argument(_ranks)}
+
+
+@collective(PLAN_ARGUMENTS, argument_options)
+@with_options
+def plan(
+    X: Tensor,
+    rank: int | Sequence[int],
+    *,
+    loss: str = "gaussian",
+    nonnegative: bool | Sequence[int] = False,
+    ranks: int | None = None,
+    deadline: float | None = None,
+    **options: Unpack[OptionNames],
+) -> RunPlan | None:
+    """Plan a decomposition: its memory and expected time, before anything is allocated. Collective.
+
+    Parameters
+    ----------
+    X : SparseTensor, DenseTensor, array or path
+        See `cp_als`.
+    rank : int or sequence of int
+        Number of components of a CP decomposition; or the columns of each mode's factor matrix of a Tucker
+        decomposition.
+    loss : {"gaussian", "poisson"}
+        Plan `cp_als` or `cp_apr`.
+    nonnegative : bool or sequence of int
+        See `cp_als`.
+    ranks : int, optional
+        Number of processes; by default those of this run. With another number there is no expected time.
+    deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+        See `cp_als`.
+
+    Returns
+    -------
+    RunPlan or None
+        ``print`` shows it as ``amped plan`` does. None on ranks other than 0.
+
+    Raises
+    ------
+    InputError
+        If an argument or the file is invalid, or factor matrices do not fit into memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = plan(np.ones((40, 30, 20)), 8, device="cpu", precision="fp64")
+    >>> len(found.host_bytes), found.device_bytes[0]["factor matrices"] >= (40 + 30 + 20) * 8 * 8
+    (1, True)
+    """
+    comm, chosen = world(), Options(**options)
+    with opened(X, comm, chosen, deadline) as (machine, source):
+        if isinstance(rank, int):
+            constraints = ConstraintParams(nonnegative, 0.0, ()).of(len(source.shape))  # type: ignore[arg-type]
+            params = PlanParams(rank, None, Poisson() if loss == "poisson" else None, constraints)
+        else:
+            params = PlanParams(compression=Compression("hooi", tuple(rank)))
+        run, estimate = planned(source, machine, chosen, params, ranks or comm.size)
+        return on_root(comm, lambda: plan_of(run, estimate))

@@ -1,0 +1,166 @@
+"""Tables for notebooks: models, components, residuals, scans and plans as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from partitioner.tensors.labels import mode_names
+
+from ..models.explained import Components, Item, Residuals, tops_of
+from ..models.history import AnyModel
+from ..models.kruskal import KruskalTensor
+from ..models.scanned import ScannedRank, Suggestion
+from ..models.tucker import TuckerTensor
+from .components import as_text, number_text, shown
+from .text import human
+
+Columns = Mapping[str, Sequence[Any]]
+"""The columns of a table, by name."""
+
+MOST_ROWS = 32
+
+
+class LongText(str):
+    """A text that is shown as a whole."""
+
+
+LONGEST = 60  # maximum characters of a label in a table
+PERCENT = {"share"}  # columns that are shown as percentages
+STYLE = "text-align: left"
+
+
+def html(columns: Columns, caption: Sequence[str] = ()) -> str:
+    """Return a table as HTML, with lines of text above it; rows beyond `MOST_ROWS` are only counted."""
+    above = "".join(f"<div>{escape(line)}</div>" for line in caption)
+    head = "".join(f"<th style='{STYLE}'>{escape(name)}</th>" for name in columns)
+    rows = list(zip(*columns.values(), strict=True))
+    cells = [[_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows[:MOST_ROWS]]
+    body = "".join(f"<tr>{''.join(f'<td style={STYLE!r}>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
+    more = f"<div>and {len(rows) - MOST_ROWS:,} more</div>" if len(rows) > MOST_ROWS else ""
+    return f"{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, LongText):
+        return str(value)
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, float):
+        return f"{value:.1%}" if name in PERCENT else f"{value:.5g}"
+    return f"{value:,}" if isinstance(value, int) else as_text(value, LONGEST)
+
+
+def component_columns(components: Components) -> dict[str, list[Any]]:
+    """Return a table of components: weight, share, and the top labels of each mode as text."""
+    positive = all(entry >= 0 for each in components for top in each.top for _, entry in top)
+    columns: dict[str, list[Any]] = {
+        "component": [each.number for each in components],
+        "weight": [each.weight for each in components],
+        "share": [each.share for each in components],
+    }
+    for mode, name in enumerate(components.names):
+        columns[_unused(name, columns)] = [_text(each.top[mode], positive) for each in components]
+    return columns
+
+
+def _unused(name: str, columns: Columns) -> str:
+    """Return a name that differs from those of the columns."""
+    while name in columns:
+        name += "_"
+    return name
+
+
+def _text(top: Sequence[Item], positive: bool) -> LongText:
+    return LongText(", ".join(f"{shown(label)} {number_text(entry, positive)}" for label, entry in top))
+
+
+def components_table(components: Components) -> str:
+    """Return the components as HTML."""
+    return _components(components, [])
+
+
+def _components(components: Components, caption: Sequence[str]) -> str:
+    return html(component_columns(components), caption)
+
+
+def model_table(model: KruskalTensor) -> str:
+    """Return a CP model as HTML: its size, fit, and components."""
+    size = f"CP model, {model.rank} component{'s' * (model.rank != 1)}"
+    return _components(model.top(), [_headline(size, model)])
+
+
+def core_columns(model: TuckerTensor, count: int = 5) -> dict[str, list[Any]]:
+    """Return a table of the columns of each factor matrix of a Tucker model."""
+    squares, total = np.square(model.core), float(np.square(model.core).sum())
+    columns: dict[str, list[Any]] = {"mode": [], "column": [], "share": [], "labels": []}
+    for mode, name in enumerate(mode_names(model.labels, len(model.factors))):
+        others = tuple(m for m in range(len(model.factors)) if m != mode)
+        parts = squares.sum(axis=others) / (total or 1.0)
+        tops = tops_of(model.factors[mode], None if model.labels is None else model.labels[mode], count)
+        for column, (part, top) in enumerate(zip(parts, tops, strict=True)):
+            row = name, column, float(part), _text(top, False)
+            for values, value in zip(columns.values(), row, strict=True):
+                values.append(value)
+    return columns
+
+
+def core_table(model: TuckerTensor) -> str:
+    """Return a Tucker model as HTML: its size, fit, and the columns of its factor matrices."""
+    core = " × ".join(map(str, model.ranks))
+    return html(core_columns(model), [_headline(f"Tucker model, core {core}", model)])
+
+
+def _headline(size: str, model: AnyModel) -> str:
+    """Return the size, the main metric and the number of iterations of a model."""
+    line = f"{size}, shape {' × '.join(f'{length:,}' for length in model.shape)}"
+    series = model.fits or model.series.get("loglikelihood", ())
+    if series:
+        metric = f"fit {series[-1]:.4f}" if model.fits else f"log-likelihood {series[-1]:,.6g}"
+        count = f"{len(series)} iteration{'s' * (len(series) != 1)}"
+        line += f"; {metric} after {count}, {'converged' if model.converged else 'not converged'}"
+    return line
+
+
+def residuals_table(residuals: Residuals) -> str:
+    """Return the largest residuals as HTML."""
+    columns: dict[str, list[Any]] = {
+        name: [as_text(entry.labels[mode], LONGEST) for entry in residuals.entries]
+        for mode, name in enumerate(residuals.names)
+    }
+    for head in ("value", "expected"):
+        columns[_unused(head, columns)] = [float(getattr(entry, head)) for entry in residuals.entries]
+    return html(columns, [f"largest residuals; the sum of all squared residuals is {residuals.squared:.6g}"])
+
+
+def plan_html(columns: Columns, expectation: str) -> str:
+    """Return a plan as HTML: the bytes of each rank, and the expected time."""
+    sizes = {name: each if name == "rank" else [human(size) for size in each] for name, each in columns.items()}
+    return html(sizes, [expectation] if expectation else [])
+
+
+def scan_columns(tried: Sequence[ScannedRank], suggestion: Suggestion) -> dict[str, list[Any]]:
+    """Return a table of a scan."""
+    return {
+        "rank": [each.rank for each in tried],
+        "explained": [each.squared for each in tried],
+        "reached": [each.reached for each in tried],
+        "starts": [len(each.explained) for each in tried],
+        "match": [each.match for each in tried],
+        "halves": [each.halves for each in tried],
+        "consistency": [each.consistency for each in tried],
+        "iterations": [each.iterations for each in tried],
+        "seconds": [each.seconds for each in tried],
+        "suggested": [each.rank == suggestion.rank for each in tried],
+    }
+
+
+def scan_html(tried: Sequence[ScannedRank], suggestion: Suggestion) -> str:
+    """Return a scan as HTML, with the suggestion and its reason."""
+    chosen = "none" if suggestion.rank is None else suggestion.rank
+    return html(scan_columns(tried, suggestion), [f"suggested: {chosen}; {suggestion.reason}"])

@@ -1,0 +1,126 @@
+"""The plan of a decomposition: memory and expected time, computed without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..backend.exchange import Machine
+from ..methods import als, apr
+from ..methods.constraints import NONE, Constraints
+from ..methods.hosvd import Compression
+from ..methods.initial import start_bytes
+from ..methods.poisson import Poisson
+from ..methods.tucker import check_ranks
+from ..models.dataframe import dataframe
+from ..operators.placement import Setting
+from ..operators.sources.lengths import check_lengths
+from ..operators.sources.protocols import DescribedSource
+from ..options import Options
+from ..parallel.mpi import together
+from ..report.notebook import plan_html
+from ..report.text import forecast_line
+from .assembly import as_counts, setting_for
+from .compression import core_setting
+from .kinds import kind_of
+from .planning import PlannedRun, TimeEstimate
+
+
+class PlanParams(NamedTuple):
+    """What is planned: CP with `rank`, or Tucker with `compression`."""
+
+    rank: int | None = None
+    compression: Compression | None = None
+    poisson: Poisson | None = None
+    constraints: Constraints = NONE
+    init: str | None = None
+
+
+class RunPlan(NamedTuple):
+    """The plan of a decomposition. `print` shows it as ``amped plan`` does.
+
+    Attributes
+    ----------
+    device_bytes : tuple of dict
+        For each rank the bytes of device memory, by use.
+    host_bytes : tuple of int
+        For each rank the peak bytes of host memory.
+    seconds : float or None
+        Expected time of an iteration; None if it cannot be predicted.
+    expectation : str
+        The expected time as text, or why it cannot be predicted.
+    text : str
+        All of this, and the shares of the ranks.
+    """
+
+    device_bytes: tuple[dict[str, int], ...]
+    host_bytes: tuple[int, ...]
+    seconds: float | None
+    expectation: str
+    text: str
+
+    def to_frame(self) -> Any:
+        """Return the bytes as a pandas DataFrame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per rank, one column per use of device memory, their sum ``device``, and ``host``.
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+        """
+        return dataframe(self._columns())
+
+    def _columns(self) -> dict[str, Sequence[Any]]:
+        uses = {use: [each[use] for each in self.device_bytes] for use in self.device_bytes[0]}
+        sums = [sum(each.values()) for each in self.device_bytes]
+        return {"rank": range(len(sums)), **uses, "device": sums, "host": self.host_bytes}
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return plan_html(self._columns(), self.expectation)
+
+
+def planned(
+    source: DescribedSource, machine: Machine, options: Options, params: PlanParams, ranks: int
+) -> tuple[PlannedRun, TimeEstimate]:
+    """Plan a decomposition on `ranks` ranks; return it with the expected time. Collective."""
+    if params.poisson is not None:
+        source = as_counts(source, machine, options)
+    setting = _setting(source, machine, options, params)
+    if ranks != machine.comm.size:  # all ranks are on this host
+        setting = setting._replace(memory=options.device_memory or machine.device.memory(ranks))
+    check_lengths(source, setting, machine.comm, elsewhere=True)
+    run = kind_of(source).plan(source, machine, setting, ranks)
+    return run, run.forecast(params.constraints)
+
+
+def _setting(source: DescribedSource, machine: Machine, options: Options, params: PlanParams) -> Setting:
+    """Return the setting that the plans of all ranks share."""
+    order, compression = len(source.shape), params.compression
+    if compression is not None:
+        assert compression.ranks is not None
+        columns = compression.ranks
+        checked = together(machine.comm, lambda: check_ranks(source.shape, columns))
+        return core_setting(source, checked, machine, options, compression)
+    assert params.rank is not None
+    if params.poisson is not None:
+        solving = apr.solving_bytes(machine, params.poisson, order)
+    else:
+        solving = als.solving_bytes(machine, options.dtype, order, params.constraints)
+    setting = setting_for(source, params.rank, machine, options, solving, params.poisson)
+    return setting._replace(root_bytes=start_bytes(source, params.rank, machine.comm, params.init))
+
+
+def plan_of(run: PlannedRun, estimate: TimeEstimate) -> RunPlan:
+    """Return a plan as an object for Python. Called on rank 0."""
+    assert run.plans is not None
+    device = tuple(dict(plan.device_bytes) for plan in run.plans)
+    host = tuple(plan.host_bytes for plan in run.plans)
+    expectation = "" if estimate == (None, None) else forecast_line(*estimate)
+    return RunPlan(device, host, estimate.seconds, expectation, run.text(estimate))
