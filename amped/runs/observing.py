@@ -66,7 +66,7 @@ class ObservedSource(NamedTuple):
 
 
 def observed_source(
-    source: DescribedSource, params: ObservedParams, comm: Comm, room: DeviceMemory | None
+    source: DescribedSource, params: ObservedParams, comm: Comm, memory: DeviceMemory | None
 ) -> ObservedSource | None:
     """Return the observed elements of a tensor, or None if all elements are observed. Collective.
 
@@ -84,13 +84,13 @@ def observed_source(
         return ObservedSource(elements, elements, ObservedTerms(float(elements.nnz), None, {"mask": STORED}))
     tensor = source.unchecked()
     chosen = on_root(comm, lambda: None if tensor is None else _chosen(tensor, params))
-    elements = TensorSource(None if chosen is None else chosen.tensor, comm, source.path, room)
+    elements = TensorSource(None if chosen is None else chosen.tensor, comm, source.path, memory)
     facts = {"mask": mask or ("weights" if weighted else NAN)}
     if not comm.bcast(chosen is not None and chosen.weights is not None):
         return ObservedSource(elements, elements, ObservedTerms(float(elements.nnz), None, facts))
     expanded = on_root(comm, lambda: None if chosen is None else with_weights(chosen))
     scales, total = comm.bcast((expanded.scales, expanded.total) if expanded else (np.empty(0), 0.0))
-    placed = TensorSource(expanded.tensor if expanded else None, comm, room=room)
+    placed = TensorSource(expanded.tensor if expanded else None, comm, memory=memory)
     facts["weights"] = f"{placed.digest():016x}"
     return ObservedSource(elements, placed, ObservedTerms(total, scales, facts))
 

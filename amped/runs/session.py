@@ -76,8 +76,8 @@ class Session:
 
     def observe(self, params: ObservedParams) -> ObservedSource | None:
         """Restrict the tensor to its observed elements, if not all are observed; see `observed_source`."""
-        room = device_memory(self.machine, self.options)
-        observed = observed_source(self.source, params, self.comm, room)
+        memory = device_memory(self.machine, self.options)
+        observed = observed_source(self.source, params, self.comm, memory)
         if observed is not None:
             self.source = observed.source
             self.display.note(observed.note)
