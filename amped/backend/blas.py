@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import threadpoolctl
@@ -19,7 +20,8 @@ _scipy_threads: dict[str, int] = {}  # thread counts of libraries that SciPy has
 
 def limit_blas(threads: int) -> None:
     """Limit the threads of BLAS, which would otherwise compete with our own for the cores."""
-    threadpoolctl.threadpool_limits(threads)
+    for library in _libraries():
+        library.set_num_threads(threads)
 
 
 @contextmanager
@@ -64,4 +66,10 @@ def packing_bytes(elements: int, columns: int) -> int:
 
 
 def _libraries() -> list[Any]:
+    return _libraries_after(len(sys.modules), next(reversed(sys.modules)))
+
+
+@lru_cache(maxsize=1)
+def _libraries_after(modules: int, last: str) -> list[Any]:
+    """Return the loaded libraries; a search takes longer than a small decomposition. Imports may have loaded more."""
     return list(threadpoolctl.ThreadpoolController().lib_controllers)
