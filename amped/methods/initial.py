@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.host.threads import lone_threads, parallel_map, usable_cores
+from partitioner.host.threads import lone_threads, parallel_map, threads_for
 from partitioner.sorting.sort import stable_argsort
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
@@ -144,7 +144,7 @@ def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[
         rows[:] = np.random.Generator(bits).random(rows.shape)
 
     blocks = range(0, length, BLOCK_ROWS)
-    parallel_map(draw, blocks, min(usable_cores(), max(1, len(blocks))))
+    parallel_map(draw, blocks, threads_for(len(blocks)))
     return factor
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.host.threads import parallel_map, usable_cores
+from partitioner.host.threads import parallel_map, threads_for
 
 BLOCK_ROWS = 1 << 16  # block size of the sums; the rounding depends on it
 ARRANGED_ROWS = 1 << 12  # block size of in-place operations
@@ -44,4 +44,4 @@ def scale_columns(factor: NDArray[Any], scales: NDArray[Any]) -> None:
 def _by_rows(work: Callable[[NDArray[Any]], NDArray[Any]], factor: NDArray[Any], size: int) -> list[NDArray[Any]]:
     """Apply `work` to each block of `size` rows, in threads; return the results in order."""
     blocks = [factor[b : b + size] for b in range(0, len(factor), size)]
-    return parallel_map(work, blocks, min(usable_cores(), max(1, len(blocks))))
+    return parallel_map(work, blocks, threads_for(len(blocks)))

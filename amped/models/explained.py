@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.host.threads import parallel_map, usable_cores
+from partitioner.host.threads import parallel_map, threads_for
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.labels import Labels, mode_names
 from partitioner.tensors.sparse import SparseTensor
@@ -225,7 +225,7 @@ def values_at(
         values[part] = rows.sum(axis=1)
 
     begins = range(0, count, BLOCK)
-    parallel_map(block, begins, min(usable_cores(), max(1, len(begins))))
+    parallel_map(block, begins, threads_for(len(begins)))
     return values
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.host.threads import parallel_map, usable_cores
+from partitioner.host.threads import parallel_map, threads_for
 from partitioner.tensors.conversion import Unconverted
 from partitioner.tensors.labels import Labelled, find, named
 
@@ -184,7 +184,7 @@ class TuckerTensor(Labelled, Unconverted):
             values[part] = rows[:, 0]
 
         begins = range(0, count, most)
-        parallel_map(block, begins, min(usable_cores(), max(1, len(begins))))
+        parallel_map(block, begins, threads_for(len(begins)))
         return values
 
     def norm(self) -> float:

@@ -62,6 +62,8 @@ def collective(
                 for key, value in bound.arguments.items():
                     bound.arguments[key] = arguments.get(key, PLAIN).convert(key, value)
                 bound.arguments.update(check(bound.arguments))
+                if comm.size == 1:
+                    return {}
                 return {key: compared_text(key, value) for key, value in bound.arguments.items()}
 
             def compared_text(key: str, value: Any) -> str | None:

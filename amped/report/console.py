@@ -54,7 +54,7 @@ class RunReporter:
     ) -> None:
         self.comm, self.enabled = comm, enabled
         self.display, self.metrics = display or Display(), metrics or Metrics()
-        self._initial_bytes = resident_bytes() - compiler_bytes()
+        self._initial_bytes = resident_bytes() - compiler_bytes() if enabled else 0
         self._stages: dict[str, float] = {}
         self._remaining = Remaining()
 

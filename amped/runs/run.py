@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from signal import Signals
 from typing import Any, Generic, NamedTuple
@@ -140,7 +139,7 @@ class Run(Generic[M_co]):
         facts: dict[str, Any] = {}
         if params.checkpoint is not None:
             facts = checkpoint.facts_of(self.source, method.rank, method.name) | method.facts
-        self.origin = checkpoint.Origin(facts, params.seed, name, asdict(method.operator.options))
+        self.origin = checkpoint.Origin(facts, params.seed, name, vars(method.operator.options).copy())
         self._resumed = params.checkpoint is not None and params.checkpoint.resume and self._resume(params.checkpoint)
         if not self._resumed:
             begin(method, self.source, params.seed, params.init)

@@ -21,6 +21,11 @@ def usable_cores() -> int:
     return min(len(_affinity_cores()), _cgroup_cores())
 
 
+def threads_for(items: int) -> int:
+    """Return the number of threads for independent pieces of work: at most one per usable core."""
+    return 1 if items < 2 else min(usable_cores(), items)  # counting cores reads a file
+
+
 def fair_threads(ranks: Ranks) -> int:
     """Return this rank's number of threads: its cores divided by the ranks of the node that share them.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..host import checksums
 from ..host.checksums import MANIFEST
-from ..host.threads import parallel_map, usable_cores
+from ..host.threads import parallel_map, threads_for, usable_cores
 from ..shards.partition import SortedTensor, mode_order
 from ..sorting.sort import Sort, sort_nonzeros
 from ..sorting.tables import DiskTable
@@ -322,6 +322,6 @@ def exact_dtype(values: NDArray[np.floating]) -> np.dtype[Any]:
             return np.array_equal(block.astype(np.float32), block)
 
     begins = range(0, values.size, BLOCK)  # the first block rules out most inexact tensors
-    threads = min(usable_cores(), max(1, len(begins)))
+    threads = threads_for(len(begins))
     exact = values.dtype == SINGLE or (is_exact(0) and all(parallel_map(is_exact, begins, threads)))
     return SINGLE if exact else np.dtype(np.float64)

@@ -14,7 +14,7 @@ import psutil
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..host.threads import parallel_map, usable_cores
+from ..host.threads import parallel_map, threads_for
 from .cf_attributes import unpacked
 from .conversion import AsDense
 from .digest import MASK, stir
@@ -245,7 +245,7 @@ class DenseTensor(AsDense):
             count, run = PIECE // looked_at(self.dtype).itemsize, RUN * PART // PIECE
         parts = list(pieces(self.memory.shape, place, count))
         runs = [parts[at : at + run] for at in range(0, len(parts), run)]
-        threads = min(threads or usable_cores(), max(1, len(runs)))
+        threads = min(threads, max(1, len(runs))) if threads else threads_for(len(runs))
         return joined(parallel_map(self._facts, runs, threads))
 
     def _facts(self, places: Sequence[Place]) -> ElementStatistics:

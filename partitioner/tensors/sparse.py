@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InputError
-from ..host.threads import parallel_map, usable_cores
+from ..host.threads import parallel_map, threads_for
 from ..sorting.sort import Sort, SortOptions, sort_nonzeros, strictly_increasing
 from ..sorting.tables import Nonzeros
 from ..wording import parameter
@@ -370,7 +370,7 @@ def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:
 def _of_blocks(work: Callable[[NDArray[np.floating]], T], values: NDArray[np.floating]) -> list[T]:
     """Apply `work` to each block of values in threads."""
     blocks = [values[b : b + BLOCK] for b in range(0, values.size, BLOCK)]
-    return parallel_map(work, blocks, min(usable_cores(), max(1, len(blocks))))
+    return parallel_map(work, blocks, threads_for(len(blocks)))
 
 
 def check_merged(nonzeros: int, finite: bool) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -158,19 +158,29 @@ class HostSlot:
         """See `Slot`. Work on the host is done when the call returns."""
 
 
+class _Span(AbstractContextManager[None]):
+    """Adds the time of a block to a counter; takes less time than a generator with `contextmanager`."""
+
+    __slots__ = "_key", "_seconds", "_start"
+
+    def __init__(self, seconds: dict[tuple[str, int], float], key: tuple[str, int]) -> None:
+        self._seconds, self._key = seconds, key
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds[self._key] += time.perf_counter() - self._start
+
+
 class HostClock:
     """See `Clock`."""
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[str, int], float] = defaultdict(float)
 
-    @contextmanager
-    def span(self, kind: str, mode: int) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds[kind, mode] += time.perf_counter() - start
+    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
+        return _Span(self._seconds, (kind, mode))
 
     def collect(self) -> dict[tuple[str, int], float]:
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
