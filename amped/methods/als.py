@@ -29,8 +29,8 @@ from ..operators.base import Operator
 from ..operators.placement import Solving
 from .constraints import NONE, Constraints
 from .driver import MethodState, never
-from .lean import Lean
 from .pipelined import Pipelined
+from .plain_als import PlainAls
 from .updates import DivergedError, LeastSquares, Passes, run_passes
 
 MOST_CHECKED = 64  # iterations computed with the host before pipelining is tried again
@@ -74,10 +74,15 @@ class CpAls:
 
     def __init__(self, operator: Operator, constraints: Constraints = NONE) -> None:
         self.operator, self.constraints = operator, constraints
-        can_pipeline = all(operator.machine.comm.allgather(operator.plan.pipelined and self._update.can_pipeline))
-        self._pipelined = Pipelined(operator, self._update.equations, self._update.iteration) if can_pipeline else None
-        self._lean = Lean(operator, constraints) if Lean.suits(operator) else None
+        self._plain = PlainAls(operator, constraints) if PlainAls.suits(operator) else None
+        self._pipelined = None if self._plain else self._pipeline()
         self.restart()
+
+    def _pipeline(self) -> Pipelined | None:
+        operator = self.operator
+        if not all(operator.machine.comm.allgather(operator.plan.pipelined and self._update.can_pipeline)):
+            return None
+        return Pipelined(operator, self._update.equations, self._update.iteration)
 
     @cached_property
     def _update(self) -> LeastSquares:
@@ -91,8 +96,8 @@ class CpAls:
         self.state = state or self._new_state()
         self._loaded = False  # whether the equations hold this state
         self._exact = False  # whether fits are near 1 and so computed in double precision
-        self._lean_loaded = False
-        self.checked = self._next_checked = 1
+        self._plain_loaded = False
+        self.checked = self._next_checked = 1 if self._plain is None else 0
 
     @property
     def rank(self) -> int:
@@ -121,12 +126,12 @@ class CpAls:
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         pipelined = self._pipelined
-        if self._lean is not None and not self.checked and not self.state.mode:
-            return self._step_lean(self._lean, stop)
+        if self._plain is not None and not self.checked and not self.state.mode:
+            return self._step_plain(self._plain, stop)
         if not self._loaded:
             self._load()
         if pipelined is None or self.checked or self.state.mode:
-            self._lean_loaded = False
+            self._plain_loaded = False
             return run_passes(self.operator, self.passes(stop))
         status = pipelined.next(self._exact, left)
         flags, fit = self._agreed(status)
@@ -138,21 +143,21 @@ class CpAls:
         self.advance(fit, status.squares)
         return True
 
-    def _step_lean(self, lean: Lean, stop: Callable[[], bool]) -> bool:
-        arrays = self.state.arrays
-        if not self._lean_loaded:
-            lean.load(arrays["scales"])
-            self._loaded, self._lean_loaded = False, True
-        arrays["norms"], arrays["scales"] = arrays["norms"].copy(), arrays["scales"].copy()
-        reached = lean.iteration(arrays["norms"], arrays["scales"], arrays["weights"])
-        arrays["weights"] = reached.weights.copy()
-        if not np.isfinite(reached.fit):
-            self.state.mode = reached.mode
+    def _step_plain(self, plain: PlainAls, stop: Callable[[], bool]) -> bool:
+        state, arrays = self.state, self.state.arrays
+        if not self._plain_loaded:
+            arrays.update(plain.load(*self.standing()))
+            self._loaded, self._plain_loaded = False, True
+        arrays["norms"], arrays["scales"] = arrays["norms"].copy(), arrays["scales"].copy()  # others may have the old
+        status = plain.iteration(arrays["norms"], arrays["scales"], arrays["weights"], state.iterations == 0)
+        arrays["weights"] = status.weights.copy()
+        if not np.isfinite(status.fit):
+            state.mode = status.mode
             self._raised()
-            self._lean_loaded = False
+            self._plain_loaded = False
             self._load()
             return run_passes(self.operator, self.passes(stop))
-        self.advance(reached.fit, reached.squares)
+        self.advance(status.fit, status.squares)
         return True
 
     def _raised(self) -> None:

@@ -264,7 +264,10 @@ def gram_of(operator: Operator, mode: int) -> NDArray[np.float64]:
     """
     device, rank = operator.machine.device, operator.ranks[0]
     result = np.zeros((rank, rank))
-    if device.on_host or operator.shape[mode] * rank <= FEW:
+    if device.on_host:
+        rows.add_gram(np, np.ascontiguousarray(operator.owned(mode)), result)
+        return result
+    if operator.shape[mode] * rank <= FEW:
         rows.add_gram(np, operator.factor(mode)[operator.plan.modes[mode].owned], result)
         return result
     total = device.zeros((rank, rank), np.float64)

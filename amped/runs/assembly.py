@@ -39,9 +39,10 @@ from ..methods.observed_als import ObservedAls
 from ..methods.poisson import Poisson
 from ..operators.base import Operator
 from ..operators.columns import Columns
+from ..operators.dense.direct import DirectDense
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
 from ..operators.products import Mttkrp, NoProduct, Phi, RowSystems, SeveralPhi
-from ..operators.sources.dense import of_array, open_dense_source
+from ..operators.sources.dense import DenseSource, of_array, open_dense_source
 from ..operators.sources.distributed import Progress
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import open_source
@@ -203,10 +204,15 @@ def decomposition(
 ) -> als.CpAls:
     """Place a tensor and return its CP-ALS; `begin` sets the start. `init` only reserves memory. Collective."""
     machine = chosen(machine, source, options, Work(rank, budget.repeats if budget else None))
-    solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
-    setting = setting_for(source, rank, machine, options, solving)
-    setting = setting._replace(late=not constraints, root_bytes=start_bytes(source, rank, machine.comm, init))
-    return als.CpAls(kind_of(source).place(source, machine, setting, budget), constraints)
+
+    def setting() -> Setting:
+        solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
+        memory = start_bytes(source, rank, machine.comm, init)
+        return setting_for(source, rank, machine, options, solving)._replace(late=not constraints, root_bytes=memory)
+
+    if isinstance(source, DenseSource) and DirectDense.suits(source, machine, rank):
+        return als.CpAls(DirectDense(source, rank, machine, options, setting), constraints)
+    return als.CpAls(kind_of(source).place(source, machine, setting(), budget), constraints)
 
 
 def observed_decomposition(

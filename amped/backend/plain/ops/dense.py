@@ -1,23 +1,20 @@
-"""MTTKRPs of dense blocks by NumPy's matrix products, with Khatri-Rao products as a whole."""
+"""MTTKRPs of dense blocks by NumPy's matrix products, with complete Khatri-Rao products."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...device import Array
 from ...ops.dense import DENSE, BlockForm, DenseKernel, Sweep
 from ..device import PlainDevice
-
-Matrix = NDArray[np.float64]
+from ..split import Matrix, contract, khatri_rao, split_of
 
 
 class PlainSplit:
-    """Cuts the modes in two groups: a product with each serves all modes of the other. See `DenseKernel`."""
+    """Splits the modes into two groups: a product with each serves all modes of the other. See `DenseKernel`."""
 
     name = "split"
     repeatable = True
@@ -33,91 +30,76 @@ class PlainSplit:
 
     def bytes(self, form: BlockForm) -> int:
         """See `DenseKernel`: Khatri-Rao products, partial results, and elements in double precision."""
-        cut = cut_of(form.lengths)
-        groups = math.prod(form.lengths[:cut]) + math.prod(form.lengths[cut:])
+        split = split_of(form.lengths)
+        groups = math.prod(form.lengths[:split]) + math.prod(form.lengths[split:])
         return 8 * (2 * form.rank * groups + math.prod((form.slab, *form.lengths[1:])))
 
     def rows(self, form: BlockForm) -> None:
-        """See `DenseKernel`: without gaps."""
+        """See `DenseKernel`: without padding."""
 
     def passes(self, form: BlockForm) -> float:
         return 2
 
     def make(self, form: BlockForm, scratch: Array) -> Sweep:
-        """See `DenseKernel`: NumPy takes memory of its own, as much as scratch memory has, which nobody touches."""
+        """See `DenseKernel`: NumPy allocates its own memory, as much as `scratch`, which stays unused."""
         return PlainSweep(form)
 
 
 class PlainSweep:
-    """See `Sweep`."""
+    """See `Sweep`. Partial results and factor matrices are transposed; see `backend.plain.split`."""
 
     def __init__(self, form: BlockForm) -> None:
-        self._lengths, self._cut, self._rank = form.lengths, cut_of(form.lengths), form.rank
-        self._partial: Matrix = np.empty((0, form.rank))
-        self._held = -1  # the group that the partial result serves
+        self._lengths, self._split, self._rank = form.lengths, split_of(form.lengths), form.rank
+        self._partial: Matrix = np.empty((form.rank, 0))
+        self._group_served = -1  # the group of modes that the partial result serves
         self._slab: Array = None
         self._matrix: Matrix = np.empty((0, 0))  # the slab, in double precision
 
     def _group(self, mode: int) -> int:
-        return int(mode >= self._cut)
+        return int(mode >= self._split)
 
     def _modes(self, group: int) -> range:
-        return range(self._cut, len(self._lengths)) if group else range(self._cut)
+        return range(self._split, len(self._lengths)) if group else range(self._split)
 
     def reads(self, mode: int) -> bool:
-        return self._held != self._group(mode)
+        return self._group_served != self._group(mode)
 
     def begin(self, mode: int, factors: Sequence[Array], out: Array) -> None:
-        self._held = -1
-        if self._group(mode):
-            self._partial = np.zeros((math.prod(self._lengths[self._cut :]), self._rank))
-        else:
-            self._partial = np.empty((math.prod(self._lengths[: self._cut]), self._rank))
+        self._group_served = -1
+        self._partial = np.zeros((self._rank, math.prod(self._lengths[m] for m in self._modes(self._group(mode)))))
 
     def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
         if slab is not self._slab:
-            self._slab, self._matrix = slab, slab.reshape(-1, math.prod(self._lengths[self._cut :]))
+            self._slab, self._matrix = slab, slab.reshape(-1, math.prod(self._lengths[self._split :]))
             self._matrix = self._matrix.astype(np.float64, copy=False)
         others = self._khatri_rao(self._modes(1 - self._group(mode)), factors)
-        first = start * math.prod(self._lengths[1 : self._cut])
+        first = start * math.prod(self._lengths[1 : self._split])
         rows = slice(first, first + len(self._matrix))
         if self._group(mode):
-            self._partial += self._matrix.T @ others[rows]
+            self._partial += others[:, rows] @ self._matrix
         else:
-            np.matmul(self._matrix, others, out=self._partial[rows])
+            np.matmul(others, self._matrix.T, out=self._partial[:, rows])
 
     def _khatri_rao(self, modes: Sequence[int], factors: Sequence[Array]) -> Matrix:
-        """Return the Khatri-Rao product of some modes' factor matrices, the last one varying fastest."""
-        matrices = [factors[m].astype(np.float64, copy=False) for m in modes]
-        return reduce(lambda a, b: (a[:, None] * b).reshape(-1, self._rank), matrices)
+        return khatri_rao([np.ascontiguousarray(factors[m].T, np.float64) for m in modes])
 
     def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:
-        self._held = self._group(mode)
-        modes, found = self._modes(self._held), self._partial
+        self._group_served = self._group(mode)
+        modes = self._modes(self._group_served)
         before, after = range(modes.start, mode), range(mode + 1, modes.stop)
-        if after:
-            found = found.reshape(-1, math.prod(self._lengths[m] for m in after), self._rank)
-            found = np.einsum("iar,ar->ir", found, self._khatri_rao(after, factors))
-        if before:
-            found = found.reshape(-1, self._lengths[mode], self._rank)
-            found = np.einsum("bir,br->ir", found, self._khatri_rao(before, factors))
-        out[:, : self._rank] = found
+        matrices = (self._khatri_rao(others, factors) if others else None for others in (before, after))
+        out[:, : self._rank] = contract(self._partial, *matrices).T
 
     def changed(self, mode: int) -> None:
-        if self._held == 1 - self._group(mode):
-            self._held = -1
+        if self._group_served == 1 - self._group(mode):
+            self._group_served = -1
 
     def kept(self) -> Hashable:
-        return None if self._held < 0 else self._held
+        return None if self._group_served < 0 else self._group_served
 
     def resume(self, kept: Hashable) -> None:
         assert kept is None or isinstance(kept, int)
-        self._held = -1 if kept is None else kept
-
-
-def cut_of(lengths: Sequence[int]) -> int:
-    """Return after how many modes to cut, so that partial results are small."""
-    return min(range(1, len(lengths)), key=lambda at: math.prod(lengths[:at]) + math.prod(lengths[at:]))
+        self._group_served = -1 if kept is None else kept
 
 
 @DENSE.provider("plain")

@@ -7,7 +7,8 @@ import pytest
 from oracle import dense_mttkrp
 
 from amped.backend.ops.dense import BlockForm
-from amped.backend.plain.ops.dense import PlainSplit, cut_of
+from amped.backend.plain.ops.dense import PlainSplit
+from amped.backend.plain.split import split_of
 
 SHAPES = [(6, 5), (4, 3, 5), (3, 2, 4, 2), (2, 3, 1, 2, 3), (1, 1, 7)]
 RANK = 3
@@ -49,7 +50,7 @@ def test_what_is_kept_can_be_resumed() -> None:
     sweep.add(0, block, 0, factors, out)
     sweep.end(0, factors, out)
     kept = sweep.kept()
-    sweep.changed(cut_of(shape))
+    sweep.changed(split_of(shape))
     assert sweep.reads(0)
     sweep.resume(kept)
     assert not sweep.reads(0)
