@@ -19,9 +19,9 @@ FOLDERS = BACKEND / "cpu", BACKEND / "normal_equations"
 DENSE = "dense"
 COMPILING = {"mttkrp": 5.0, DENSE: 2.5, "phi": 5.0, "ttmc": 4.0}  # seconds, about
 CODE = {name: Compilable(name, seconds, FOLDERS) for name, seconds in COMPILING.items()}
-SWEPT, UPDATED, MULTIPLIED = 5e-9, 4e-9, 5e-10
+SWEPT, UPDATED, MULTIPLIED = 3e-9, 2e-9, 5e-10
 """Seconds without compiled code of a nonzero and a component: of an iteration, of an update of Phi for one mode, and
-of an iteration of dense tensors."""
+of an iteration of dense tensors. Repeated index pairs take a third of it, hypersparse tensors four times as long."""
 SPARED = 3e-4  # seconds by which an iteration of the smallest tensor is shorter without compiled code
 MOST = 1 << 23  # nonzeros times components: more would take more memory than compiled code
 NARROW = 1 << 16  # indices of the longest mode: beyond, other code is compiled

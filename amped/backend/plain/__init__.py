@@ -1,1 +1,1 @@
-"""The host's cores without compiled code: NumPy and SciPy, for runs that take less time than a compiler."""
+"""The CPU without compiled code: NumPy and SciPy, for runs that take less time than compiling."""

@@ -1,4 +1,4 @@
-"""The host's cores as a device that compiles nothing."""
+"""The CPU as a device without compiled code."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from ..cpu.device import CpuDevice
 
 
 class PlainDevice(CpuDevice):
-    """See `Device`. It computes in double precision, with NumPy and SciPy, whatever the precision of factors is."""
+    """See `Device`. NumPy and SciPy compute in double precision, also for factor matrices in single precision."""
 
     folder = "plain"
     host_bytes = 8 << 20  # SciPy's sparse matrices
     code_bytes = 0
 
-    def __init__(self, cores: CpuDevice) -> None:
-        """Take the cores of another device."""
-        self.__dict__.update(cores.__dict__)
+    def __init__(self, compiled: CpuDevice) -> None:
+        """Use the cores of a device with compiled code."""
+        self.__dict__.update(compiled.__dict__)
         self.description += ", without compiled code"
 
     def stride(self, rank: int, itemsize: int) -> int:
-        """See `Device`: rows have no gaps."""
+        """See `Device`: without padding."""
         return rank

@@ -1,12 +1,15 @@
-"""Nonzeros as a tree of index prefixes, and MTTKRPs of all modes from it by SciPy's sparse products.
+"""Sparse products of NumPy and SciPy: MTTKRP, TTMc and Phi of all modes from one copy of the nonzeros.
 
-Nonzeros that share their first indices share a node. What is contracted below a node serves all modes above it, and
-products of factor rows along a path serve all modes below: in a sweep over the modes each of them is computed once.
+The modes are split into a first and a second group. Each distinct index tuple of a group is a leaf of a tree of index
+prefixes, and the nonzeros are a sparse matrix with a row per leaf of the first tree and a column per leaf of the second
+one. Its product with the Khatri-Rao rows of one tree serves all modes of the other tree. There are usually far fewer
+leaves than nonzeros, so that only these two products per iteration read the nonzeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,170 +18,280 @@ from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array
 
 Matrix = NDArray[np.float64]
+Factors = Sequence[NDArray[Any] | None]
+"""A matrix for each mode, or None where the result does not depend on it."""
 POSITION = np.dtype(np.int32)
+MOST_TUPLES = 16  # possible index tuples of the second group per nonzero, so that an array can mark those that exist
+BLOCK = 1 << 12  # nonzeros for which values of the model are computed at a time, in the caches of a core
 
 
-class Tree:
-    """The tree of nonzeros in lexicographic order, each coordinate once.
+class IndexTree:
+    """The distinct index tuples of consecutive modes, its leaves, as a tree of prefixes. Factor matrices are cached.
 
-    Level `m` has a node for each distinct prefix of ``m + 1`` indices; the nonzeros are the last level.
+    Level `m` has a node for each distinct prefix of ``m + 1`` indices. With a single mode, each index is a leaf.
+
+    Parameters
+    ----------
+    columns : sequence of arrays
+        The leaves' indices of each mode; tuples ascend lexicographically.
+    lengths : sequence of int
+        The modes' lengths.
     """
 
-    def __init__(self, columns: Sequence[NDArray[Any]], values: NDArray[Any], lengths: Sequence[int]) -> None:
-        self.columns, self.values, self.lengths = columns, np.asarray(values, np.float64), tuple(lengths)
-        self._last = last = len(columns) - 1
-        starts = _starts(columns)
-        self._indices = [column[first] for column, first in zip(columns, starts, strict=True)]
-        ends = [np.append(np.searchsorted(below, at), below.size) for at, below in pairwise(starts)]
-        ends = [each.astype(POSITION) for each in ends]  # of the children of each node, in the next level
-        self._parents = [np.repeat(np.arange(each.size - 1, dtype=POSITION), np.diff(each)) for each in ends]
-        shape = starts[last - 1].size, lengths[last]
-        self._leaves = csr_array((self.values, columns[last], ends[-1]), shape=shape)
-        self._sums = [_sum_over(end) for end in ends[:-1]]  # of the children of each node
-        self._rows = [_into_rows(self._indices[m], lengths[m]) for m in range(1, last)]  # of the nodes of a row
-        self._known: list[Matrix | None] = [None] * len(columns)  # factor matrices, as they were used last
-        self._below: list[Matrix | None] = [None] * last  # what is contracted below the nodes of each level
-        self._path: list[Matrix | None] = [None] * last  # products of the factor rows down to the nodes of each level
-        self._rest: tuple[int, Matrix] | None = None  # of each nonzero, for one mode: the product of the other rows
-        self._gathers = list[Any]()  # what adds nonzeros to the rows of each mode; made when it is needed
+    def __init__(self, columns: Sequence[NDArray[Any]], lengths: Sequence[int]) -> None:
+        self.order, self._lengths = len(lengths), tuple(lengths)
+        starts = [np.flatnonzero(differs) for differs in _prefix_starts(columns)] if self.order > 1 else []
+        self.leaves = starts[-1].size if starts else lengths[0]
+        self._indices = [column[start].astype(POSITION) for column, start in zip(columns, starts, strict=False)]
+        ends = [np.append(np.searchsorted(below, at), below.size).astype(POSITION) for at, below in pairwise(starts)]
+        self._parents = [np.repeat(np.arange(end.size - 1, dtype=POSITION), np.diff(end)) for end in ends]
+        self._child_sums = [_interval_sums(end) for end in ends]  # from each level to the one above it
+        self._row_sums = [_row_sums(*each) for each in zip(self._indices, lengths, strict=False)]
+        self._factors: list[Matrix | None] = [None] * self.order
+        # By level: products of the factor rows down to each node, and sums over the leaves below it.
+        self._paths: list[Matrix | None] = [None] * self.order
+        self._contracted: list[Matrix | None] = [None] * self.order
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it takes beside the nonzeros, without products."""
-        matrices = (*self._sums, *self._rows)
-        held = sum(m.data.nbytes + m.indices.nbytes + m.indptr.nbytes for m in matrices) + self._leaves.indptr.nbytes
-        return int(held + sum(array.nbytes for array in (*self._indices[:-1], *self._parents)))
+        """The bytes of the tree, without factor matrices and products."""
+        sums = (*self._child_sums, *self._row_sums)
+        matrices = sum(int(each.data.nbytes + each.indices.nbytes + each.indptr.nbytes) for each in sums)
+        return matrices + sum(array.nbytes for array in (*self._indices, *self._parents))
 
-    def mttkrp(self, mode: int, factors: Sequence[NDArray[Any] | None]) -> Matrix:
-        """Return the MTTKRP of a mode, (I_mode, R); `factors` has a matrix for each other mode."""
-        self._look(factors)
-        if mode == self._last:
-            found = self._leaves.T @ self._product(mode - 1)
-        elif mode:
-            path = np.take(self._product(mode - 1), self._parents[mode - 1], axis=0)
-            path *= self._contracted(mode)
-            found = self._rows[mode - 1] @ path
-        else:
-            below = self._contracted(0)
-            found = np.zeros((self.lengths[0], below.shape[1]))
-            found[self._indices[0]] = below
-        return found  # type: ignore[no-any-return]
+    def update(self, mode: int, factor: NDArray[Any]) -> bool:
+        """Set the factor matrix of a mode; return whether it has changed. Products of the old one are discarded."""
+        known = self._factors[mode]
+        if known is not None and np.array_equal(known, factor):
+            return False
+        self._factors[mode] = np.array(factor, np.float64, order="C")
+        self._paths[mode:] = [None] * (self.order - mode)
+        self._contracted[:mode] = [None] * mode
+        return True
 
-    def ttmc(self, mode: int, factors: Sequence[NDArray[Any] | None]) -> Matrix:
-        """Return the TTMc of a mode, (I_mode, product of the other columns); the last mode's columns vary fastest."""
-        last, inputs = self._last, list[Any](factors)
-        rows = [None if m == mode else np.take(inputs[m], self._indices[m], axis=0) for m in range(last)]
-        path: Any = None  # Kronecker products of the rows down to the nodes of a level
-        for level in range(mode):
-            above = None if path is None else np.take(path, self._parents[level - 1], axis=0)
-            path = rows[level] if above is None else _kronecker(above, rows[level])
-        if mode == last:
-            return self._leaves.T @ path  # type: ignore[no-any-return]
-        below = self._leaves @ inputs[last]
-        for level in range(last - 1, mode, -1):
-            below = self._sums[level - 1] @ _kronecker(rows[level], below)
-        if path is None:
-            found = np.zeros((self.lengths[0], below.shape[1]))
-            found[self._indices[0]] = below
-            return found
-        path = np.take(path, self._parents[mode - 1], axis=0)
-        return self._rows[mode - 1] @ _kronecker(path, below)  # type: ignore[no-any-return]
+    def products(self) -> Matrix:
+        """Return the product of the factor rows of each leaf, (leaves, R)."""
+        return self._factor(0) if self.order == 1 else self._path(self.order - 1)
 
-    def phi(self, mode: int, factors: Sequence[NDArray[Any] | None], own: Matrix, floor: float) -> Matrix:
-        """Return the MTTKRP of a mode, of values that are divided by the model's; `own` is the mode's matrix."""
-        rest = self._others(mode, factors)
-        self._gathers = self._gathers or list(map(_into_rows, self.columns, self.lengths))
-        gather = self._gathers[mode]
-        gather.data = self.values / np.maximum(_products(own, self.columns[mode], rest), floor)
-        return gather @ rest  # type: ignore[no-any-return]
+    def mttkrp(self, mode: int, leaf_rows: Matrix) -> Matrix:
+        """Return the sum over leaves, for each index of a mode, of a leaf's row times the other modes' factor rows."""
+        if self._contracted[-1] is not leaf_rows:
+            self._contracted = [*[None] * (self.order - 1), leaf_rows]
+        if self.order == 1:
+            return leaf_rows
+        rows = self._sums_below(mode)
+        if mode:
+            path = np.take(self._path(mode - 1), self._parents[mode - 1], axis=0)
+            rows = np.multiply(path, rows, out=path)
+        return self._row_sums[mode] @ rows  # type: ignore[no-any-return]
 
-    def logs(self, mode: int, factors: Sequence[NDArray[Any] | None], own: Matrix, floor: float) -> float:
-        """Return the sum of each value times the logarithm of the model's."""
-        model = _products(own, self.columns[mode], self._others(mode, factors))
-        return float(self.values @ np.log(np.maximum(model, floor)))
+    def kronecker_rows(self, factors: Factors) -> Matrix:
+        """Return the Kronecker product of the factor rows of each leaf; the last mode's columns vary fastest."""
+        if self.order == 1:
+            return _given(factors[0])
+        rows = np.take(_given(factors[0]), self._indices[0], axis=0)
+        for mode in range(1, self.order):
+            own = np.take(_given(factors[mode]), self._indices[mode], axis=0)
+            rows = _kronecker(np.take(rows, self._parents[mode - 1], axis=0), own)
+        return rows
 
-    def _others(self, mode: int, factors: Sequence[NDArray[Any] | None]) -> Matrix:
-        """Return the products of the rows of all modes but one, for each nonzero."""
-        self._look(factors)
-        if self._rest is None or self._rest[0] != mode:
-            first, *others = (m for m in range(self._last + 1) if m != mode)
-            found = np.take(self._factor(first), self.columns[first], axis=0)
-            for m in others:
-                found *= np.take(self._factor(m), self.columns[m], axis=0)
-            self._rest = mode, found
-        return self._rest[1]
-
-    def _look(self, factors: Sequence[NDArray[Any] | None]) -> None:
-        """Take the factor matrices; drop what was computed of those that have changed."""
-        for m, factor in enumerate(factors):
-            known = self._known[m]
-            if factor is None or (known is not None and np.array_equal(known, factor)):
-                continue
-            self._known[m] = np.array(factor, np.float64, order="C")
-            if self._rest is not None and self._rest[0] != m:
-                self._rest = None
-            for level in range(min(m, self._last)):
-                self._below[level] = None
-            for level in range(m, self._last):
-                self._path[level] = None
+    def ttmc(self, mode: int, factors: Factors, leaf_rows: Matrix) -> Matrix:
+        """Return what `mttkrp` does with Kronecker products; the columns of `leaf_rows` vary fastest."""
+        if self.order == 1:
+            return leaf_rows
+        rows = [None if f is None else np.take(f, at, axis=0) for f, at in zip(factors, self._indices, strict=True)]
+        below = leaf_rows
+        for level in range(self.order - 1, mode, -1):
+            below = self._child_sums[level - 1] @ _kronecker(_given(rows[level]), below)
+        if mode:
+            path = _given(rows[0])
+            for level in range(1, mode):
+                path = _kronecker(np.take(path, self._parents[level - 1], axis=0), _given(rows[level]))
+            below = _kronecker(np.take(path, self._parents[mode - 1], axis=0), below)
+        return self._row_sums[mode] @ below  # type: ignore[no-any-return]
 
     def _factor(self, mode: int) -> Matrix:
-        found = self._known[mode]
-        assert found is not None
-        return found
+        return _given(self._factors[mode])
 
-    def _contracted(self, level: int) -> Matrix:
-        """Return the sums over the nonzeros below each node, times the rows of the modes below."""
-        found = self._below[level]
-        if found is None and level == self._last - 1:
-            found = self._leaves @ self._factor(self._last)
-        elif found is None:
-            below = np.take(self._factor(level + 1), self._indices[level + 1], axis=0)
-            below *= self._contracted(level + 1)
-            found = self._sums[level] @ below
-        self._below[level] = found
-        return found
-
-    def _product(self, level: int) -> Matrix:
-        """Return the product of the rows of the modes down to each node."""
-        found = self._path[level]
-        if found is None:
-            found = np.take(self._factor(level), self._indices[level], axis=0)
+    def _path(self, level: int) -> Matrix:
+        """Return the product of the factor rows down to each node of a level."""
+        path = self._paths[level]
+        if path is None:
+            path = np.take(self._factor(level), self._indices[level], axis=0)
             if level:
-                found *= np.take(self._product(level - 1), self._parents[level - 1], axis=0)
-        self._path[level] = found
-        return found
+                path *= np.take(self._path(level - 1), self._parents[level - 1], axis=0)
+            self._paths[level] = path
+        return path
+
+    def _sums_below(self, level: int) -> Matrix:
+        """Return the sum over the leaves below each node of a level, times the factor rows of the modes below."""
+        rows = self._contracted[level]
+        if rows is None:
+            below = np.take(self._factor(level + 1), self._indices[level + 1], axis=0)
+            below *= self._sums_below(level + 1)
+            rows = self._contracted[level] = self._child_sums[level] @ below
+        return _given(rows)
 
 
-def _starts(columns: Sequence[NDArray[Any]]) -> list[NDArray[np.int64]]:
-    """Return where the nodes of each level begin."""
-    found, differs = list[NDArray[np.int64]](), np.zeros(max(0, columns[0].size - 1), bool)
-    for column in columns[:-1]:
-        differs = differs | (column[1:] != column[:-1])
-        found.append(np.concatenate([[0], np.flatnonzero(differs) + 1]))
-    return [*found, np.arange(columns[0].size)]
+class Tree:
+    """The nonzeros of a tensor in lexicographic order, each coordinate once, as a matrix between two `IndexTree`."""
+
+    def __init__(self, columns: Sequence[NDArray[Any]], values: NDArray[Any], lengths: Sequence[int]) -> None:
+        self.values, self.lengths = np.asarray(values, np.float64), tuple(lengths)
+        starts = list(_prefix_starts(columns))
+        self.split = split = _split_of(columns, [int(np.count_nonzero(differs)) for differs in starts], lengths)
+        first, ends = _first_leaves(columns[0], starts[split - 1], lengths[0] if split == 1 else None)
+        second, leaves = _second_leaves(columns[split:], lengths[split:])
+        tree = IndexTree([column[first] for column in columns[:split]], lengths[:split])
+        self._trees = tree, IndexTree(second, lengths[split:])
+        shape = ends.size - 1, self._trees[1].leaves
+        self._matrix = csr_array((self.values, leaves, ends), shape=shape)
+        self._leaf_rows: list[Matrix | None] = [None, None]  # of each tree: products with the rows of the other tree
+        self._first_leaf: NDArray[Any] | None = None  # of each nonzero, in the first tree
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the trees and the matrix, without values and products."""
+        return sum(tree.nbytes for tree in self._trees) + int(self._matrix.indices.nbytes + self._matrix.indptr.nbytes)
+
+    def mttkrp(self, mode: int, factors: Factors) -> Matrix:
+        """Return the MTTKRP of a mode, (I_mode, R); the mode's own factor matrix is not used."""
+        group, place = self._place(mode)
+        self._update(factors)
+        leaf_rows = self._leaf_rows[group]
+        if leaf_rows is None:
+            leaf_rows = self._leaf_rows[group] = self._multiply(self._matrix, group, self._trees[1 - group].products())
+        return self._trees[group].mttkrp(place, leaf_rows)
+
+    def ttmc(self, mode: int, factors: Factors) -> Matrix:
+        """Return the TTMc of a mode, (I_mode, product of the other columns); the last mode's columns vary fastest."""
+        group, place = self._place(mode)
+        groups = factors[: self.split], factors[self.split :]
+        other = self._trees[1 - group].kronecker_rows(groups[1 - group])
+        rows = self._trees[group].ttmc(place, groups[group], self._multiply(self._matrix, group, other))
+        if group:  # the columns of the first group came last
+            rows = rows.reshape(len(rows), -1, other.shape[1]).swapaxes(1, 2).reshape(len(rows), -1)
+        return rows
+
+    def phi(self, mode: int, factors: Factors, own: Matrix, floor: float) -> Matrix:
+        """Return the MTTKRP of each value divided by the model's value; `own` is the mode's factor matrix."""
+        group, place = self._place(mode)
+        quotients = self.values / np.maximum(self._model(mode, factors, own), floor)
+        matrix = csr_array((quotients, self._matrix.indices, self._matrix.indptr), shape=self._matrix.shape)
+        leaf_rows = self._multiply(matrix, group, self._trees[1 - group].products())
+        return self._trees[group].mttkrp(place, leaf_rows)
+
+    def logs(self, mode: int, factors: Factors, own: Matrix, floor: float) -> float:
+        """Return the sum of each value times the logarithm of the model's value."""
+        return float(self.values @ np.log(np.maximum(self._model(mode, factors, own), floor)))
+
+    def _place(self, mode: int) -> tuple[int, int]:
+        """Return the group of a mode and its number within the group."""
+        return (0, mode) if mode < self.split else (1, mode - self.split)
+
+    def _update(self, factors: Factors) -> None:
+        """Set the factor matrices; discard the products of those that have changed."""
+        for mode, factor in enumerate(factors):
+            group, place = self._place(mode)
+            if factor is not None and self._trees[group].update(place, factor):
+                self._leaf_rows[1 - group] = None
+
+    def _multiply(self, matrix: Any, group: int, rows: Matrix) -> Matrix:
+        """Return the product of the nonzeros with the rows of the other group's leaves."""
+        return (matrix.T if group else matrix) @ rows  # type: ignore[no-any-return]
+
+    def _model(self, mode: int, factors: Factors, own: Matrix) -> NDArray[np.float64]:
+        """Return the model's value at each nonzero."""
+        self._update([*factors[:mode], own, *factors[mode + 1 :]])
+        first, second = (tree.products() for tree in self._trees)
+        if self._first_leaf is None:
+            counts = np.diff(self._matrix.indptr)
+            self._first_leaf = np.repeat(np.arange(counts.size, dtype=POSITION), counts)
+        model = np.empty(self.values.size)
+        for begin in range(0, model.size, BLOCK):
+            block = slice(begin, begin + BLOCK)
+            one, other = np.take(first, self._first_leaf[block], axis=0), self._matrix.indices[block]
+            np.einsum("pr,pr->p", one, np.take(second, other, axis=0), out=model[block])
+        return model
 
 
-def _products(own: Matrix, rows: NDArray[Any], others: Matrix) -> NDArray[np.float64]:
-    """Return the inner product of a row of `own` with what it is multiplied with, for each nonzero."""
-    found: NDArray[np.float64] = np.einsum("pr,pr->p", np.take(own, rows, axis=0), others)
-    return found
+def _given(matrix: Matrix | None) -> Matrix:
+    assert matrix is not None
+    return matrix
 
 
-def _kronecker(one: Any, other: Any) -> Matrix:
+def _prefix_starts(columns: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.bool_]]:
+    """Yield, for each number of modes, whether a sorted tuple begins with other indices than the previous one."""
+    differs = np.zeros(columns[0].size, bool)
+    differs[:1] = True
+    for column in columns:
+        differs = differs.copy()
+        differs[1:] |= column[1:] != column[:-1]
+        yield differs
+
+
+def _split_of(columns: Sequence[NDArray[Any]], prefixes: Sequence[int], lengths: Sequence[int]) -> int:
+    """Return the number of modes in the first group for which the trees have the fewest leaves.
+
+    `prefixes` has the number of distinct prefixes of each length. Distinct tuples of the second group are counted only
+    where few are possible, as they are not sorted.
+    """
+    last, splits = len(lengths) - 1, {len(lengths) - 1: prefixes[-2] + lengths[-1]}
+    for split in range(last - 1, 0, -1):
+        if math.prod(lengths[split:]) > MOST_TUPLES * columns[0].size:
+            break
+        splits[split] = prefixes[split - 1] + int(np.count_nonzero(_marked(columns[split:], lengths[split:])[0]))
+    return min(splits, key=lambda split: splits[split])
+
+
+def _marked(columns: Sequence[NDArray[Any]], lengths: Sequence[int]) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+    """Return which index tuples exist, and the number of each nonzero's tuple among all possible ones."""
+    numbers = columns[0].astype(np.intp)
+    for column, length in zip(columns[1:], lengths[1:], strict=True):
+        numbers *= length
+        numbers += column
+    exists = np.zeros(math.prod(lengths), bool)
+    exists[numbers] = True
+    return exists, numbers
+
+
+def _first_leaves(
+    column: NDArray[Any], differs: NDArray[np.bool_], rows: int | None
+) -> tuple[NDArray[np.intp], NDArray[Any]]:
+    """Return the first nonzero of each leaf of the first tree, and where the leaves' nonzeros end, after a 0.
+
+    `rows` is the length of the only mode of the tree, all indices of which are leaves; None if it has several modes.
+    """
+    first = np.flatnonzero(differs)
+    if rows is None:
+        return first, np.append(first, column.size).astype(POSITION)
+    return first, np.searchsorted(column, np.arange(rows + 1)).astype(POSITION)
+
+
+def _second_leaves(
+    columns: Sequence[NDArray[Any]], lengths: Sequence[int]
+) -> tuple[Sequence[NDArray[Any]], NDArray[Any]]:
+    """Return the indices of the leaves of the second tree, and the leaf of each nonzero."""
+    if len(columns) == 1:
+        return columns, columns[0].astype(POSITION, copy=False)
+    exists, numbers = _marked(columns, lengths)
+    leaf = np.cumsum(exists, dtype=POSITION) - 1
+    return np.unravel_index(np.flatnonzero(exists), lengths), leaf[numbers].astype(POSITION, copy=False)
+
+
+def _kronecker(one: Matrix, other: Matrix) -> Matrix:
     """Return the Kronecker product of each row of a matrix with that of another."""
-    found: Matrix = (one[:, :, None] * other[:, None, :]).reshape(len(one), -1)
-    return found
+    product: Matrix = (one[:, :, None] * other[:, None, :]).reshape(len(one), -1)
+    return product
 
 
-def _sum_over(ends: NDArray[Any]) -> Any:
-    """Return the matrix that adds up rows between ends."""
+def _interval_sums(ends: NDArray[Any]) -> Any:
+    """Return the matrix that sums consecutive rows: those up to each end, which follow those up to the last one."""
     count = int(ends[-1])
-    parts = np.ones(count), np.arange(count, dtype=POSITION), ends
-    return csr_array(parts, shape=(ends.size - 1, count))
+    return csr_array((np.ones(count), np.arange(count, dtype=POSITION), ends), shape=(ends.size - 1, count))
 
 
-def _into_rows(indices: NDArray[Any], length: int) -> Any:
-    """Return the matrix that adds each row to the one of its index."""
+def _row_sums(indices: NDArray[Any], length: int) -> Any:
+    """Return the matrix that sums rows with the same index."""
     parts = np.ones(indices.size), indices, np.arange(indices.size + 1, dtype=POSITION)
     return csc_array(parts, shape=(length, indices.size))

@@ -41,7 +41,7 @@ class DirectDense(Factors):
         self._source, self._setting, self._modes = source, setting, source.modes
         with np.errstate(over="ignore"):  # of elements, whose range is checked
             block = np.ascontiguousarray(source.block(Grid.of(source.lengths, 1)), options.dtype)
-        source.set_statistics(DenseTensor(block).statistics())
+        source.set_statistics(DenseTensor(block).facts())
         check_range(source.value_range, options.dtype, source.path)
         self.norm = source.rounded_norm(options.dtype)
         self._products = SplitProducts(block.astype(np.float64, copy=False), rank)

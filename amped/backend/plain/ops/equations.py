@@ -27,12 +27,12 @@ class PlainEquations(CpuEquations):
         state, system, rank = self._state, self.system, self._terms.rank
         others = [m for m in range(self._terms.order) if m != mode]
         product = np.prod(state.grams[others], axis=0)
-        lost = product.diagonal() == 0  # components that another mode has lost
+        vanished = product.diagonal() == 0  # components that have vanished in another mode
         product[np.arange(rank), np.arange(rank)] += self._bounds.ridge[mode]
         if not np.isfinite(product).all():
             self._raise(NOT_FINITE)
             return
-        product[lost] = 0
+        product[vanished] = 0
         system.gram[...] = product * np.outer(state.divisor, state.divisor)
         system.right[...] = np.multiply.reduce(state.scales[others]) * state.divisor
         system.begin[...] = begin
@@ -59,7 +59,7 @@ class PlainEquations(CpuEquations):
 
 
 class PlainEquationsProvider(CpuEquationsProvider):
-    """See `EquationsProvider`; suits all. MTTKRPs are in double precision, so none has to be computed again."""
+    """See `EquationsProvider`; supports all ranks. MTTKRPs are in double precision already."""
 
     batch_columns = 32
 

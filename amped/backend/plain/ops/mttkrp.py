@@ -14,13 +14,13 @@ from ...ops.mttkrp import MTTKRP, NOTHING_STORED, Kernel, KernelBytes, Offers, S
 from ..device import PlainDevice
 from ..tree import Tree
 
-NODE_BYTES = 48  # of a node of the tree and of what adds it up, at most
-PRODUCTS = 3  # rows of doubles of a node that are in memory at once
+NODE_BYTES = 48  # of a node of a tree and of the matrices that sum its rows, at most
+PRODUCTS = 3  # rows of doubles per node that are in memory at the same time
 
 
 @dataclass(frozen=True)
 class PlainShard:
-    """All nonzeros, as one mode reads them. See `Shard`."""
+    """All nonzeros, for the products of one mode. See `Shard`."""
 
     kernel: Kernel
     tree: Tree
@@ -33,7 +33,7 @@ class PlainShard:
         return int(self.tree.values.size)
 
     def unloaded(self, stored: Mapping[int, Any] = NOTHING_STORED) -> PlainShard:
-        """See `Shard`: it is on the host, and stays there."""
+        """See `Shard`: it stays in host memory."""
         return self
 
     def copied(self, buffer: NDArray[np.uint8]) -> PlainShard:
@@ -42,7 +42,7 @@ class PlainShard:
 
 
 class TreeKernel:
-    """Sparse products along a tree of nonzeros; suits all. See `Kernel`."""
+    """Sparse products between two trees of indices; supports all tensors. See `Kernel`."""
 
     name = code = "tree"
     most_nonzeros = (1 << 31) - 1
@@ -62,7 +62,7 @@ class TreeKernel:
         """See `Kernel`: nothing is compiled."""
 
     def bytes(self, share: Share, nnz: int) -> KernelBytes:
-        """See `Kernel`: mode 0 counts the tree and its products; other modes have a part of these."""
+        """See `Kernel`: all modes share the trees and products, which count for mode 0."""
         if share.column:
             return KernelBytes(0, 0, 0)
         inputs = len(share.lengths)
@@ -70,9 +70,9 @@ class TreeKernel:
         return KernelBytes(nnz * (4 * (inputs + 1) + 8 + NODE_BYTES * inputs + products), 0, 0)
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> PlainShard:
-        kept = [np.ascontiguousarray(column, np.int32) for column in columns]
-        tree = Tree(kept, values, (share.rows.stop, *share.lengths))
-        return PlainShard(self, tree, 0, tree.nbytes + values.size * (4 * len(columns) + 8))
+        narrow = [np.ascontiguousarray(column, np.int32) for column in columns]
+        tree = Tree(narrow, values, (share.rows.stop, *share.lengths))
+        return PlainShard(self, tree, 0, tree.nbytes + tree.values.nbytes)
 
     def derive(self, shard: PlainShard, share: Share) -> PlainShard:
         return replace(shard, mode=share.column, nbytes=0)
@@ -86,8 +86,8 @@ class TreeKernel:
         scratch: Array = None,
         double: bool = False,
     ) -> None:
-        """See `Kernel`: in double precision in any case."""
-        put(shard.tree.mttkrp(shard.mode, inputs_of(shard, factors)), out, new)
+        """See `Kernel`: always in double precision."""
+        add_rows(shard.tree.mttkrp(shard.mode, inputs_of(shard, factors)), out, new)
 
 
 def inputs_of(shard: PlainShard, factors: Sequence[Array]) -> list[Array | None]:
@@ -95,16 +95,16 @@ def inputs_of(shard: PlainShard, factors: Sequence[Array]) -> list[Array | None]
     return [*factors[: shard.mode], None, *factors[shard.mode :]]
 
 
-def put(found: NDArray[np.float64], out: Array, new: slice) -> None:
-    """Add what was found to the output, of which some rows are `new`."""
+def add_rows(rows: NDArray[np.float64], out: Array, new: slice) -> None:
+    """Add rows to the output, after setting its `new` rows to zero."""
     if new == slice(0, len(out)):
-        out[...] = found
+        out[...] = rows
         return
     out[new] = 0
-    out += found
+    out += rows
 
 
 @MTTKRP.provider("plain")
 def providers(device: PlainDevice) -> Sequence[Kernel]:
-    """Return the kernels of the operation; the first suits all nonzeros."""
+    """Return the kernels of the operation; the first supports all tensors."""
     return [TreeKernel()]

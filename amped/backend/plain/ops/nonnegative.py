@@ -1,4 +1,4 @@
-"""Rows without negative numbers, a column at a time."""
+"""Non-negative rows without compiled code."""
 
 from __future__ import annotations
 

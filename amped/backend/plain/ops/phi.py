@@ -10,11 +10,11 @@ from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Operands, Share
 from ...ops.phi import PHI, HostPhi, PhiParams, PhiProvider
 from ..device import PlainDevice
-from .mttkrp import PlainShard, inputs_of, put
+from .mttkrp import PlainShard, add_rows, inputs_of
 
 
 class PlainPhi(HostPhi):
-    """See `PhiProvider`; suits all."""
+    """See `PhiProvider`; supports all tensors."""
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
         return 0
@@ -23,7 +23,7 @@ class PlainPhi(HostPhi):
         """See `PhiProvider`; computes synchronously."""
         if params.skip is None or not params.skip[0]:
             matrix, inputs = operands.own.astype(np.float64, copy=False), inputs_of(shard, operands.factors)
-            put(shard.tree.phi(shard.mode, inputs, matrix, params.floor), operands.out, new)
+            add_rows(shard.tree.phi(shard.mode, inputs, matrix, params.floor), operands.out, new)
 
     def add_logs(self, shard: PlainShard, operands: Operands, params: PhiParams, total: Array) -> None:
         matrix, inputs = operands.own.astype(np.float64, copy=False), inputs_of(shard, operands.factors)

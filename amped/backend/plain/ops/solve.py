@@ -1,4 +1,4 @@
-"""Rows solved without compiled code."""
+"""Least-squares rows without compiled code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..device import PlainDevice
 
 
 class PlainSolver:
-    """Solves rows by a product of matrices; suits all. See `Solver`."""
+    """Multiplies rows by the inverse matrix; supports all ranks. See `Solver`."""
 
     name = "rows"
     allocates = True

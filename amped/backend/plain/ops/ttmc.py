@@ -10,13 +10,13 @@ from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Share
 from ...ops.ttmc import TTMC, TtmcProvider, width
 from ..device import PlainDevice
-from .mttkrp import PlainShard, put
+from .mttkrp import PlainShard, add_rows
 
 
 class PlainTtmc:
-    """See `TtmcProvider`; suits all."""
+    """See `TtmcProvider`; supports all tensors."""
 
-    summed = 1  # no sum is rounded to the factors' precision
+    summed = 1  # sums are in double precision
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         return True
@@ -25,8 +25,8 @@ class PlainTtmc:
         """See `TtmcProvider`: nothing is compiled."""
 
     def bytes(self, share: Share, ranks: Sequence[int], nnz: int) -> int:
-        """See `TtmcProvider`: NumPy takes memory of its own, at most as much for each node."""
-        return 8 * 2 * width(ranks) * nnz // max(ranks)
+        """See `TtmcProvider`: NumPy allocates a row, and its product with another one, for each leaf of a tree."""
+        return 8 * 2 * width(ranks) * nnz
 
     def run(
         self,
@@ -38,11 +38,11 @@ class PlainTtmc:
         scratch: Array = None,
         double: bool = False,
     ) -> None:
-        """See `TtmcProvider`: in double precision in any case."""
+        """See `TtmcProvider`: always in double precision."""
         exact = [factor[:, :rank].astype(np.float64, copy=False) for factor, rank in zip(factors, ranks, strict=True)]
         inputs = [*exact[: shard.mode], None, *exact[shard.mode :]]
-        found = shard.tree.ttmc(shard.mode, inputs)
-        put(found, out[:, : found.shape[1]], new)
+        rows = shard.tree.ttmc(shard.mode, inputs)
+        add_rows(rows, out[:, : rows.shape[1]], new)
 
 
 @TTMC.provider("plain")

@@ -63,8 +63,8 @@ def test_phi_and_logs(order: int) -> None:
             model *= factor[column]
         m = np.maximum(model.sum(axis=1), 0.05)
         expected = coo_mttkrp(columns, values / m, factors, mode)
-        found = tree.phi(mode, others(factors, mode), factors[mode], 0.05)
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+        phi = tree.phi(mode, others(factors, mode), factors[mode], 0.05)
+        np.testing.assert_allclose(phi, expected, rtol=1e-12, atol=1e-13)
         assert tree.logs(mode, others(factors, mode), factors[mode], 0.05) == pytest.approx(values @ np.log(m), 1e-12)
         factors[mode] = factors_of(shape, mode + 7)[mode]
 
@@ -82,3 +82,21 @@ def test_ttmc(order: int) -> None:
                 row = row if m == mode else np.kron(row, factor[place[m]])
             expected[place[mode]] += value * row
         np.testing.assert_allclose(tree.ttmc(mode, others(factors, mode)), expected, rtol=1e-12)
+
+
+def test_pairs_of_indices_that_repeat_are_split_in_the_middle() -> None:
+    """Each pair of the first two modes occurs with several pairs of the last two, and the modes are long."""
+    rng, shape = np.random.default_rng(4), (40, 30, 9, 10)
+    pairs = np.sort(rng.choice(40 * 30, 6, replace=False)), np.sort(rng.choice(9 * 10, 8, replace=False))
+    one, other = (np.array(np.unravel_index(p, s)) for p, s in zip(pairs, (shape[:2], shape[2:]), strict=True))
+    columns = np.concatenate([np.repeat(one, 8, axis=1), np.tile(other, 6)]).astype(np.int32)
+    values, factors = rng.random(48), factors_of(shape)
+    tree = Tree(list(columns), values, shape)
+    assert tree.split == 2
+    for mode in [0, 1, 2, 3, 3, 1]:
+        expected = coo_mttkrp(columns, values, factors, mode)
+        np.testing.assert_allclose(tree.mttkrp(mode, others(factors, mode)), expected, rtol=1e-13, atol=1e-13)
+        model = np.prod([f[c] for f, c in zip(factors, columns, strict=True)], axis=0).sum(axis=1)
+        expected = coo_mttkrp(columns, values / model, factors, mode)
+        np.testing.assert_allclose(tree.phi(mode, others(factors, mode), factors[mode], 1e-9), expected, rtol=1e-12)
+        factors[mode] = rng.random(factors[mode].shape)
