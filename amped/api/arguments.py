@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.interop import factors_of
 from partitioner.tensors.lowrank import on_host
+from partitioner.tensors.observed import NAN, STORED
 from partitioner.tensors.sparse import SparseTensor, refuse_masked
 from partitioner.validate import real, whole
 
@@ -25,7 +26,6 @@ from ..models.semisparse import SemiSparseTensor
 from ..operators.placement import MAX_DENSE_RANK
 from ..options import Options
 from ..parallel.calls import Argument
-from ..runs.observing import NAN, STORED
 from ..runs.scanning import LOSSES
 
 Matrices = Sequence[NDArray[Any]]

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.readers import is_table, open_store
+from partitioner.readers import PLAIN as READ_PLAIN
+from partitioner.readers import is_table, open_store, read
+from partitioner.tensors.observed import STORED
 from partitioner.tensors.relabel import same_labels
 
 from ..backend.exchange import Machine
@@ -18,7 +20,7 @@ from ..errors import InputError
 from ..methods.constraints import ConstraintParams
 from ..methods.driver import StopRule, run
 from ..methods.poisson import MOST_INNER, Poisson, PoissonMethod
-from ..models.align import matched, tensor_for
+from ..models.align import matched, observed_or_all, tensor_for, tensor_or_path
 from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
@@ -28,8 +30,9 @@ from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import PLAIN, collective
 from ..parallel.mpi import on_root, share, world
-from ..runs.assembly import Tensor, begin, counts, decomposition
+from ..runs.assembly import Tensor, begin, counts, decomposition, device_memory, observed_decomposition
 from ..runs.compression import core_operator
+from ..runs.observing import Mask, ObservedParams, ObservedSource, observed_source
 from ..runs.session import opened
 from .arguments import ARGUMENTS, BOOLEAN, argument_options
 
@@ -50,19 +53,25 @@ def project(
     loss: str = "gaussian",
     nonnegative: bool = False,
     ridge: float = 0.0,
+    mask: Mask | None = None,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
 ) -> NDArray[Any]:
     """See `KruskalTensor.transform`. Under ``mpirun`` rank 0's `model` is used. Collective."""
     comm = world()
-    chosen = Options(**options)
-    with opened(X, comm, chosen, deadline) as (machine, source):
+    chosen, observed = Options(**options), ObservedParams(mask)  # type: ignore[arg-type]
+    with opened(X, comm, chosen, deadline, observed.form(READ_PLAIN)) as (machine, source):
         lengths, rank = comm.bcast((model.shape, model.rank) if model is not None else ((), 0))
         _check_shape(source.shape, lengths, mode)
         factors = list(model.factors) if model is not None else []
         if factors:  # the start of the projected mode is a view of one number
             factors[mode] = np.broadcast_to(np.ones(1), (source.shape[mode], rank))
         params = ProjectionParams(mode, nonnegative, ridge, deadline)
+        elements = observed_source(source, observed, comm, device_memory(machine, chosen))
+        if elements is not None:
+            if loss == "poisson":
+                raise InputError("mask requires loss 'gaussian'")
+            return _observed_rows(elements, rank, machine, chosen, factors, params)
         rows = _poisson_rows if loss == "poisson" else _least_squares_rows
         return rows(source, rank, machine, chosen, factors, params)
 
@@ -95,6 +104,32 @@ def _least_squares_rows(
     arrays = method.state.arrays
     scales = arrays["scales"][mode] * arrays["weights"]
     return _scaled(method.factor(mode), scales, machine.comm.bcast(np.prod(norms, axis=0)), options)
+
+
+def _observed_rows(
+    observed: ObservedSource,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    factors: list[NDArray[Any]],
+    params: ProjectionParams,
+) -> NDArray[Any]:
+    """Return the least-squares rows of a mode over observed elements. Collective.
+
+    The columns of the other modes have unit norm, to which the ridge refers.
+    """
+    source, mode = observed.source, params.mode
+    others = [m for m in range(len(source.shape)) if m != mode]
+    constraints = ConstraintParams((mode,) if params.nonnegative else False, params.ridge, tuple(others))
+    method = observed_decomposition(observed, rank, machine, options, constraints.of(len(source.shape)))
+    norms = np.ones(rank)
+    for m in others if factors else ():
+        wide = factors[m].astype(np.float64)
+        lengths = np.linalg.norm(wide, axis=0)
+        factors[m], norms = wide / np.where(lengths > 0, lengths, 1), norms * lengths
+    begin(method, source, init=factors)
+    run(method, StopRule(1, tol=0, deadline=params.deadline))
+    return _scaled(method.factor(mode), np.ones(rank), machine.comm.bcast(norms), options)
 
 
 def _poisson_rows(
@@ -197,7 +232,19 @@ def _(model: TuckerTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> N
 def _(model: KruskalTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> NDArray[Any]:
     loss, modes = world().bcast((model.loss, model.nonnegative_modes))
     defaults: dict[str, Any] = {"loss": loss, "nonnegative": mode in modes}
+    if arguments.get("mask") is None:
+        X, arguments = _observed_as_fitted(model, X), {name: each for name, each in arguments.items() if name != "mask"}
+        defaults["mask"] = world().bcast(STORED if getattr(X, "keeps_zeros", False) and model.run.get("mask") else None)
     return project(model, X, mode, **defaults | {name: each for name, each in arguments.items() if each is not None})
+
+
+def _observed_as_fitted(model: KruskalTensor, X: Any) -> Any:
+    """Return the observed elements of rank 0's tensor, if the model was fitted to observed elements."""
+    fitted = None if model is None else model.run.get("mask")
+    if fitted is None or X is None or world().rank:
+        return X
+    converted = tensor_or_path("X", X)
+    return observed_or_all(read(converted) if isinstance(converted, str) else converted, None, fitted)[0]
 
 
 @singledispatch

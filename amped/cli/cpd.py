@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from partitioner.errors import one_line
 from partitioner.flags import flag, path, whole_number
+from partitioner.tensors.observed import NAN, STORED
 
 from ..backend.device import Device
 from ..errors import InputError
@@ -19,8 +22,9 @@ from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
 from ..operators.sources.protocols import DescribedSource
 from ..report import page
-from ..runs.assembly import counts, decomposition
+from ..runs.assembly import counts, decomposition, observed_decomposition
 from ..runs.compression import cp_start
+from ..runs.observing import ObservedParams
 from .decompose import decompose
 from .job import Job, VerbSession
 from .requests import Modelled
@@ -43,9 +47,23 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
         group="start",
     )
     starts: int = flag(1, "best of K random starts, seeds --seed, +1, ... (1)", type=whole_number, metavar="K")
+    mask: str | None = flag(
+        None,
+        "observed elements: all but NaN, the stored ones, or those of a file (all)",
+        metavar="nan|stored|FILE",
+    )
+    weights: Path | None = flag(
+        None, "weight of each element, at least 0; those of weight 0 are missing", type=path, metavar="FILE"
+    )
     report: Path | None = flag(
         None, f"write an HTML report (DIR/{REPORT})", type=path, nargs="?", const=BESIDE_MODEL, metavar="FILE.html"
     )
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Self:
+        """See `Request`; explicit zeros are kept if they are observed."""
+        request = super().of(args)
+        return replace(request, form=request.observed.form(request.form))
 
     @property
     def outputs(self) -> dict[str, Path | None]:
@@ -71,6 +89,8 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
             raise InputError("--fixed-modes needs --init with the matrices to keep")
         if self.init == "tucker" and (self.counts or self.nonnegative or self.nonnegative_modes):
             raise InputError("--init tucker yields negative entries: it needs --loss gaussian without --nonnegative")
+        if self.counts and (self.mask is not None or self.weights is not None):
+            raise InputError("--mask and --weights require --loss gaussian")
         if self.starts < 1:
             raise InputError(f"--starts {self.starts}: at least 1")
         if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
@@ -85,6 +105,16 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
     @property
     def size(self) -> str:
         return f"rank{self.rank}"
+
+    @property
+    def observed(self) -> ObservedParams:
+        """Which elements are observed."""
+        return ObservedParams(self.mask, None if self.weights is None else os.fspath(self.weights))
+
+    @property
+    def inputs(self) -> dict[str, Path | None]:
+        mask = None if self.mask in (None, NAN, STORED) else Path(str(self.mask))
+        return {**super().inputs, "--mask": mask, "--weights": self.weights}
 
     @property
     def start_count(self) -> int:
@@ -108,12 +138,15 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
 
     def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[KruskalTensor], Init | None]:
         machine, options = job.machine, self.options
+        observed = job.observe(self.observed)
         if self.counts:
             poisson = self.poisson()
             budget = job.budget(self.max_iters * poisson.inner_iters * self.starts)
             return counts(source, self.rank, machine, options, poisson, budget, self.init), None
         constraints, budget = self.constraint_params.of(len(source.shape)), job.budget(self.max_iters * self.starts)
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None
+        if observed is not None:
+            return observed_decomposition(observed, self.rank, machine, options, constraints, self.init), start
         return decomposition(source, self.rank, machine, options, budget, constraints, self.init), start
 
     def write_report(

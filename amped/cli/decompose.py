@@ -55,7 +55,7 @@ def decompose(request: RunRequest[M], session: VerbSession, show: Show[M] = _sho
             stop.saved = lambda: result
             stop.report(comm)
         if model is not None:
-            failed |= stop.signal is None and request.write_report(job, model, source, record, place)
+            failed |= stop.signal is None and request.write_report(job, model, job.source, record, place)
             if place is not None:
                 show(job, model, place)
         return job.exit_code(stop.exit_code, failed)

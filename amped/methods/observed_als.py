@@ -9,6 +9,7 @@ increases.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -79,6 +80,8 @@ class ObservedAls:
         self._rows = RowSolver(operator, PROBLEMS)
         self._order = operator.order - (terms.scales is not None)
         self._modes = constraints.solved(self._order)
+        if terms.scales is not None:
+            operator.set_factor(self._order, np.repeat(terms.scales[:, None], self.rank, axis=1))
         self._statistics = operator.machine.device.zeros((STATISTICS,), np.float64)
         self.restart()
 
@@ -104,8 +107,7 @@ class ObservedAls:
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
         """See `Method`: accepts any matrices that satisfy the constraints."""
         self.constraints.check_start(factors, how)
-        scales = self._terms_of_run.scales
-        return factors if scales is None else [*factors, np.repeat(scales[:, None], self.rank, axis=1)]
+        return factors
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         state, first = self.state, self.state.mode
@@ -141,9 +143,9 @@ class ObservedAls:
         if not np.isfinite(squares + penalty):
             raise DivergedError(f"iteration {state.iterations + 1}: the objective is {squares + penalty}")
         state.arrays["deficient"] = statistics[DEFICIENT : DEFICIENT + 1]
-        state.series["fit"].append(1 - np.sqrt(squares) / operator.norm)
+        state.series["fit"].append(1 - math.sqrt(squares) / operator.norm)
         state.series["objective"].append(squares + penalty)
-        state.series["rmse"].append(float(np.sqrt(squares / self._terms_of_run.total)))
+        state.series["rmse"].append(math.sqrt(squares / self._terms_of_run.total))
         state.iterations += 1
 
     def _penalty(self) -> float:

@@ -15,6 +15,7 @@ from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.interop import is_matrix_or_table, tensor_of
 from partitioner.tensors.interop import is_table as is_table_object
 from partitioner.tensors.labels import Labels, TableQuery, mode_names
+from partitioner.tensors.observed import NAN, STORED, observed_elements
 from partitioner.tensors.relabel import in_order_of, relabelled, shown
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.statistics import NO_OVERFLOW
@@ -120,6 +121,29 @@ def aligned(
         limits = f"{low:.0e} to {high:.0e}"
         raise InputError(f"the norm of X, {norm:.3g}, is outside the range of float64, {limits}: scale its values")
     return tensor
+
+
+def observed_or_all(tensor: AnyTensor, mask: Any, fitted: str | None) -> tuple[AnyTensor, bool]:
+    """Return the elements with which a model is compared, and whether other elements are missing.
+
+    Parameters
+    ----------
+    tensor : SparseTensor or DenseTensor
+    mask : {"nan", "stored"}, array, tensor or path, optional
+        The observed elements, see `amped.cp_als`. By default the stored elements of a sparse tensor, and those of a
+        dense tensor that are not NaN, if the model was fitted to observed elements.
+    fitted : str, optional
+        How the observed elements of the fit were chosen; None if all were observed.
+    """
+    if mask is None:
+        gaps = isinstance(tensor, DenseTensor) and (tensor.gaps or fitted is not None) and tensor.has_nan
+        if not gaps and (fitted is None or isinstance(tensor, DenseTensor)):
+            return tensor, False
+        mask = NAN if gaps else STORED
+    elif not (isinstance(mask, str) and mask in (NAN, STORED)):
+        converted = tensor_or_path("mask", mask)
+        mask = read(converted) if isinstance(converted, str) else converted
+    return observed_elements(tensor, mask).tensor, True
 
 
 def matched(tensor: AnyTensor, labels: Labels | None, leave: int | None = None, known: bool = False) -> AnyTensor:

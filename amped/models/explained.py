@@ -310,6 +310,17 @@ def dot(values: NDArray[Any], expected: NDArray[np.float64]) -> float:
     return float(np.sum(np.multiply(values, expected, dtype=np.float64)))
 
 
+def fit_at(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], tensor: SparseTensor | DenseTensor) -> float:
+    """Return ``1 - ||x - m|| / ||x||`` over a tensor's elements x, which are all stored, and the model's values m."""
+    squares = np.zeros(2)
+    for columns, values in blocks_of(tensor):
+        errors = values - values_at(weights, factors, columns)
+        squares += np.vdot(errors, errors), np.vdot(values, values)
+    if not squares[1]:
+        raise InputError("X has only zeros: its fit is not defined")
+    return float(1 - np.sqrt(squares[0] / squares[1]))
+
+
 def fit_of(tensor: SparseTensor | DenseTensor, size: float, inner: float) -> float:
     """Return the fit ``1 - ||X - M|| / ||X||``. `size` is the norm of M, `inner` the inner product of M and X."""
     norm = tensor.norm()

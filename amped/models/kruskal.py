@@ -17,10 +17,20 @@ from partitioner.validate import whole
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
-from .align import aligned
+from .align import aligned, observed_or_all, tensor_for
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
 from .dataframe import dataframe
-from .explained import Components, Residuals, components, fit_of, inner_product, readable_signs, residuals, shares
+from .explained import (
+    Components,
+    Residuals,
+    components,
+    fit_at,
+    fit_of,
+    inner_product,
+    readable_signs,
+    residuals,
+    shares,
+)
 from .history import history_arrays, take_history
 from .interop import Conversions
 from .record import MODEL as MODEL
@@ -127,6 +137,7 @@ class KruskalTensor(Conversions):
         loss: str | None = None,
         nonnegative: bool | None = None,
         ridge: float = 0.0,
+        mask: Any = None,
         value: str | None = None,
         where: str | None = None,
         deadline: float | None = None,
@@ -154,6 +165,9 @@ class KruskalTensor(Conversions):
             the Poisson loss they always are.
         ridge : float
             Added to the diagonal of the Gram matrix of the other modes' unit-norm columns. Not for the Poisson loss.
+        mask : {"nan", "stored"}, array, tensor or path, optional
+            The observed elements, see `cp_als`; not for the Poisson loss. By default, if the model was fitted to
+            observed elements, the stored elements of a sparse tensor, or those of a dense tensor that are not NaN.
         value, where : str, optional
             Of a table: the expression to sum and the filter of the rows; see `from_frame`. The defaults are those of
             the table that the model was fitted to; ``where="true"`` reads all rows, ``value="count(*)"`` counts them.
@@ -180,7 +194,14 @@ class KruskalTensor(Conversions):
         >>> cp_als(X[:3], rank=2).transform(X[3:], 0).shape
         (1, 2)
         """
-        arguments = {"loss": loss, "nonnegative": nonnegative, "ridge": ridge, "deadline": deadline, **options}
+        arguments = {
+            "loss": loss,
+            "nonnegative": nonnegative,
+            "ridge": ridge,
+            "mask": mask,
+            "deadline": deadline,
+            **options,
+        }
         from ..api.projection import transformed
 
         return transformed(self, X, mode, value, where, arguments)
@@ -267,7 +288,13 @@ class KruskalTensor(Conversions):
         draw(self, path, whole("top", top, 1))
 
     def report(
-        self, path: str | os.PathLike[str], X: Any = None, *, value: str | None = None, where: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        X: Any = None,
+        *,
+        mask: Any = None,
+        value: str | None = None,
+        where: str | None = None,
     ) -> None:
         """Write a self-contained HTML report: the fit, and the components with pictures.
 
@@ -277,6 +304,8 @@ class KruskalTensor(Conversions):
             An existing file is replaced.
         X : tensor, array, table or path, optional
             The data of the fit; see `score`. The report then includes the fit to it and the largest residuals.
+        mask : optional
+            See `score`.
         value, where : str, optional
             Query of a table; see `transform`.
 
@@ -287,15 +316,20 @@ class KruskalTensor(Conversions):
         """
         from ..report.page import write_report
 
-        write_report(self, path, None if X is None else self._aligned(X, value, where))
+        write_report(self, path, None if X is None else self._elements(X, mask, value, where)[0])
 
-    def score(self, X: Any, *, value: str | None = None, where: str | None = None) -> float:
+    def score(self, X: Any, *, mask: Any = None, value: str | None = None, where: str | None = None) -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; absent elements count as 0.
+
+        If elements are missing, only the observed ones count.
 
         Parameters
         ----------
         X : tensor, array, table or path
             Has the model's shape, or its labels in any order; a table has its key columns. Runs on the host in fp64.
+        mask : {"nan", "stored"}, array, tensor or path, optional
+            The observed elements, see `cp_als`. By default, if the model was fitted to observed elements, the stored
+            elements of a sparse tensor, or those of a dense tensor that are not NaN.
         value, where : str, optional
             Query of a table; see `transform`.
 
@@ -309,10 +343,14 @@ class KruskalTensor(Conversions):
         InputError
             If the shapes differ, or `X` has only zeros.
         """
-        tensor = self._aligned(X, value, where)
+        tensor, partial = self._elements(X, mask, value, where)
+        if partial:
+            return fit_at(self.weights, self.factors, tensor)
         return fit_of(tensor, self.norm(), inner_product(self.weights, self.factors, tensor))
 
-    def residuals(self, X: Any, count: int = 10, *, value: str | None = None, where: str | None = None) -> Residuals:
+    def residuals(
+        self, X: Any, count: int = 10, *, mask: Any = None, value: str | None = None, where: str | None = None
+    ) -> Residuals:
         """Return the entries, and the labels of each mode, with the largest residuals.
 
         Parameters
@@ -322,6 +360,8 @@ class KruskalTensor(Conversions):
             expects a value.
         count : int
             Maximum number of entries, and of labels per mode.
+        mask : optional
+            See `score`.
         value, where : str, optional
             Query of a table; see `transform`.
 
@@ -331,11 +371,16 @@ class KruskalTensor(Conversions):
             `entries`: (labels, value, expected), the largest residual first; `labels`: for each mode the pairs (label,
             share of the squared residuals); `squared`: the sum of the squared residuals.
         """
-        tensor = self._aligned(X, value, where)
+        tensor, _ = self._elements(X, mask, value, where)
         return residuals(self.weights, self.factors, tensor, self.labels, whole("count", count, 1))
 
-    def _aligned(self, X: Any, value: str | None, where: str | None) -> SparseTensor | DenseTensor:
-        return aligned(X, self.shape, self.labels, value, where)
+    def _elements(
+        self, X: Any, mask: Any, value: str | None, where: str | None
+    ) -> tuple[SparseTensor | DenseTensor, bool]:
+        """Return the elements of a tensor in the order of the labels, and whether other elements are missing."""
+        tensor = tensor_for(X, self.labels, value, where)
+        tensor, partial = observed_or_all(tensor, mask, self.run.get("mask"))
+        return aligned(tensor, self.shape, self.labels), partial
 
     def norm(self) -> float:
         """Return the Frobenius norm of the tensor without forming it."""

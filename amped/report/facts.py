@@ -35,6 +35,8 @@ LIKELIHOOD = (
     "counts of 0."
 )
 VIOLATION = "KKT violation: the distance from the conditions that hold at an optimum; it ends near 0."
+OBSERVED = "Only observed elements count; others are unknown, not zero."
+OBSERVED_OBJECTIVE = "Objective: the (weighted) sum of squared residuals plus the ridge penalty; it never increases."
 OBJECTIVE = "Objective: the relative squared distance plus the ridge penalty; it never increases."
 DEVIANCE = (
     "Explained deviance: the position of the model's log-likelihood between that of a constant rate (0) and that of an "
@@ -138,6 +140,8 @@ def numbers(run: Run) -> list[Number]:
     if run.get("fits"):
         fit = run["fits"][-1]
         figures += [Number("fit", f"{fit:.4f}"), Number("R²", f"{1 - (1 - fit) ** 2:.1%}")]
+    if run.get("rmse"):
+        figures.append(Number("RMSE", f"{run['rmse'][-1]:.4g}"))
     if run.get("loglikelihood"):
         figures.append(Number("log-likelihood", f"{run['loglikelihood'][-1]:,.6g}"))
     if run.get("kkt"):
@@ -164,9 +168,10 @@ def meaning(run: Run) -> list[str]:
     """Return sentences that explain the figures."""
     sentences = list[str]()
     if run.get("fits"):
-        sentences += [f"Fit: {FIT}", EXPLAINED, DENSE if run.get("tensor_kind") == "dense" else ABSENT]
+        weighting = OBSERVED if run.get("mask") else DENSE if run.get("tensor_kind") == "dense" else ABSENT
+        sentences += [f"Fit: {FIT}", EXPLAINED, weighting]
     if run.get("objectives"):
-        sentences.append(OBJECTIVE)
+        sentences.append(OBSERVED_OBJECTIVE if run.get("mask") else OBJECTIVE)
     if run.get("loglikelihood"):
         sentences += [LIKELIHOOD, VIOLATION]
     if run.get("deviance") is not None:
@@ -226,7 +231,7 @@ Series = tuple[str, Sequence[float], bool]
 def series(run: Run) -> list[Series]:
     """Return the metrics that have more than one iteration, the main one first."""
     metrics = (
-        ("fits", "fit", False), ("objectives", "objective", False),
+        ("fits", "fit", False), ("objectives", "objective", False), ("rmse", "RMSE", False),
         ("loglikelihood", "log-likelihood", False), ("kkt", "KKT violation", True),
     )  # fmt: skip
     return [(title, run[name], logarithmic) for name, title, logarithmic in metrics if len(run.get(name) or ()) > 1]

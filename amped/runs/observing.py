@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from partitioner.readers import ReadOptions, read
 from partitioner.tensors.dense import DenseTensor
-from partitioner.tensors.observed import Observed, observed_elements, with_weights
+from partitioner.tensors.observed import NAN, STORED, Observed, check_stored, observed_elements, with_weights
 from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..methods.observed_als import ObservedTerms
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import TensorSource
-from ..parallel.mpi import Comm, on_root
+from ..parallel.mpi import Comm, on_root, together
 
-NAN, STORED = "nan", "stored"
 AnyTensor = SparseTensor | DenseTensor
 Mask = Literal["nan", "stored"] | AnyTensor | NDArray[Any] | str | os.PathLike[str]
 
@@ -80,7 +79,8 @@ def observed_source(
     mask = comm.bcast(params.mask if params.mask in (None, NAN, STORED) else "tensor")
     weighted = comm.bcast(params.weights is not None)
     if mask == STORED and not weighted:
-        elements = _stored(source, comm)
+        together(comm, lambda: _check_stored(source))
+        elements = source.sparse(memory)
         return ObservedSource(elements, elements, ObservedTerms(float(elements.nnz), None, {"mask": STORED}))
     tensor = source.unchecked()
     chosen = on_root(comm, lambda: None if tensor is None else _chosen(tensor, params))
@@ -103,31 +103,21 @@ def _has_gaps(source: DescribedSource, comm: Comm) -> bool:
     return bool(comm.bcast(isinstance(tensor, DenseTensor) and tensor.has_gaps))
 
 
-def _stored(source: DescribedSource, comm: Comm) -> SparseSource:
-    """Return the stored elements of a sparse tensor."""
-    if source.kind != "sparse":
-        cause = f"mask {STORED!r}: a dense tensor stores every element; use {NAN!r} or a tensor"
-        raise InputError(cause, path=source.path)
-    if source.zeros:
-        cause = f"mask {STORED!r}: {source.zeros:,} explicit zeros, which are observed elements, were dropped"
-        raise InputError(f"{cause}: keep them with keep_zeros=True (--keep-zeros)", path=source.path)
-    return source.sparse(None)
+def _check_stored(source: DescribedSource) -> None:
+    try:
+        check_stored(source.kind, source.zeros)
+    except InputError as error:
+        raise InputError(error.cause, path=source.path) from None
 
 
 def _chosen(tensor: AnyTensor, params: ObservedParams) -> Observed:
     """Return the observed elements on rank 0."""
-    mask = params.mask
-    if isinstance(tensor, SparseTensor) and mask == NAN:
-        raise InputError(f"mask {NAN!r} applies to dense tensors; leave missing elements out and use {STORED!r}")
-    chosen = None if mask is None or mask == NAN else tensor if mask == STORED else _tensor("mask", mask)
-    weights = None if params.weights is None else _tensor("weights", params.weights)
-    if mask == NAN and weights is not None:
-        gaps = np.isnan(np.asarray(tensor.array(), np.float64)) if isinstance(tensor, DenseTensor) else None
-        chosen = None if gaps is None else DenseTensor(~gaps)
-    return observed_elements(tensor, chosen, weights)
+    mask = params.mask if params.mask in (None, NAN, STORED) else _tensor("mask", params.mask)
+    return observed_elements(tensor, mask, None if params.weights is None else _tensor("weights", params.weights))
 
 
-def _tensor(name: str, given: AnyTensor | str) -> AnyTensor:
+def _tensor(name: str, given: AnyTensor | str | None) -> AnyTensor:
+    assert given is not None
     if not isinstance(given, str):
         return given
     try:

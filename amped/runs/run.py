@@ -164,7 +164,7 @@ class Run(Generic[M_co]):
         if state is None:
             return False
         method.state, seed, init = state
-        for mode in range(method.operator.order):
+        for mode in range(len(source.shape)):
             method.operator.set_factor(mode, share(comm, saved.factors[mode] if saved else None))
         self._reporter.display.note(f"resumed after {text.progress(method.state)} from {one_line(str(where.folder))}")
         self.origin = origin._replace(seed=seed, init=init or origin.init)

@@ -106,9 +106,9 @@ class Session:
 
 @contextmanager
 def opened(
-    tensor: Tensor, comm: Comm, options: Options, deadline: float | None
+    tensor: Tensor, comm: Comm, options: Options, deadline: float | None, form: ReadOptions = PLAIN
 ) -> Iterator[tuple[Machine, DescribedSource]]:
     """Connect the devices for a call without outputs and display, and open its tensor. Collective."""
     with closing(Session(comm, options)) as session, watched(comm, deadline) as aborts:
         session.bring_up(aborts, quiet=True, enabled=False)
-        yield session.machine, session.read(tensor)
+        yield session.machine, session.read(tensor, form=form)

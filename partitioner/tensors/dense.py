@@ -171,7 +171,12 @@ class DenseTensor(AsDense):
     @property
     def has_gaps(self) -> bool:
         """Whether elements are missing: masked entries of an array, or NaN in an xarray object."""
-        return self.gaps and bool(np.isnan(self.array()).any())
+        return self.gaps and self.has_nan
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether an element is NaN."""
+        return self.dtype.kind == "f" and bool(np.isnan(self.array()).any())
 
     def _ordered(self, array: Any, without_gaps: Callable[[Any], Any]) -> Any:
         """Return an array with its modes in memory order; set `shape`, `dtype` and `modes`."""

@@ -13,6 +13,8 @@ from ..sorting.sort import sort_nonzeros
 from .dense import DenseTensor
 from .sparse import MAX_ORDER, SparseTensor
 
+NAN, STORED = "nan", "stored"
+
 Columns = NDArray[np.int32]
 Values = NDArray[np.float64]
 
@@ -35,16 +37,18 @@ class Weighted(NamedTuple):
 AnyTensor = SparseTensor | DenseTensor
 
 
-def observed_elements(tensor: AnyTensor, mask: AnyTensor | None = None, weights: AnyTensor | None = None) -> Observed:
+def observed_elements(
+    tensor: AnyTensor, mask: AnyTensor | str | None = None, weights: AnyTensor | None = None
+) -> Observed:
     """Return the observed elements of a tensor.
 
     Parameters
     ----------
     tensor : SparseTensor or DenseTensor
         If it is sparse, elements that are observed but not stored are zeros.
-    mask : SparseTensor or DenseTensor, optional
-        Elements other than zero are observed. By default those with weights or, of a dense tensor without weights,
-        those that are not NaN.
+    mask : SparseTensor, DenseTensor, `NAN` or `STORED`, optional
+        Elements other than zero are observed; or all but NaN, of a dense tensor; or the stored ones, of a sparse one.
+        By default those with weights or, without weights, `NAN` or `STORED`.
     weights : SparseTensor or DenseTensor, optional
         Weights of the elements; those of weight 0 are not observed.
 
@@ -54,14 +58,13 @@ def observed_elements(tensor: AnyTensor, mask: AnyTensor | None = None, weights:
         If shapes differ, a weight is negative or not finite, an observed element is not finite, or none is observed.
     """
     for name, other in (("mask", mask), ("weights", weights)):
-        if other is not None and other.shape != tensor.shape:
+        if other is not None and not isinstance(other, str) and other.shape != tensor.shape:
             raise InputError(f"{name} has shape {other.shape}, the tensor {tensor.shape}")
+    columns = _selected(tensor, weights if mask is None else mask)
+    chosen = None
     if weights is not None:
         _check_weights(weights)
-    selection = weights if mask is None else mask
-    columns = _not_nan(tensor) if selection is None else _nonzero(selection)
-    chosen = None if weights is None else _values_at(weights, columns)
-    if mask is not None and chosen is not None:
+        chosen = _values_at(weights, columns)
         columns, chosen = np.compress(chosen != 0, columns, axis=1), chosen[chosen != 0]
     if not columns.shape[1]:
         raise InputError("no element is observed: all are missing")
@@ -73,6 +76,18 @@ def observed_elements(tensor: AnyTensor, mask: AnyTensor | None = None, weights:
     elements = SparseTensor.from_columns(columns, values, tensor.shape, keep_zeros=True)
     elements.labels = tensor.labels
     return Observed(elements, None if chosen is None or (chosen == 1).all() else chosen)
+
+
+def check_stored(kind: str, zeros: int) -> None:
+    """Raise `InputError` unless a tensor is sparse and stores all observed elements; `zeros` were dropped."""
+    if kind != "sparse":
+        cause = f"mask {STORED!r}: a dense tensor stores every element; use {NAN!r} or a tensor"
+    elif zeros:
+        cause = f"mask {STORED!r}: {zeros:,} explicit zeros, which are observed elements, were dropped"
+        cause += ": keep them with keep_zeros=True (--keep-zeros)"
+    else:
+        return
+    raise InputError(cause)
 
 
 def with_weights(observed: Observed) -> Weighted:
@@ -105,11 +120,19 @@ def _check_weights(weights: AnyTensor) -> None:
         raise InputError(f"weights: {values[wrong].flat[0]} is not a number of at least 0")
 
 
-def _not_nan(tensor: AnyTensor) -> Columns:
-    """Return the indices of the elements of a dense tensor that are not NaN."""
-    if isinstance(tensor, SparseTensor):
-        return tensor.columns
-    return _where(~np.isnan(np.asarray(tensor.array(), np.float64)))
+def _selected(tensor: AnyTensor, mask: AnyTensor | str | None) -> Columns:
+    """Return the indices of the elements that a mask selects."""
+    if mask is None:
+        mask = STORED if isinstance(tensor, SparseTensor) else NAN
+    if mask == STORED:
+        check_stored(tensor.kind, tensor.zeros if isinstance(tensor, SparseTensor) else 0)
+        return tensor.columns  # type: ignore[union-attr]
+    if mask == NAN:
+        if isinstance(tensor, SparseTensor):
+            raise InputError(f"mask {NAN!r} applies to dense tensors; leave missing elements out and use {STORED!r}")
+        return _where(~np.isnan(np.asarray(tensor.array(), np.float64)))
+    assert not isinstance(mask, str)
+    return _nonzero(mask)
 
 
 def _nonzero(selection: AnyTensor) -> Columns:

@@ -33,6 +33,8 @@ UNEVEN = """
     partitioner/readers/test_formats_mpi.py partitioner/readers/text/test_tns_mpi.py
     amped/test_callers_arrays_mpi.py::test_any_error_on_one_rank_is_raised_by_all
     amped/test_callers_arrays_mpi.py::test_rank_0_shares_what_it_may_not_write_to
+    amped/test_missing_mpi.py::test_the_same_path_as_an_oracle
+    amped/test_missing_mpi.py::test_files_keep_their_zeros
     amped/test_tables_mpi.py::test_a_store_has_the_same_bytes
     amped/test_tables_mpi.py::test_compact
     amped/test_tables_mpi.py::test_every_rank_has_its_share_and_all_labels
@@ -77,6 +79,7 @@ SMOKE = """
     amped/backend/test_exchange_mpi.py::test_reduce_rows
     amped/methods/test_als_mpi.py::test_empty_rows_are_zero_whoever_owns_them
     amped/methods/test_als_mpi.py::test_no_tensor_on_rank_0
+    amped/test_missing_mpi.py::test_the_same_path_as_an_oracle
     amped/methods/test_als_mpi.py::test_the_same_path_as_a_dense_oracle
     amped/methods/test_apr_mpi.py::test_the_same_path_as_an_oracle
     amped/methods/test_tucker_mpi.py::test_the_path_of_an_oracle

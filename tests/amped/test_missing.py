@@ -1,0 +1,226 @@
+"""Missing values and weights: CP-ALS over observed elements, and its models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import refused, run_amped, succeeded
+from missing import observed_als, planted
+from oracle import load, random_factors, reference, splitmix_factors
+
+import amped
+
+SHAPE = (7, 6, 5)
+NOISY, EXACT, SEEN = planted(SHAPE, 2, 0.6)
+GAPS = np.where(SEEN, NOISY, np.nan)
+START = random_factors(0, SHAPE, 3)
+CP: dict[str, Any] = {"init": START, "max_iters": 6, "tol": 0, "precision": "fp64", "device": "cpu"}
+
+
+def stored(array: np.ndarray, seen: np.ndarray) -> amped.SparseTensor:
+    return amped.SparseTensor(np.argwhere(seen), array[seen], array.shape, keep_zeros=True)
+
+
+def objectives(X: object, **options: Any) -> tuple[float, ...]:
+    return amped.cp_als(X, 3, **{**CP, **options}).series["objective"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("key", ["nycflights_5d|R5|ridge1.0", "uber393k_4d|R8|ridge0.1"])
+def test_the_reference_results(device: str, key: str, precision: str) -> None:
+    name, rank, ridge = key.split("|")
+    tensor, want = load(name), reference("completion.json", key)
+    model = amped.cp_als(
+        tensor, int(rank[1:]), mask="stored", ridge=float(ridge[5:]), max_iters=len(want["rmse"]), tol=0,
+        init=splitmix_factors(tensor.shape, int(rank[1:])), device=device, precision=precision,
+    )  # fmt: skip
+    tolerance = {"fp32": 1e-4, "fp64": 1e-9}[precision]
+    np.testing.assert_allclose(model.series["objective"], want["objective"], rtol=tolerance)
+    np.testing.assert_allclose(model.series["rmse"], want["rmse"], rtol=tolerance)
+
+
+def test_one_path_by_every_way_to_say_what_is_missing(tmp_path: Path) -> None:
+    want = observed_als(np.argwhere(SEEN).T, NOISY[SEEN], START, CP["max_iters"])
+    np.save(tmp_path / "mask.npy", SEEN)
+    np.save(tmp_path / "gaps.npy", GAPS)
+    for X, options in (
+        (GAPS, {"mask": "nan"}),
+        (tmp_path / "gaps.npy", {"mask": "nan"}),
+        (np.asfortranarray(GAPS), {"mask": "nan"}),
+        (NOISY, {"mask": SEEN}),
+        (NOISY, {"mask": SEEN.astype(int).tolist() and SEEN.astype(int)}),
+        (NOISY, {"mask": stored(SEEN.astype(float), SEEN)}),
+        (NOISY, {"mask": tmp_path / "mask.npy"}),
+        (NOISY, {"weights": SEEN.astype(float)}),
+        (np.ma.array(NOISY, mask=~SEEN), {}),
+        (stored(NOISY, SEEN), {"mask": "stored"}),
+        (stored(NOISY, SEEN), {"mask": SEEN}),
+        (GAPS, {"mask": "nan", "weights": np.where(SEEN, 1.0, 5.0)}),
+    ):
+        np.testing.assert_allclose(objectives(X, **options), want.objective, rtol=1e-12)
+
+
+def test_nan_of_xarray_is_missing() -> None:
+    xarray = pytest.importorskip("xarray")
+    array = xarray.DataArray(GAPS, dims=("sample", "day", "place"))
+    model = amped.cp_als(array, 3, **CP)
+    np.testing.assert_allclose(model.series["objective"], objectives(GAPS, mask="nan"), rtol=0)
+    assert model.labels is not None
+    assert model.score(array) == pytest.approx(model.fits[-1])
+
+
+def test_observed_elements_that_a_sparse_tensor_does_not_store_are_zeros() -> None:
+    counts = np.random.default_rng(1).poisson(0.7, SHAPE).astype(float)
+    tensor = amped.SparseTensor(np.argwhere(counts), counts[counts > 0], SHAPE)
+    want = observed_als(np.argwhere(SEEN).T, counts[SEEN], START, CP["max_iters"])
+    np.testing.assert_allclose(objectives(tensor, mask=SEEN), want.objective, rtol=1e-12)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.3, (0.1, 0.0, 0.4)])
+def test_weights_and_ridges_take_the_path_of_an_oracle(ridge: Any) -> None:
+    weights = SEEN * np.random.default_rng(2).integers(1, 4, SHAPE) / 2
+    want = observed_als(np.argwhere(SEEN).T, NOISY[SEEN], START, CP["max_iters"], ridge, weights[SEEN])
+    model = amped.cp_als(NOISY, 3, weights=weights, ridge=ridge, **CP)
+    np.testing.assert_allclose(model.series["objective"], want.objective, rtol=1e-11)
+    np.testing.assert_allclose(model.series["rmse"], want.rmse, rtol=1e-11)
+    np.testing.assert_allclose(model.full(), np.einsum("ir,jr,kr->ijk", *want.factors), atol=1e-9)
+    assert model.shape == SHAPE
+
+
+@pytest.mark.parametrize(("order", "rank"), [(2, 1), (3, 7), (4, 5), (5, 3)])
+def test_orders_and_ranks_take_the_path_of_an_oracle(order: int, rank: int) -> None:
+    """Many rows have fewer elements than components; some have none."""
+    shape = (9, 6, 5, 4, 3)[:order]
+    values, _, seen = planted(shape, 2, 0.3, seed=order)
+    seen[2] = False
+    start = random_factors(1, shape, rank)
+    want = observed_als(np.argwhere(seen).T, values[seen], start, 4)
+    model = amped.cp_als(values, rank, mask=seen, **{**CP, "init": start, "max_iters": 4})
+    np.testing.assert_allclose(model.series["objective"], want.objective, rtol=1e-6, atol=1e-9)
+    assert not model.factors[0][2].any()
+
+
+def test_the_objective_never_rises() -> None:
+    for options in ({}, {"ridge": 0.5}, {"nonnegative": True}, {"nonnegative": [1], "ridge": 0.1}):
+        found = np.array(objectives(GAPS, mask="nan", max_iters=60, **options))
+        assert np.all(np.diff(found) <= 1e-12 * found[:-1])
+
+
+def test_non_negative_rows() -> None:
+    model = amped.cp_als(GAPS, 3, mask="nan", nonnegative=True, **{**CP, "max_iters": 300})
+    free = amped.cp_als(GAPS, 3, mask="nan", **{**CP, "max_iters": 300})
+    assert min(f.min() for f in model.factors) >= 0
+    assert free.series["objective"][-1] <= model.series["objective"][-1] <= 1.5 * free.series["objective"][-1]
+
+
+def test_fixed_modes_keep_their_matrices() -> None:
+    model = amped.cp_als(GAPS, 3, mask="nan", fixed_modes=[0, 2], **CP)
+    for mode in (0, 2):
+        kept = START[mode] / np.linalg.norm(START[mode], axis=0)
+        assert np.abs(np.abs(kept.T @ model.factors[mode]).max(axis=0) - 1).max() < 1e-12
+
+
+def test_permuted_modes_and_rows_give_the_permuted_model() -> None:
+    order, rows = [2, 0, 1], np.random.default_rng(3).permutation(SHAPE[0])
+    start, seen = [START[m] if m else START[0][rows] for m in order], SEEN[rows].transpose(order)
+    options = {**CP, "max_iters": 1, "init": start}
+    moved = amped.cp_als(GAPS[rows].transpose(order), 3, mask="nan", **options)
+    want = observed_als(np.argwhere(seen).T, NOISY[rows].transpose(order)[seen], start, 1)
+    np.testing.assert_allclose(moved.series["objective"], want.objective, rtol=1e-12)
+
+
+def test_unobserved_elements_are_recovered() -> None:
+    noise = 0.1
+    values, exact, seen = planted((20, 18, 16), 3, 0.2, noise)
+    model = amped.cp_als(values, 3, mask=seen, starts=3, max_iters=300, tol=1e-8, precision="fp64", device="cpu")
+    errors = (model.full() - values)[~seen]
+    assert np.sqrt((errors**2).mean()) <= 1.1 * noise
+    assert np.sqrt((model.full() - exact)[~seen].__pow__(2).mean()) <= 0.5 * noise
+
+
+def test_models_are_compared_with_observed_elements(tmp_path: Path) -> None:
+    model = amped.cp_als(GAPS, 3, mask="nan", **CP)
+    assert model.run["mask"] == "nan"
+    squares = ((model.full() - NOISY)[SEEN] ** 2).sum()
+    fit = 1 - np.sqrt(squares / (NOISY[SEEN] ** 2).sum())
+    for X, options in ((GAPS, {}), (NOISY, {"mask": SEEN}), (stored(NOISY, SEEN), {}), (GAPS, {"mask": "nan"})):
+        assert model.score(X, **options) == pytest.approx(fit, rel=1e-12)
+        assert model.residuals(X, **options).squared == pytest.approx(squares, rel=1e-9)
+    model.save(tmp_path / "model.npz")
+    assert amped.load(tmp_path / "model.npz").score(GAPS) == pytest.approx(fit, rel=1e-12)
+    model.report(tmp_path / "report.html", GAPS)
+    text = (tmp_path / "report.html").read_text()
+    assert "Only observed elements count" in text
+    assert "RMSE" in text
+
+
+def test_new_data_with_gaps_are_projected() -> None:
+    model = amped.cp_als(GAPS, 3, mask="nan", **CP)
+    others = [f * (model.weights if m == 1 else 1) for m, f in enumerate(model.factors)]
+    columns = np.argwhere(SEEN).T
+    v = others[1][columns[1]] * others[2][columns[2]]
+    want = [np.linalg.lstsq(v[columns[0] == i], NOISY[SEEN][columns[0] == i])[0] for i in range(SHAPE[0])]
+    for X, options in ((GAPS, {}), (NOISY, {"mask": SEEN}), (stored(NOISY, SEEN), {})):
+        rows = model.transform(X, 0, precision="fp64", device="cpu", **options)
+        np.testing.assert_allclose(rows, np.array(want) * model.weights, rtol=1e-8, atol=1e-10)
+
+
+def test_a_resumed_run_continues_the_path(tmp_path: Path) -> None:
+    weights = SEEN * 2.0
+    whole = amped.cp_als(NOISY, 3, weights=weights, **CP)
+    amped.cp_als(NOISY, 3, weights=weights, **{**CP, "max_iters": 3}, checkpoint=tmp_path / "saved")
+    rest = amped.cp_als(NOISY, 3, weights=weights, checkpoint=tmp_path / "saved", resume=True, **CP)
+    np.testing.assert_array_equal(rest.series["objective"], whole.series["objective"])
+    with pytest.raises(amped.InputError, match="weights"):
+        amped.cp_als(NOISY, 3, weights=SEEN * 3.0, checkpoint=tmp_path / "saved", resume=True, **CP)
+
+
+@pytest.mark.parametrize(
+    ("X", "options", "cause"),
+    [
+        (GAPS, {}, "element .* is nan: every element must be finite; if NaN means missing, use cp_als with mask='nan'"),
+        (NOISY, {"mask": SEEN[:3]}, r"mask has shape \(3, 6, 5\), the tensor \(7, 6, 5\)"),
+        (NOISY, {"mask": "stored"}, "a dense tensor stores every element; use 'nan' or a tensor"),
+        (stored(NOISY, SEEN), {"mask": "nan"}, "mask 'nan' applies to dense tensors"),
+        (NOISY, {"weights": -NOISY}, "weights: -.* is not a number of at least 0"),
+        (NOISY, {"mask": np.zeros(SHAPE)}, "no element is observed"),
+        (np.where(SEEN, np.inf, NOISY), {"mask": "nan"}, "is observed, but is inf"),
+        (NOISY, {"mask": "missing.npy"}, "missing.npy"),
+        (
+            amped.SparseTensor([[0, 0], [1, 1]], [0.0, 1.0], (2, 2)),
+            {"mask": "stored", "init": None},
+            "1 explicit zeros",
+        ),
+    ],
+)
+def test_wrong_input_is_refused(X: object, options: dict[str, Any], cause: str) -> None:
+    with pytest.raises(amped.InputError, match=cause):
+        amped.cp_als(X, 3, **{**CP, **options})
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    np.save(tmp_path / "gaps.npy", GAPS)
+    np.save(tmp_path / "noisy.npy", NOISY)
+    np.save(tmp_path / "seen.npy", SEEN)
+    lines = [f"{i + 1} {j + 1} {k + 1} {NOISY[i, j, k]:.17g}" for i, j, k in np.argwhere(SEEN).tolist()]
+    (tmp_path / "seen.tns").write_text("\n".join(lines))
+    np.savez(tmp_path / "start.npz", **{f"factor_{m}": f for m, f in enumerate(START)})
+    want = observed_als(np.argwhere(SEEN).T, NOISY[SEEN], START, 4)
+    for name, flags in (
+        ("gaps.npy", ["--mask", "nan"]),
+        ("noisy.npy", ["--mask", tmp_path / "seen.npy"]),
+        ("noisy.npy", ["--weights", tmp_path / "seen.npy"]),
+        ("seen.tns", ["--mask", "stored", "--report"]),
+    ):
+        cpd = ["cpd", tmp_path / name, *"--rank 3 --max-iters 4 --tol 0 --precision fp64 --device cpu".split()]
+        output = ["--output", tmp_path / "out", "--force", "--init", tmp_path / "start.npz"]
+        succeeded(run_amped(*cpd, *flags, *output))
+        record = json.loads((tmp_path / "out" / "run.json").read_text())
+        np.testing.assert_allclose(record["objectives"], want.objective, rtol=1e-12)
+        np.testing.assert_allclose(record["rmse"], want.rmse, rtol=1e-12)
+    refused(run_amped("cpd", tmp_path / "seen.tns", "--rank", 3, "--mask", "nan"), "applies to dense tensors")
+    refused(run_amped("cpd", tmp_path / "seen.tns", "--rank", 3, "--mask", "stored", "--loss", "poisson"), "gaussian")
