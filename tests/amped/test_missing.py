@@ -64,6 +64,23 @@ def test_one_path_by_every_way_to_say_what_is_missing(tmp_path: Path) -> None:
         np.testing.assert_allclose(objectives(X, **options), want.objective, rtol=1e-12)
 
 
+def test_masked_arrays() -> None:
+    masked = np.ma.array(NOISY, mask=~SEEN)
+    model = amped.cp_als(masked, 3, **CP)
+    assert model.score(masked) == pytest.approx(model.fits[-1], rel=1e-12)
+    rows = model.transform(masked, 0, precision="fp64", device="cpu")
+    np.testing.assert_allclose(rows, model.transform(GAPS, 0, precision="fp64", device="cpu"), rtol=1e-12)
+    assert amped.CP(3, options={"device": "cpu"}).fit(masked).model_.run["mask"] == "nan"
+    for call in (
+        lambda: amped.tucker(masked, (2, 2, 2)),
+        lambda: amped.cp_apr(masked, 2),
+        lambda: amped.mttkrp(masked, START, 0),
+        lambda: amped.scan(masked, [1, 2]),
+    ):
+        with pytest.raises(amped.InputError, match="is missing: only cp_als accepts missing elements"):
+            call()
+
+
 def test_nan_of_xarray_is_missing() -> None:
     xarray = pytest.importorskip("xarray")
     array = xarray.DataArray(GAPS, dims=("sample", "day", "place"))

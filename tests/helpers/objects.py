@@ -137,7 +137,6 @@ CASES: dict[str, Case] = {
     "file": Case(lambda folder: (mapped(folder), folder / "mapped.npy")[1]),
     "file, bytes": Case(lambda folder: (mapped(folder), bytes(folder / "mapped.npy"))[1]),
     "masked, no mask": Case(lambda _: np.ma.array(array())),
-    "masked": Case(lambda _: np.ma.masked_less(array(), 1), refused="mask"),
     "list": Case(lambda _: array().tolist(), refused="is of type list: expected a tensor or array"),
     "nan": Case(lambda _: np.where(array() > 0, array(), np.nan), refused="nan: every element must be finite"),
     "objects": Case(lambda _: array().astype(object), refused="elements are object"),

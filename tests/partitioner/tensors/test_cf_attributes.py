@@ -256,8 +256,11 @@ class Variable:
 
 
 def test_what_is_masked_once_it_is_read() -> None:
-    with pytest.raises(InputError, match="the array has masked entries"):
-        amped.DenseTensor(Variable())
+    tensor = amped.DenseTensor(Variable())
+    assert tensor.has_gaps
+    np.testing.assert_array_equal(np.isnan(tensor.array()), MISSING == -999)
+    with pytest.raises(InputError, match="is missing: only cp_als accepts missing elements"):
+        amped.tucker(tensor, (1, 1, 1))
 
 
 def test_a_container_that_gives_bytes_a_value(tmp_path: Path) -> None:

@@ -139,9 +139,8 @@ def test_the_first_element_that_is_not_finite_is_named(order: str) -> None:
         (np.zeros(3), "order 1 tensor"),
         (np.zeros((1,) * 9), "order 9 tensor"),
         (np.zeros((2, 0, 3)), "length 0 of mode 1"),
-        (np.ma.masked_equal(np.eye(3), 0), "masked"),
     ],
-    ids=range(10),
+    ids=range(9),
 )
 def test_other_arrays_are_refused(tmp_path: Path, array: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
