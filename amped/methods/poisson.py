@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from partitioner.validate import real, whole
 
 from ..backend.device import Array, Device
-from ..backend.ops.mu_update import MU_UPDATE
+from ..backend.ops.mu_update import MU_UPDATE, MuUpdate
 from ..backend.ops.rowproblems import ITERATIONS, KKT, RowLimits
 from ..operators.base import in_turn
 from ..operators.products import Phi
@@ -98,13 +98,21 @@ class Update(ABC):
         operator, status = self._operator, self.status
         if mode == operator.order - 1:
             operator.add(Phi(self._params.eps), mode, status.likelihood, in_turn(mode, operator.order))
-        with operator.span("solve", mode):
-            self._multiply.add_columns(operator.owned(mode), status.sums)
-        operator.reduce(status.sums, "sum", mode)
-        with operator.span("solve", mode):
-            self._multiply.end(phi, operator.computed(mode), status.sums, least)
-            status.weights[...] = status.sums
-        operator.publish(mode)
+        normalise(operator, self._multiply, mode, phi, (status.sums, status.weights), least)
+
+
+def normalise(
+    operator: SparseOperator, multiply: MuUpdate, mode: int, phi: Array, sums: tuple[Array, Array], least: float
+) -> None:
+    """Divide the columns of B by their sums, which become the weights: write the `sums` and their copy."""
+    columns, weights = sums
+    with operator.span("solve", mode):
+        multiply.add_columns(operator.owned(mode), columns)
+    operator.reduce(columns, "sum", mode)
+    with operator.span("solve", mode):
+        multiply.end(phi, operator.computed(mode), columns, least)
+        weights[...] = columns
+    operator.publish(mode)
 
 
 class Multiplicative(Update):

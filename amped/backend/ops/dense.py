@@ -133,5 +133,21 @@ class DenseKernel(Protocol):
         """Return a sweep over a block; `scratch`, (bytes,) uint8, is for its exclusive use."""
 
 
+class AnyBlock:
+    """Default methods of kernels that support all blocks, without padding; see `DenseKernel`."""
+
+    def suits(self, form: BlockForm) -> bool:
+        return True
+
+    def mixes(self, form: BlockForm) -> bool:
+        return True
+
+    def prepare(self, form: BlockForm) -> None:
+        """See `DenseKernel`: compiles at the first call."""
+
+    def rows(self, form: BlockForm) -> RowLayout | None:
+        return None
+
+
 DENSE = Op[DenseKernel]("dense")
 """The first provider is the default; a device may have none."""

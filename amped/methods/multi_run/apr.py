@@ -22,7 +22,7 @@ from ...operators.placement import Solving
 from ...operators.products import Phi
 from ...operators.sparse.operator import SparseOperator
 from ..apr import CpApr
-from ..poisson import Poisson
+from ..poisson import Poisson, normalise
 from .als import Key, MultiRun, columns_of
 
 Numbers = NDArray[np.float64]
@@ -105,13 +105,7 @@ class AprRuns(MultiRun[Key, CpApr]):
             if mode == operator.order - 1:
                 product = Phi(self._params.eps, groups=groups)
                 operator.add(product, mode, status.logs, in_turn(mode, operator.order))
-            with operator.span("solve", mode):
-                self._multiply.add_columns(operator.owned(mode), status.sums)
-            operator.reduce(status.sums, "sum", mode)
-            with operator.span("solve", mode):
-                self._multiply.end(phi, operator.computed(mode), status.sums, least)
-                status.weights[...] = status.sums
-            operator.publish(mode)
+            normalise(operator, self._multiply, mode, phi, (status.sums, status.weights), least)
         operator.wait_comm()
         logs, weights, facts = status.read()
         for method, place in zip(methods, places, strict=True):

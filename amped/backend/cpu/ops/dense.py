@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...device import Array
-from ...ops.dense import DENSE, BlockForm, DenseKernel, Sweep
+from ...ops.dense import DENSE, AnyBlock, BlockForm, DenseKernel, Sweep
 from ...ops.dimension_tree import ORDER, PASSES, DimensionTree, DimensionTreeSweep, added, next_of, third, tree_bytes
 from ..caches import own_cache
 from ..device import CpuDevice
@@ -24,7 +24,7 @@ FLOP, KHATRI, SUM, CONTRACTION, COPY = 1.0, 40.0, 20.0, 40.0, 20.0
 product, adding a number to a partial result, contracting a number, and streaming a number."""
 
 
-class CpuSplit:
+class CpuSplit(AnyBlock):
     """Splits the modes into two groups, each served by one pass over the elements. See `DenseKernel`.
 
     Order-3 blocks use a dimension tree, with three passes per two sweeps, where this is faster.
@@ -36,22 +36,10 @@ class CpuSplit:
     def __init__(self, device: CpuDevice) -> None:
         self._threads = device.threads.count
 
-    def suits(self, form: BlockForm) -> bool:
-        return True
-
-    def mixes(self, form: BlockForm) -> bool:
-        return True
-
-    def prepare(self, form: BlockForm) -> None:
-        """See `DenseKernel`: Numba compiles at the first call."""
-
     def bytes(self, form: BlockForm) -> int:
         if tree := self.tree(form):
             return scratch_bytes(form, tree, self._threads)
         return Sizes.of(form, self.cuttings(form), self._threads).bytes(form, self._threads)
-
-    def rows(self, form: BlockForm) -> None:
-        """See `DenseKernel`: no padding, because BLAS copies parts of its matrices anyway."""
 
     def make(self, form: BlockForm, scratch: Array) -> Sweep:
         if tree := self.tree(form):
@@ -244,7 +232,7 @@ class _Boxes(_MatrixFree):
         out[shift : shift + length, : self._form.rank] += self._sums[:count, :length].sum(axis=0)
 
 
-class Elem:
+class Elem(AnyBlock):
     """GenTen's MTTKRP-ELEM: each element adds to its row of the output, atomically. See `DenseKernel`."""
 
     name = "elem"
@@ -256,21 +244,9 @@ class Elem:
     def __init__(self, device: CpuDevice) -> None:
         self._threads = device.threads.count
 
-    def suits(self, form: BlockForm) -> bool:
-        return True
-
-    def mixes(self, form: BlockForm) -> bool:
-        return True
-
-    def prepare(self, form: BlockForm) -> None:
-        """See `DenseKernel`: Numba compiles at the first call."""
-
     def bytes(self, form: BlockForm) -> int:
         sums = self._threads * self._threads
         return rounded(sum(form.lengths) * form.rank * 8) + rounded(sums * form.rank * 8)
-
-    def rows(self, form: BlockForm) -> None:
-        """See `DenseKernel`: no padding."""
 
     def make(self, form: BlockForm, scratch: Array) -> Sweep:
         return _Elements(form, self._threads, scratch)

@@ -9,7 +9,7 @@ import numpy as np
 from partitioner.cuda.code import prepare
 
 from ...device import Array
-from ...ops.dense import DENSE, BlockForm, DenseKernel, RowLayout, Sweep
+from ...ops.dense import DENSE, AnyBlock, BlockForm, DenseKernel, RowLayout, Sweep
 from ...ops.dimension_tree import ORDER, PASSES, DimensionTree, DimensionTreeSweep, tree_bytes
 from ..code import dimension_tree
 from ..code.dense import (
@@ -102,16 +102,13 @@ class CudaSplit:
         return SplitSweep(form, self.divided(form), scratch, self._device, self._fuses(form))
 
 
-class CudaGemm:
+class CudaGemm(AnyBlock):
     """Matrix products mode by mode; see `DenseKernel`."""
 
     name, repeatable = "gemm", True
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
-
-    def suits(self, form: BlockForm) -> bool:
-        return True
 
     def mixes(self, form: BlockForm) -> bool:
         return False
@@ -121,9 +118,6 @@ class CudaGemm:
 
     def bytes(self, form: BlockForm) -> int:
         return max(scratch_bytes(form, division) for division in self._divisions(form))
-
-    def rows(self, form: BlockForm) -> None:
-        """See `DenseKernel`: no padding, because modes have different rows."""
 
     def passes(self, form: BlockForm) -> int:
         return len(form.lengths)
@@ -135,15 +129,12 @@ class CudaGemm:
         return ModeByMode(form, self._divisions(form), scratch, self._device)
 
 
-class MatrixFree:
+class MatrixFree(AnyBlock):
     """The matrix-free kernels of the GenTen paper, element by element; see `DenseKernel`."""
 
     def __init__(self, name: str, tile: int, device: CudaDevice) -> None:
         self.name, self._tile, self._device = name, tile, device
         self.repeatable = name == "slice"
-
-    def suits(self, form: BlockForm) -> bool:
-        return True
 
     def mixes(self, form: BlockForm) -> bool:
         return False
@@ -153,9 +144,6 @@ class MatrixFree:
 
     def bytes(self, form: BlockForm) -> int:
         return 0
-
-    def rows(self, form: BlockForm) -> None:
-        """See `DenseKernel`: no padding."""
 
     def passes(self, form: BlockForm) -> int:
         return len(form.lengths)
