@@ -11,7 +11,7 @@ from amped.backend.fibres import fibre_starts
 from amped.backend.ops.sort import SORT
 from amped.operators.placement import Loading
 from partitioner.sorting.sort import sort_nonzeros
-from partitioner.tensors.sparse import ValueRange
+from partitioner.tensors.value_range import ValueRange
 
 from .counter_rng import Recipe
 from .harness import Work

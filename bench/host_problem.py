@@ -17,7 +17,8 @@ from amped.options import Options
 from amped.parallel.mpi import SingleComm
 from amped.runs.assembly import bring_up, place
 from partitioner.shards.partition import mode_order
-from partitioner.tensors.sparse import SparseTensor, ValueRange
+from partitioner.tensors.sparse import SparseTensor
+from partitioner.tensors.value_range import ValueRange
 
 from .harness import Work, seconds_of
 from .stored import tensor as synthetic_tensor

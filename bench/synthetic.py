@@ -20,7 +20,8 @@ from amped.operators.placement import Loading, nonzero_bytes
 from amped.operators.sources.described import DescribedSparse
 from amped.parallel.mpi import Comm
 from partitioner.shards.partition import CountedRows, Cut, cut_mode, mode_order
-from partitioner.tensors.sparse import SparseTensor, ValueRange
+from partitioner.tensors.sparse import SparseTensor
+from partitioner.tensors.value_range import ValueRange
 
 from .counter_rng import WHOLE, Recipe
 from .stored import tensor

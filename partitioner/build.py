@@ -35,8 +35,9 @@ from .sorting.tables import DiskTable, Nonzeros
 from .store import format as store
 from .store.shared_fs import check_draft, check_same
 from .store.staging import drafted
-from .tensors.sparse import BLOCK, SparseTensor, ValueRange, norm, squares
+from .tensors.sparse import SparseTensor
 from .tensors.used_indices import distinct
+from .tensors.value_range import BLOCK, ValueRange, norm, squares
 
 FREE_SHARE = 0.7  # fraction of free memory, the default budget
 LEAST = 1 << 18  # minimum number of nonzeros sorted at once, whatever the budget

@@ -30,9 +30,10 @@ from .readers import (
 )
 from .readers.pieces import naming
 from .store import format as store
+from .tensors.ingest import check_lengths
 from .tensors.labels import Labels
-from .tensors.sparse import ValueRange, check_lengths, ends, grain
 from .tensors.used_indices import joined, labels_of, renumbered
+from .tensors.value_range import ValueRange, ends, grain
 
 READING = 48 << 20  # bytes of read buffers, in addition to the nonzeros
 STREAMING = 128 << 20  # bytes that DuckDB needs to stream rows, in addition to labels

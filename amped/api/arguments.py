@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.ingest import refuse_masked
 from partitioner.tensors.interop import factors_of
 from partitioner.tensors.lowrank import on_host
 from partitioner.tensors.observed import NAN, STORED
-from partitioner.tensors.sparse import SparseTensor, refuse_masked
+from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import real, whole
 
 from ..errors import InputError

@@ -9,8 +9,8 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from partitioner.tensors.ingest import refuse_masked
 from partitioner.tensors.lowrank import on_host
-from partitioner.tensors.sparse import refuse_masked
 
 from ..backend.exchange import Machine
 from ..errors import InputError

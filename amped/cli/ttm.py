@@ -14,7 +14,7 @@ import numpy as np
 from partitioner.errors import one_line
 from partitioner.flags import flag, path, whole_number
 from partitioner.host.stages import STAGES
-from partitioner.tensors.sparse import BLOCK
+from partitioner.tensors.value_range import BLOCK
 
 from ..errors import InputError
 from ..methods.initial import initial_factor

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from partitioner.shards.partition import Cut
-from partitioner.tensors.sparse import ValueRange
+from partitioner.tensors.value_range import ValueRange
 from partitioner.validate import whole
 
 from ..backend.device import Device

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import InputError
 from ..sorting.sort import Sorted, SortOptions, result_arrays, sort_nonzeros
 from ..sorting.tables import Indices, Values
-from ..tensors.sparse import BLOCK, FINEST_GRAIN, ValueRange
+from ..tensors.value_range import BLOCK, FINEST_GRAIN, ValueRange
 from ..wording import setting
 from .code import load
 from .copies import Array, copies
@@ -179,7 +179,7 @@ def value_range(values: Array) -> ValueRange:
 
 
 def squares(values: Array, largest: float) -> list[float]:
-    """Return the same as `partitioner.tensors.sparse.squares`, except that sums within a block have another order."""
+    """Like `partitioner.tensors.value_range.squares`, but with another order of additions within a block."""
     blocks = -(-values.size // BLOCK)
     partial = cupy.empty(blocks, np.float64)
     _functions(values.device.id)[f"squares_{8 * values.itemsize}"](

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, InputWarning
-from ..tensors.sparse import MIN_ORDER
+from ..tensors.ingest import MIN_ORDER
 
 MIN_OTHERS = 2  # nonzeros; fewer prove nothing
 REMEDY = (

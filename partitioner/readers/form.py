@@ -10,7 +10,7 @@ from os import PathLike, fspath
 
 from ..errors import InputError, InputWarning
 from ..flags import flag, whole_number, whole_numbers
-from ..tensors.sparse import ValueRange
+from ..tensors.value_range import ValueRange
 from .pieces import Outcome
 
 MISSING = "drop", "keep"

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..host.threads import usable_cores
 from ..sorting.tables import Nonzeros, Pile
+from ..tensors.ingest import check_order
 from ..tensors.labels import Labels
-from ..tensors.sparse import check_order
 from .first_line import FirstLine, join, judge
 
 Progress = Callable[[int, int | None], None]

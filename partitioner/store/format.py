@@ -23,8 +23,10 @@ from ..shards.partition import SortedTensor, mode_order
 from ..sorting.sort import Sort, sort_nonzeros
 from ..sorting.tables import DiskTable
 from ..tensors.columns import IndexBounds, StoredColumn, StoredFile
+from ..tensors.ingest import MAX_MODE_LENGTH, check_order
 from ..tensors.labels import BYTES, INT64, KINDS, MISSING, OFFSETS, Labels, of_parts, query_of, to_parts
-from ..tensors.sparse import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
+from ..tensors.sparse import SparseTensor
+from ..tensors.value_range import ValueRange
 from ..wording import setting
 
 KIND = "store"

@@ -25,7 +25,8 @@ from ..host.threads import parallel_map
 from ..shards.partition import mode_order
 from ..sorting.sort import SortOptions, sort_bytes, sort_nonzeros
 from ..tensors.labels import Labels
-from ..tensors.sparse import ValueRange, check_merged, ends, grain, norm, squares
+from ..tensors.sparse import check_merged
+from ..tensors.value_range import ValueRange, ends, grain, norm, squares
 from . import format as store
 
 BITS = 63

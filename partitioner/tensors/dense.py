@@ -18,8 +18,9 @@ from ..host.threads import parallel_map, threads_for
 from .cf_attributes import unpacked
 from .conversion import AsDense
 from .digest import MASK, stir
+from .ingest import MAX_MODE_LENGTH, check_order, is_masked
 from .npy_file import PART, PIECE, RUN, FileElements
-from .sparse import MAX_MODE_LENGTH, SparseTensor, check_order, is_masked
+from .sparse import SparseTensor
 from .statistics import ElementStatistics, facts_of, joined, looked_at
 
 BLOCK = 1 << 18  # elements scanned at a time by each thread

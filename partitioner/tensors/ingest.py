@@ -1,15 +1,23 @@
-"""Check and copy a caller's nonzeros in one pass, on all cores."""
+"""Checks of a caller's nonzeros, and their copy in one pass on all cores."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from ..host.threads import parallel_map, usable_cores
 from ..sorting.tables import mapped
+from ..wording import parameter
 
+MIN_ORDER = 2
+MAX_ORDER = 8
+MAX_MODE_LENGTH = 2**31 - 1
 LEAST, MOST = 1 << 16, 1 << 20  # nonzeros per block
 BLOCKS = 4  # per thread, for load balance
 
@@ -58,3 +66,69 @@ def take(source: tuple[NDArray[Any], NDArray[Any]], target: tuple[NDArray[Any], 
     begins = range(0, nonzeros, block)
     low, high, finite = zip(*parallel_map(ingest, begins, min(threads, len(begins))), strict=True)
     return IngestCounts(np.min(low, axis=0), np.max(high, axis=0), all(finite))
+
+
+def check_kinds(columns: NDArray[Any], values: NDArray[Any]) -> None:
+    """Raise `InputError` for indices or values of an unsupported type or shape."""
+    order, nonzeros = columns.shape
+    check_order(order)
+    if not np.issubdtype(columns.dtype, np.integer):
+        raise InputError(f"indices are {columns.dtype}, expected integers")
+    if values.ndim != 1 or values.size != nonzeros:
+        raise InputError(f"{nonzeros} coordinates but values of shape {values.shape}")
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"values are {values.dtype}, expected real numbers")
+    if not nonzeros:
+        raise InputError("no nonzeros")
+
+
+def checked_shape(counts: IngestCounts, shape: Sequence[int] | None) -> tuple[int, ...]:
+    """Return a caller's shape, or the smallest one; raise `InputError` if an index is outside it."""
+    lengths = tuple(h + 1 for h in counts.high) if shape is None else whole_lengths(shape)
+    if len(lengths) != counts.high.size:
+        raise InputError(f"shape has {len(lengths)} modes, the indices have {counts.high.size}")
+    for mode, (low, high, length) in enumerate(zip(counts.low, counts.high, lengths, strict=True)):
+        if low < 0:
+            raise InputError(f"negative index {low} in mode {mode}")
+        if not 1 <= length <= MAX_MODE_LENGTH:
+            raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
+        if high >= length:
+            raise InputError(f"index {high} of mode {mode} is outside its length {length}")
+    return lengths
+
+
+def check_lengths(needed: Sequence[int], lengths: Sequence[int]) -> None:
+    """Raise `InputError` unless `lengths` are at least the `needed` mode lengths."""
+    if len(lengths) != len(needed):
+        raise InputError(f"{parameter('shape')} has {len(lengths)} modes, the tensor {len(needed)}")
+    for mode, (length, least) in enumerate(zip(lengths, needed, strict=True)):
+        if not least <= length <= MAX_MODE_LENGTH:
+            most = MAX_MODE_LENGTH if length > MAX_MODE_LENGTH else ""
+            cause = f"mode {mode} has {least} indices, {length} is outside {least}..{most}"
+            raise InputError(f"{parameter('shape')}: {cause}")
+
+
+def whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape as Python integers; a length of 9.9 is an error, not 9."""
+    try:
+        return tuple(index(length) for length in shape)
+    except TypeError:
+        raise InputError(f"shape {shape!r}: expected an integer for each mode") from None
+
+
+def is_masked(array: object) -> bool:
+    """Return whether an array has masked entries."""
+    ma = sys.modules.get("numpy.ma")  # NumPy imports it on first use, which takes 7 MB
+    return ma is not None and bool(ma.is_masked(array))
+
+
+def refuse_masked(array: object, name: str) -> None:
+    """Raise `InputError` for an array with masked entries, whose values must not be used."""
+    if is_masked(array):
+        raise InputError(f"{name} has masked entries: masked arrays are not supported; fill the masked entries")
+
+
+def check_order(order: int) -> None:
+    """Raise `InputError` for an order that the kernels do not support."""
+    if not MIN_ORDER <= order <= MAX_ORDER:
+        raise InputError(f"order {order} tensor: amped decomposes orders {MIN_ORDER} to {MAX_ORDER}")

@@ -11,7 +11,7 @@ import psutil
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .sparse import refuse_masked
+from .ingest import refuse_masked
 
 Parts = tuple[NDArray[Any] | None, list[NDArray[Any]]]
 """Weights (R,), or a core with one mode per matrix, or None; and the factor matrices."""

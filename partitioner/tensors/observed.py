@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..sorting.sort import sort_nonzeros
 from .dense import DenseTensor
-from .sparse import MAX_ORDER, SparseTensor
+from .ingest import MAX_ORDER
+from .sparse import SparseTensor
 
 NAN, STORED = "nan", "stored"
 

@@ -3,59 +3,26 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from copy import copy
-from operator import index
 from os import PathLike
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InputError
-from ..host.threads import parallel_map, threads_for
 from ..sorting.sort import Sort, SortOptions, sort_nonzeros, strictly_increasing
 from ..sorting.tables import Nonzeros
-from ..wording import parameter
 from .conversion import AsArray
-from .ingest import IngestCounts, room_for, take
+from .ingest import check_kinds, check_lengths, checked_shape, refuse_masked, room_for, take, whole_lengths
 from .labels import Labels
 from .used_indices import distinct, labels_of, renumbered
+from .value_range import ValueRange, ends, grain, norm, squares
 
 T = TypeVar("T")
 
-MIN_ORDER = 2
-MAX_ORDER = 8
-MAX_MODE_LENGTH = 2**31 - 1
-BLOCK = 1 << 20  # values processed together
 LATER = 1 << 20  # nonzeros from which on sorting is deferred, as a GPU may do it
-FINEST_GRAIN = 8  # binary digits after the point
-
-
-class ValueRange(NamedTuple):
-    """Bounds on the values of a tensor.
-
-    Attributes
-    ----------
-    low, high : float
-        Lowest and highest value.
-    grain : float
-        Largest power of two, from 1 down to 2**-8, of which all values are multiples; 0 if there is none.
-    """
-
-    low: float
-    high: float
-    grain: float
-
-    @property
-    def largest(self) -> float:
-        """The largest magnitude."""
-        return max(abs(self.low), abs(self.high))
-
-    def exact_in(self, dtype: np.dtype[Any]) -> bool:
-        """Return whether values are certainly exact in `dtype`: multiples of the grain with few enough digits."""
-        return dtype == np.float64 or 0 < self.largest <= self.grain * 2.0 ** (np.finfo(dtype).nmant + 1)
 
 
 MergeCallback = Callable[[int, Callable[[], ValueRange]], None]
@@ -156,7 +123,7 @@ class SparseTensor(AsArray):
         """Check and store nonzeros. They are copied unless `owned`, since the caller may change its arrays later."""
         refuse_masked(columns, "indices")
         refuse_masked(values, "values")
-        _check_kinds(columns, values)
+        check_kinds(columns, values)
         narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         self._columns, self._values = room_for(columns, np.dtype(np.int32), owned), room_for(values, narrow, owned)
         counts = take((columns, values), (self._columns, self._values))
@@ -164,7 +131,7 @@ class SparseTensor(AsArray):
             at = int(np.argmin(np.isfinite(self._values)))
             reason = "too large for a double" if np.isfinite(values[at]) else "not finite"
             raise InputError(f"value of nonzero {at} is {reason}")
-        self.shape = _checked_shape(counts, shape)
+        self.shape = checked_shape(counts, shape)
         self._sort, self._ordered, self._merge_counts = sort, False, (0, 0)
         original = 0 if not owned or self._columns is columns else columns.nbytes  # the caller still has the original
         self._build_bytes = self._columns.nbytes + self._values.nbytes + original
@@ -279,7 +246,7 @@ class SparseTensor(AsArray):
         shape : sequence of int
             New mode lengths. Raises `InputError` if one is shorter than the current length.
         """
-        lengths = _whole_lengths(shape)
+        lengths = whole_lengths(shape)
         try:
             check_lengths(self.shape, lengths)
         except InputError as error:
@@ -328,118 +295,9 @@ class SparseTensor(AsArray):
         return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, values={self.values.dtype}{names})"
 
 
-def ends(values: NDArray[np.floating]) -> tuple[float, float]:
-    """Return the lowest and highest value."""
-    bounds = np.array(_of_blocks(lambda block: (block.min(), block.max()), values), np.float64)
-    return float(bounds[:, 0].min()), float(bounds[:, 1].max())
-
-
-def grain(values: NDArray[np.floating]) -> float:
-    """Return the `ValueRange.grain` of an array of values."""
-    if _digits(values[:BLOCK]) > FINEST_GRAIN:  # true of most tensors without a grain
-        return 0.0
-    digits = max(_of_blocks(_digits, values))
-    return 2.0**-digits if digits <= FINEST_GRAIN else 0.0
-
-
-def _digits(values: NDArray[np.floating]) -> int:
-    """Return the number of binary digits after the point, at most `FINEST_GRAIN` + 1."""
-    digits = 0
-    with np.errstate(over="ignore"):  # numbers that overflow have no digits after the point
-        while digits <= FINEST_GRAIN and not np.array_equal(scaled := np.ldexp(values, digits), np.rint(scaled)):
-            digits += 1
-    return digits
-
-
-def squares(values: NDArray[np.floating], range_: tuple[float, float]) -> list[float]:
-    """Return the sum of squares of each block of `BLOCK` values, scaled against overflow and underflow."""
-    largest = max(map(abs, range_))
-
-    def of_block(block: NDArray[np.floating]) -> float:
-        with np.errstate(invalid="ignore"):  # the caller rejects infinities
-            return float(np.square(block.astype(np.float64) / largest).sum())
-
-    return _of_blocks(of_block, values)
-
-
-def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:
-    """Return the Frobenius norm from the value range and the `squares` of all blocks."""
-    return max(map(abs, range_)) * math.sqrt(sum(sums))
-
-
-def _of_blocks(work: Callable[[NDArray[np.floating]], T], values: NDArray[np.floating]) -> list[T]:
-    """Apply `work` to each block of values in threads."""
-    blocks = [values[b : b + BLOCK] for b in range(0, values.size, BLOCK)]
-    return parallel_map(work, blocks, threads_for(len(blocks)))
-
-
 def check_merged(nonzeros: int, finite: bool) -> None:
     """Raise `InputError` if no nonzero is left after duplicates were summed, or sums are not `finite`."""
     if not nonzeros:
         raise InputError("no nonzeros: every value is zero")
     if not finite:
         raise InputError("sum of duplicates overflows")
-
-
-def _check_kinds(columns: NDArray[Any], values: NDArray[Any]) -> None:
-    order, nonzeros = columns.shape
-    check_order(order)
-    if not np.issubdtype(columns.dtype, np.integer):
-        raise InputError(f"indices are {columns.dtype}, expected integers")
-    if values.ndim != 1 or values.size != nonzeros:
-        raise InputError(f"{nonzeros} coordinates but values of shape {values.shape}")
-    if values.dtype.kind not in "biuf":
-        raise InputError(f"values are {values.dtype}, expected real numbers")
-    if not nonzeros:
-        raise InputError("no nonzeros")
-
-
-def _checked_shape(counts: IngestCounts, shape: Sequence[int] | None) -> tuple[int, ...]:
-    lengths = tuple(h + 1 for h in counts.high) if shape is None else _whole_lengths(shape)
-    if len(lengths) != counts.high.size:
-        raise InputError(f"shape has {len(lengths)} modes, the indices have {counts.high.size}")
-    for mode, (low, high, length) in enumerate(zip(counts.low, counts.high, lengths, strict=True)):
-        if low < 0:
-            raise InputError(f"negative index {low} in mode {mode}")
-        if not 1 <= length <= MAX_MODE_LENGTH:
-            raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
-        if high >= length:
-            raise InputError(f"index {high} of mode {mode} is outside its length {length}")
-    return lengths
-
-
-def check_lengths(needed: Sequence[int], lengths: Sequence[int]) -> None:
-    """Raise `InputError` unless `lengths` are at least the `needed` mode lengths."""
-    if len(lengths) != len(needed):
-        raise InputError(f"{parameter('shape')} has {len(lengths)} modes, the tensor {len(needed)}")
-    for mode, (length, least) in enumerate(zip(lengths, needed, strict=True)):
-        if not least <= length <= MAX_MODE_LENGTH:
-            most = MAX_MODE_LENGTH if length > MAX_MODE_LENGTH else ""
-            cause = f"mode {mode} has {least} indices, {length} is outside {least}..{most}"
-            raise InputError(f"{parameter('shape')}: {cause}")
-
-
-def _whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape as Python integers; a length of 9.9 is an error, not 9."""
-    try:
-        return tuple(index(length) for length in shape)
-    except TypeError:
-        raise InputError(f"shape {shape!r}: expected an integer for each mode") from None
-
-
-def is_masked(array: object) -> bool:
-    """Return whether an array has masked entries."""
-    ma = sys.modules.get("numpy.ma")  # NumPy imports it on first use, which takes 7 MB
-    return ma is not None and bool(ma.is_masked(array))
-
-
-def refuse_masked(array: object, name: str) -> None:
-    """Raise `InputError` for an array with masked entries, whose values must not be used."""
-    if is_masked(array):
-        raise InputError(f"{name} has masked entries: masked arrays are not supported; fill the masked entries")
-
-
-def check_order(order: int) -> None:
-    """Raise `InputError` for an order that the kernels do not support."""
-    if not MIN_ORDER <= order <= MAX_ORDER:
-        raise InputError(f"order {order} tensor: amped decomposes orders {MIN_ORDER} to {MAX_ORDER}")

@@ -24,7 +24,7 @@ from bench import coordinates, phi_code, phi_intensity, phi_others, phi_policy, 
 from bench.__main__ import main
 from bench.phi_problem import FLOOR, Nonzeros, kernels_of, modes_of, source_of
 from bench.synthetic import recipe
-from partitioner.tensors.sparse import ValueRange
+from partitioner.tensors.value_range import ValueRange
 
 SMALL = "--device cpu --shapes uber --nonzeros 3000 --rank 5 --precision fp64 --repeats 2 --output".split()
 H200 = Limits(132, 232448, 60 << 20)

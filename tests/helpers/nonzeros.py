@@ -14,7 +14,7 @@ from amped.backend.device import Device
 from amped.backend.ops.cast16 import CAST16
 from amped.backend.ops.mttkrp import MTTKRP, Kernel, Share
 from amped.options import GatherName
-from partitioner.tensors.sparse import ValueRange
+from partitioner.tensors.value_range import ValueRange
 
 DTYPES = {"fp32": np.float32, "fp64": np.float64}
 

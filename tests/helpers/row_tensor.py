@@ -12,7 +12,7 @@ from rowproblem import RowProblem
 from amped.backend.device import Device
 from amped.backend.ops.mttkrp import Share
 from amped.backend.ops.rowproblems import ROWPROBLEMS, RowLimits, RowMethod, RowTerms
-from partitioner.tensors.sparse import ValueRange
+from partitioner.tensors.value_range import ValueRange
 
 
 class RowsSolved(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from partitioner.tensors.sparse import ValueRange
+from partitioner.tensors.value_range import ValueRange
 
 from ..device import Array
 from ..registry import Op
@@ -54,7 +54,7 @@ class DeviceSorter(Protocol):
         """Return bounds of values, which may be infinite."""
 
     def squares(self, values: Array, largest: float) -> list[float]:
-        """Return the sums of squares of blocks of values; see `partitioner.tensors.sparse.squares`."""
+        """Return the sums of squares of blocks of values; see `partitioner.tensors.value_range.squares`."""
 
 
 SORT = Op[DeviceSorter]("sort")

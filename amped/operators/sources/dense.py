@@ -15,8 +15,8 @@ from partitioner.store.shared_fs import check_same
 from partitioner.tensors.dense import DenseTensor, Stored, sparse_of
 from partitioner.tensors.digest import MASK
 from partitioner.tensors.labels import Labels
-from partitioner.tensors.sparse import ValueRange
 from partitioner.tensors.statistics import ElementStatistics, joined
+from partitioner.tensors.value_range import ValueRange
 
 from ...errors import InputError
 from ...parallel.mpi import Comm, on_root, together

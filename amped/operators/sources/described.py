@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from partitioner.readers import negative_line
-from partitioner.tensors.sparse import SparseTensor, ValueRange
+from partitioner.tensors.sparse import SparseTensor
+from partitioner.tensors.value_range import ValueRange
 
 from ..placement import Loading
 from .protocols import DeviceMemory, SparseSource

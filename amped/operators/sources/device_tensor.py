@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from partitioner.host.stages import STAGES
 from partitioner.shards.partition import CountedRows, Cut, cut_mode, mode_order
 from partitioner.sorting.tables import Nonzeros
-from partitioner.tensors.sparse import SparseTensor, ValueRange, check_merged, norm
+from partitioner.tensors.sparse import SparseTensor, check_merged
 from partitioner.tensors.used_indices import is_long
+from partitioner.tensors.value_range import ValueRange, norm
 
 from ...backend.device import Array
 from ...backend.ops.sort import SORT, DeviceSorter

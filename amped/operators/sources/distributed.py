@@ -20,8 +20,9 @@ from partitioner.sorting.sort import sort_bytes, sort_nonzeros
 from partitioner.sorting.tables import Nonzeros
 from partitioner.tensors.digest import digest
 from partitioner.tensors.labels import Labels
-from partitioner.tensors.sparse import SparseTensor, ValueRange, norm, squares
+from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.used_indices import all_distinct, distinct, is_long
+from partitioner.tensors.value_range import ValueRange, norm, squares
 
 from ...errors import InputError
 from ...parallel.mpi import Comm

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from partitioner.shards.partition import Cut
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.labels import Labels
-from partitioner.tensors.sparse import SparseTensor, ValueRange
+from partitioner.tensors.sparse import SparseTensor
+from partitioner.tensors.value_range import ValueRange
 
 from ...backend.exchange import Machine
 from ..placement import Loading

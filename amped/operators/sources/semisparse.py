@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.sorting.sort import stable_argsort
-from partitioner.tensors.sparse import ValueRange, ends
+from partitioner.tensors.value_range import ValueRange, ends
 
 from ...errors import InputError
 from ...models.semisparse import BLOCK, SemiSparseTensor

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from partitioner.shards.partition import Cut
-from partitioner.tensors.sparse import norm
+from partitioner.tensors.value_range import norm
 
 from ...backend.device import Array
 from ...backend.exchange import Machine, RowRanges, agree

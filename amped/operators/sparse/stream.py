@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from partitioner.host.stages import STAGES
 from partitioner.shards.partition import BALANCE, equal_offsets
 from partitioner.tensors.columns import StoredColumn
-from partitioner.tensors.sparse import BLOCK, squares
+from partitioner.tensors.value_range import BLOCK, squares
 
 from ...backend.device import NOTHING, Clock, Device, Slot
 from ...backend.ops.mttkrp import Kernel, Shard, Share
@@ -48,7 +48,7 @@ class ModeShards:
     steps: Sequence[Step] = ()
     squares: Sequence[
         float
-    ] = ()  # for mode 0 with rounded values: sums of squares; see `partitioner.tensors.sparse.squares`
+    ] = ()  # for mode 0 with rounded values: sums of squares; see `partitioner.tensors.value_range.squares`
 
     @property
     def shards(self) -> tuple[Shard, ...]:

@@ -13,8 +13,8 @@ from ...errors import InputError
 from ...host.checksums import open_regular
 from ...tensors.cf_attributes import NAMES, Packing
 from ...tensors.dense import check_elements
+from ...tensors.ingest import MAX_ORDER
 from ...tensors.npy_file import FileElements
-from ...tensors.sparse import MAX_ORDER
 from ..pieces import cause_of
 from .opened import MAX_NODES, FoundArray, Opened, chosen, library, shortened
 from .watch import WatchedFile

@@ -19,8 +19,8 @@ from ...errors import InputError
 from ...host.checksums import open_regular
 from ...host.threads import parallel_map
 from ...sorting.tables import Indices, Nonzeros, Pile, Values
+from ...tensors.ingest import MAX_MODE_LENGTH, check_order
 from ...tensors.labels import Labels, find
-from ...tensors.sparse import MAX_MODE_LENGTH, check_order
 from ..pieces import Outcome, Progress, naming, usable_threads
 from .members import Member, check_sizes, read_header
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...sorting.tables import Nonzeros
-from ...tensors.sparse import MAX_ORDER, check_order
+from ...tensors.ingest import MAX_ORDER, check_order
 from .npz import DAMAGED, ROWS, ArchivePart, kept_as, small_integers
 
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from ...errors import InputError, InputWarning
 from ...sorting.tables import Nonzeros, Pile, mapped
 from ...store.packed import HALF, LOWER, bits_of, layout_of
+from ...tensors.ingest import MAX_MODE_LENGTH, MAX_ORDER, MIN_ORDER
 from ...tensors.labels import Labels, TableQuery
-from ...tensors.sparse import MAX_MODE_LENGTH, MAX_ORDER, MIN_ORDER
 from ...wording import parameter, setting
 from ..form import ReadOptions
 from ..pieces import Outcome, Progress, naming, usable_threads

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ...tensors.sparse import MAX_MODE_LENGTH, check_order
+from ...tensors.ingest import MAX_MODE_LENGTH, check_order
 from ..first_line import FirstLine
 from .blocks import BlockSlot, Cutter
 from .plain import PAD, skip_lines

@@ -35,7 +35,8 @@ from amped.errors import InputError
 from amped.options import DTYPES
 from amped.parallel.mpi import Comm
 from partitioner.shards.partition import mode_order
-from partitioner.tensors.sparse import SparseTensor, ValueRange
+from partitioner.tensors.sparse import SparseTensor
+from partitioner.tensors.value_range import ValueRange
 
 SHAPE = (60, 1, 9, 40)
 COLUMNS, VALUES = random_nonzeros(3, SHAPE, 3001)

@@ -32,7 +32,8 @@ from amped.options import DTYPES, Options
 from amped.parallel.mpi import Comm, SingleComm
 from partitioner.host.threads import fair_threads
 from partitioner.shards.partition import Cut, cut_mode
-from partitioner.tensors.sparse import SparseTensor, ValueRange
+from partitioner.tensors.sparse import SparseTensor
+from partitioner.tensors.value_range import ValueRange
 
 VALUES = ValueRange(0.0, 1.0, 0.0)
 

@@ -23,7 +23,7 @@ from partitioner.host.ranks import SingleRank
 from partitioner.shards import sorted_runs
 from partitioner.shards.sorters import make_sorter, probe
 from partitioner.sorting.sort import Sorted, sort_nonzeros
-from partitioner.tensors.sparse import MAX_MODE_LENGTH
+from partitioner.tensors.ingest import MAX_MODE_LENGTH
 
 needs_gpu = pytest.mark.skipif(bool(probe()), reason=probe())
 LONG = MAX_MODE_LENGTH - 1

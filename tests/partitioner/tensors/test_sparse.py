@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitioner.errors import InputError
-from partitioner.tensors import ingest
+from partitioner.tensors import ingest, value_range
 from partitioner.tensors import sparse as coo
-from partitioner.tensors.sparse import MAX_MODE_LENGTH, SparseTensor
+from partitioner.tensors.ingest import MAX_MODE_LENGTH
+from partitioner.tensors.sparse import SparseTensor
 
 
 @st.composite
@@ -204,7 +205,7 @@ def test_the_grain_is_the_largest(places: int, seed: int) -> None:
 
 
 def test_one_value_of_another_block_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coo, "BLOCK", 3)
+    monkeypatch.setattr(value_range, "BLOCK", 3)
     for at, value in itertools.product(range(8), (-0.5, 99.5, 2.0**-8)):
         values = np.arange(1.0, 9)
         values[at] = value

@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 
 from partitioner.cuda.code import allow_shared, load, prepare
-from partitioner.tensors.sparse import MAX_ORDER
+from partitioner.tensors.ingest import MAX_ORDER
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import MTTKRP, Kernel, KernelBytes, Offers, Share

@@ -9,7 +9,7 @@ import numpy as np
 
 from partitioner.cuda import sort as cuda_sort
 from partitioner.cuda.sort_keys import MOST
-from partitioner.tensors.sparse import ValueRange
+from partitioner.tensors.value_range import ValueRange
 
 from ...device import Array
 from ...ops.sort import SORT, DeviceSorter

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from partitioner.sorting.sort import stable_argsort
-from partitioner.tensors import sparse as coo
+from partitioner.tensors import value_range as vr
 
 from ...device import Array
 from ...ops.sort import SORT, DeviceSorter
@@ -42,11 +42,11 @@ class NullSorter:
     def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
         return values.astype(dtype, copy=False)
 
-    def value_range(self, values: Array) -> coo.ValueRange:
-        return coo.ValueRange(*coo.ends(values), coo.grain(values))
+    def value_range(self, values: Array) -> vr.ValueRange:
+        return vr.ValueRange(*vr.ends(values), vr.grain(values))
 
     def squares(self, values: Array, largest: float) -> list[float]:
-        return coo.squares(values, (-largest, largest))
+        return vr.squares(values, (-largest, largest))
 
 
 @SORT.provider("null")

@@ -31,7 +31,7 @@ from amped.backend.cpu.layout import (
 from amped.backend.cpu.ops import mttkrp as cpu_mttkrp
 from amped.backend.ops.mttkrp import MTTKRP, Share
 from amped.parallel.mpi import Comm
-from partitioner.tensors.sparse import ValueRange
+from partitioner.tensors.value_range import ValueRange
 
 
 def sorted_columns(seed: int, nonzeros: int, lengths: tuple[int, ...]) -> np.ndarray:

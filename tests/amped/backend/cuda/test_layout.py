@@ -36,7 +36,7 @@ from amped.backend.cuda.layout import (
 )
 from amped.backend.ops.mttkrp import Share
 from amped.operators.placement import MAX_RANK
-from partitioner.tensors.sparse import ValueRange
+from partitioner.tensors.value_range import ValueRange
 
 H100 = Limits(132, 232448, 60 << 20)
 TINY = Limits(7, 2048 + 40 * 128, 4000)

@@ -25,7 +25,7 @@ from amped.backend.ops.mttkrp import Share
 from amped.backend.ops.rowproblems import RowMethod
 from amped.backend.ops.ttm import ProductForm as TtmForm
 from partitioner.cuda import sort_keys
-from partitioner.tensors.sparse import ValueRange
+from partitioner.tensors.value_range import ValueRange
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed (extra: test)")
 

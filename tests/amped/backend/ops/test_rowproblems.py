@@ -19,7 +19,7 @@ from amped.backend.device import Device
 from amped.backend.ops.mttkrp import MTTKRP, Share
 from amped.backend.ops.rowproblems import ROWPROBLEMS, RowLimits
 from amped.parallel.mpi import world
-from partitioner.tensors.sparse import ValueRange
+from partitioner.tensors.value_range import ValueRange
 
 ORACLES = {"pdnr": pdnr, "pqnr": pqnr}
 METHODS = pytest.mark.parametrize("method", ORACLES)

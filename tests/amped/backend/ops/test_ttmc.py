@@ -17,7 +17,8 @@ from amped.backend.device import Device
 from amped.backend.ops.mttkrp import MTTKRP, Kernel, Share
 from amped.backend.ops.ttmc import TTMC, TtmcProvider
 from partitioner.shards.partition import SortedTensor, mode_order
-from partitioner.tensors.sparse import SparseTensor, ValueRange
+from partitioner.tensors.sparse import SparseTensor
+from partitioner.tensors.value_range import ValueRange
 
 ROUNDING = {"fp32": 1e-6, "fp64": 1e-13}
 # Shapes, ranks, and with which precision a case runs by default: the vectors in which rows are computed are of 32 or

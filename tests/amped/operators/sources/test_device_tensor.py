@@ -22,7 +22,8 @@ from amped.operators.sources.sparse import TensorSource
 from amped.parallel.mpi import Comm
 from partitioner.shards.partition import Cut
 from partitioner.tensors import sparse as coo
-from partitioner.tensors.sparse import MAX_MODE_LENGTH, SparseTensor
+from partitioner.tensors.ingest import MAX_MODE_LENGTH
+from partitioner.tensors.sparse import SparseTensor
 
 LONG = MAX_MODE_LENGTH - 1
 CASES = hard_nonzeros() | {

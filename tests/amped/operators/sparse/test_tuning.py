@@ -28,7 +28,8 @@ from amped.options import Options
 from amped.parallel.mpi import world
 from amped.runs.assembly import place
 from partitioner.host.cache import save_entry
-from partitioner.tensors.sparse import SparseTensor, ValueRange
+from partitioner.tensors.sparse import SparseTensor
+from partitioner.tensors.value_range import ValueRange
 
 SECONDS = {"slow": 3e-3, "fast": 1e-3}
 ORDER = 3
