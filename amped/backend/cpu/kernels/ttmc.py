@@ -3,134 +3,192 @@
 A thread has a tree with one node per input mode. Node ``m`` accumulates, over the current run of equal indices, the
 Kronecker products of the rows of the modes from `m` on. Rows of the last mode are padded to whole vectors, so that
 every loop runs over a multiple of the vector length.
+
+The code is compiled once for all orders: what depends on the input modes is in one array of numbers, `layout`, with a
+row for each of `ROWS`. Loops that depend on types are written as instructions; see `simd.row_sums`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 
-from partitioner.host.jit import jit
+from partitioner.host.jit import inner, jit
 
-from ..simd.thread_team import add, fork, inlined, join
-from ..simd.vectors import LANE, address_of, fused, load_piece, operation, splat, vector_of
+from ..simd.thread_team import add, fork, join
+from ..simd.vectors import Vector, address_of, array_of, fused, load_piece, operation, splat, vector_of
+from .units import add_carries, clear_sums
 
 if TYPE_CHECKING:
     from ..simd.vectors import Builder, Context, Operation, Signature, Type, Typing, Value, Values
 
 SUMMED = 256  # nonzeros: longest sum accumulated in a tree
+COLUMNS, MATRICES, STRIDES, RANKS, SIZES, NODES = ROWS = range(6)
+"""Rows of a layout, by input mode: addresses of the index columns and of the factor matrices, row lengths and ranks of
+these, sizes of the nodes, and their positions in a tree."""
+
+_int64 = ir.IntType(64)
+
+
+class _InputModes:
+    """What instructions read of the input modes; `like` is the type of a pair of an index column and a matrix."""
+
+    def __init__(self, context: Context, builder: Builder, like: Type, layout: Value, inputs: Value) -> None:
+        self._context, self._builder, self._layout, self.inputs = context, builder, layout, inputs
+        self._index, self._number = like.types[0].dtype, like.types[1].dtype
+
+    def word(self, row: int, mode: Value) -> Value:
+        """Return a number of the layout."""
+        builder = self._builder
+        at = builder.add(builder.mul(self.inputs, _int64(row)), mode)
+        return builder.load(builder.gep(self._layout, [at]))
+
+    def index(self, mode: Value, at: Value) -> Value:
+        """Return the index of nonzero `at`."""
+        loaded = self._builder.load(self._element(self.word(COLUMNS, mode), at, self._index))
+        return self._context.cast(self._builder, loaded, self._index, types.intp)
+
+    def number(self, matrix: Value, at: Value) -> Value:
+        """Return the address of a number of the factor matrix at an address."""
+        return self._element(matrix, at, self._number)
+
+    def _element(self, base: Value, at: Value, kind: Type) -> Value:
+        pointer = self._context.get_value_type(kind).as_pointer()
+        return self._builder.gep(self._builder.inttoptr(base, pointer), [at])
+
+
+def _vector(like: Type, lanes: Type) -> Vector:
+    """Return the type of a piece of a row."""
+    return vector_of(types.Tuple(like.types[1:]), lanes)
+
+
+def _layout_of(context: Context, builder: Builder, layout: Type, value: Value) -> tuple[Value, Value]:
+    """Return the address of a layout and the number of input modes."""
+    array = array_of(context, builder, layout, value)
+    return array.data, builder.extract_value(array.shape, 1)
+
+
+def _add(builder: Builder, vector: Vector, number: Value, part: Value, address: Value) -> None:
+    """Add a number times a vector to consecutive numbers of a tree."""
+    place = builder.bitcast(address, part.type.as_pointer())
+    wide = splat(builder, number, part.type)
+    builder.store(fused(builder, vector, wide, part, builder.load(place, align=4)), place, align=4)
 
 
 @operation
-def _node(typing: Typing, factors: Type, tree: Type, at: Type, lanes: Type) -> Operation:
-    """Return consecutive numbers of a tree as a vector."""
-    vector = vector_of(factors, lanes)
+def _add_leaf(
+    typing: Typing,
+    like: Type,
+    tree: Type,
+    leaf: Type,
+    column: Type,
+    matrix: Type,
+    stride: Type,
+    values: Type,
+    at: Type,
+    lanes: Type,
+) -> Operation:
+    """Add nonzero `at` times its row of the last matrix to the leaf; column and matrix are addresses."""
+    vector = _vector(like, lanes)
 
     def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
-        kind, stored = context.get_value_type(vector), context.get_value_type(tree.dtype)
-        return load_piece(builder, builder.gep(address_of(context, builder, tree, args[1]), [args[2]]), stored, kind)
-
-    return vector(factors, tree, types.intp, lanes), generate
-
-
-def _at(builder: Builder, base: Value, at: Value, kind: ir.Type) -> Value:
-    """Return the address of element `at` of an array, given the array's address as an integer."""
-    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [at])
-
-
-@operation
-def _index(typing: Typing, indices: Type, base: Type, at: Type) -> Operation:
-    """Return an index of the column at an address.
-
-    Taking an array out of a tuple by a variable position would update its reference count, which takes longer than a
-    load.
-    """
-    stored = indices.types[0].dtype
-
-    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
-        loaded = builder.load(_at(builder, args[1], args[2], context.get_value_type(stored)))
-        return context.cast(builder, loaded, stored, types.intp)
-
-    return types.intp(indices, types.int64, types.intp), generate
-
-
-@operation
-def _number(typing: Typing, factors: Type, base: Type, at: Type) -> Operation:
-    """Return a number of the factor matrix at an address."""
-    stored = factors.types[0].dtype
-
-    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
-        return builder.load(_at(builder, args[1], args[2], context.get_value_type(stored)))
-
-    return stored(factors, types.int64, types.intp), generate
-
-
-@operation
-def _row(typing: Typing, factors: Type, base: Type, at: Type, lanes: Type) -> Operation:
-    """Return a piece of a row, as a vector, of the factor matrix at an address."""
-    vector = vector_of(factors, lanes)
-
-    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
-        kind, stored = context.get_value_type(vector), context.get_value_type(factors.types[0].dtype)
-        return load_piece(builder, _at(builder, args[1], args[2], stored), stored, kind)
-
-    return vector(factors, types.int64, types.intp, lanes), generate
-
-
-@operation
-def _add(typing: Typing, tree: Type, at: Type, scale: Type, part: Type) -> Operation:
-    """Add `scale` times a vector to consecutive numbers of a tree."""
-
-    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
-        array, place, number, value = args
-        address = builder.gep(address_of(context, builder, tree, array), [place])
-        place = builder.bitcast(address, value.type.as_pointer())
-        wide = splat(builder, context.cast(builder, number, scale, part.dtype), value.type)
-        builder.store(fused(builder, part, wide, value, builder.load(place, align=4)), place, align=4)
+        _, tree_value, leaf, column, matrix, stride, values_value, at, _ = args
+        index_type, stored = context.get_value_type(like.types[0].dtype), context.get_value_type(like.types[1].dtype)
+        index = builder.load(builder.gep(builder.inttoptr(column, index_type.as_pointer()), [at]))
+        row = builder.mul(context.cast(builder, index, like.types[0].dtype, types.intp), stride)
+        source = builder.gep(builder.inttoptr(matrix, stored.as_pointer()), [row])
+        target = builder.gep(address_of(context, builder, tree, tree_value), [leaf])
+        value = builder.load(builder.gep(address_of(context, builder, values, values_value), [at]))
+        value = context.cast(builder, value, values.dtype, vector.dtype)
+        zero, step = _int64(0), _int64(vector.count)
+        with cgutils.for_range_slice(builder, zero, stride, step) as (k, _):
+            part = load_piece(builder, builder.gep(source, [k]), stored, context.get_value_type(vector))
+            _add(builder, vector, value, part, builder.gep(target, [k]))
         return context.get_dummy_value()
 
-    return types.none(tree, types.intp, scale, part), generate
+    places = types.intp, types.int64, types.int64, types.intp
+    return types.none(like, tree, *places, values, types.intp, lanes), generate
 
 
 @operation
-def _zero(typing: Typing, factors: Type, tree: Type, at: Type, lanes: Type) -> Operation:
-    """Set consecutive numbers of a tree to zero."""
-    vector = vector_of(factors, lanes)
+def _first_change(typing: Typing, like: Type, layout: Type, at: Type) -> Operation:
+    """Return the first input mode whose index differs from the previous nonzero's, or else the last one."""
 
     def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
-        kind = context.get_value_type(vector)
-        address = builder.gep(address_of(context, builder, tree, args[1]), [args[2]])
-        builder.store(ir.Constant(kind, None), builder.bitcast(address, kind.as_pointer()), align=4)
-        return context.get_dummy_value()
+        modes = _InputModes(context, builder, like, *_layout_of(context, builder, layout, args[1]))
+        last, before = builder.sub(modes.inputs, _int64(1)), builder.sub(args[2], _int64(1))
+        found = cgutils.alloca_once_value(builder, last)
+        with cgutils.for_range(builder, last) as loop:
+            differs = builder.icmp_signed("!=", modes.index(loop.index, args[2]), modes.index(loop.index, before))
+            with builder.if_then(differs):
+                builder.store(loop.index, found)
+                loop.do_break()
+        return builder.load(found)
 
-    return types.none(factors, tree, types.intp, lanes), generate
+    return types.intp(like, layout, types.intp), generate
 
 
-@inlined
-def _fold(tree, nodes, sizes, ranks, inputs_of, at, level, step, lanes):  # type: ignore[no-untyped-def]
+@operation
+def _fold(typing: Typing, like: Type, tree: Type, layout: Type, at: Type, level: Type, lanes: Type) -> Operation:
     """Fold the nodes below `level`, deepest first, into their parents; `at` is a nonzero of their runs."""
-    indices, factors, columns, matrices, strides = inputs_of
-    for m in range(ranks.size - 2, level - 1, -1):
-        size, source, rank, matrix = sizes[m + 1], nodes[m + 1], ranks[m], matrices[m]
-        row = _index(indices, columns[m], at) * strides[m]
-        for k in range(0, size, step):
-            part, to = _node(factors, tree, source + k, lanes), nodes[m] + k
-            for r in range(rank):
-                _add(tree, to, _number(factors, matrix, row + r), part)
-                to += size
-            _zero(factors, tree, source + k, lanes)
+    vector = _vector(like, lanes)
+
+    def write(context: Context, builder: Builder, args: Values) -> None:
+        tree_data, layout_data, inputs, at, level = args
+        modes, one = _InputModes(context, builder, like, layout_data, inputs), _int64(1)
+        kind, stored = context.get_value_type(vector), context.get_value_type(like.types[1].dtype)
+        deepest = builder.sub(inputs, _int64(2))
+        with cgutils.for_range_slice(builder, deepest, builder.sub(level, one), _int64(-1), inc=False) as (m, _):
+            below = builder.add(m, one)
+            size, rank = modes.word(SIZES, below), modes.word(RANKS, m)
+            source = builder.gep(tree_data, [modes.word(NODES, below)])
+            target = builder.gep(tree_data, [modes.word(NODES, m)])
+            row = builder.mul(modes.index(m, at), modes.word(STRIDES, m))
+            numbers = modes.number(modes.word(MATRICES, m), row)
+            with cgutils.for_range_slice(builder, _int64(0), size, _int64(vector.count)) as (k, _):
+                place = builder.gep(source, [k])
+                part = load_piece(builder, place, kind.element, kind)
+                with cgutils.for_range(builder, rank) as loop:
+                    number = builder.load(builder.gep(numbers, [loop.index]))
+                    number = number if stored == kind.element else builder.fpext(number, kind.element)
+                    to = builder.add(k, builder.mul(loop.index, size))
+                    _add(builder, vector, number, part, builder.gep(target, [to]))
+                builder.store(ir.Constant(kind, None), builder.bitcast(place, kind.as_pointer()), align=4)
+        builder.ret_void()
+
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
+        values = [address_of(context, builder, tree, args[1]), *_layout_of(context, builder, layout, args[2])]
+        values += args[3:5]
+        function = _internal(builder, "fold", values, lambda inside, inner_args: write(context, inside, inner_args))
+        builder.call(function, values)
+        return context.get_dummy_value()
+
+    return types.none(like, tree, layout, types.intp, types.intp, lanes), generate
 
 
-@inlined
-def _write_root(tree, sums, row, store, groups, rank, stride):  # type: ignore[no-untyped-def]
+def _internal(builder: Builder, name: str, values: Values, write: Callable[[Builder, Values], None]) -> ir.Function:
+    """Return a function of the module that takes such values, and write its instructions at the first call."""
+    module = builder.module
+    if name in module.globals:
+        return module.globals[name]
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [value.type for value in values]), name)
+    function.linkage = "internal"
+    write(ir.IRBuilder(function.append_basic_block()), function.args)
+    return function
+
+
+@inner
+def _write_root(tree, sums, row, replace, groups, rank, stride):  # type: ignore[no-untyped-def]
     """Move the root node, (groups, stride), to a row of sums, (groups, rank) float64, and clear it."""
     for g in range(groups):
         for k in range(rank):
             value = np.float64(tree[g * stride + k])
-            if store:
+            if replace:
                 sums[row, g * rank + k] = value
             else:
                 sums[row, g * rank + k] += value
@@ -138,32 +196,9 @@ def _write_root(tree, sums, row, store, groups, rank, stride):  # type: ignore[n
             tree[g * stride + k] = 0
 
 
-@inlined
-def _first_change(indices, columns, at):  # type: ignore[no-untyped-def]
-    """Return the first input mode whose index differs from the previous nonzero's, or else the last one."""
-    m = 0
-    while m < columns.size - 1 and _index(indices, columns[m], at) == _index(indices, columns[m], at - 1):
-        m += 1
-    return m
-
-
 @jit
 def ttmc(  # type: ignore[no-untyped-def]
-    number,
-    team,
-    threads,
-    turn,
-    nonzeros,
-    factors,
-    addresses,
-    ranks,
-    out,
-    row_begin,
-    new,
-    parts,
-    carries,
-    trees,
-    lanes,
+    number, team, threads, turn, nonzeros, like, layout, out, row_begin, new, parts, carries, trees, lanes
 ):
     """Compute pieces of output rows with the threads of a team; the additions of a part always have the same order.
 
@@ -175,11 +210,11 @@ def ttmc(  # type: ignore[no-untyped-def]
     turn : (1,) int64 array
         Counter from which threads take parts.
     nonzeros : tuple
-        See `segmented`.
-    factors : tuple of (I_m, stride) arrays
-    addresses : tuple
-        Addresses of the index columns and of the factor matrices, (inputs,) int64 arrays.
-    ranks : (inputs,) int64 array
+        The starts of the pieces and the end, (pieces + 1,); their output indices, (pieces,); the values, (nnz,).
+    like : tuple
+        An index column and a factor matrix, which have the types of all.
+    layout : (rows, inputs) int64 array
+        See `ROWS`.
     out : (rows, width) float64 array
     row_begin : int
         Output index of row 0.
@@ -199,36 +234,22 @@ def ttmc(  # type: ignore[no-untyped-def]
     int
         The number of threads that failed.
     """
-    starts, rows, indices, values = nonzeros
-    columns, matrices = addresses
-    strides = np.empty(ranks.size, np.int64)
-    for m in range(ranks.size):
-        strides[m] = factors[m].shape[1]
-    inputs_of = indices, factors, columns, matrices, strides
+    starts, rows, values = nonzeros
     bounds, shared, firsts = parts
-    inputs, count, step = len(factors), shared.size, len(lanes) * (LANE // factors[0].itemsize)
+    inputs, count, columns = layout.shape[1], shared.size, out.shape[1]
     if number == 0:
         turn[0] = 0
     called = fork(team, number, threads)
-    sizes, nodes = np.empty(inputs, np.int64), np.empty(inputs, np.int64)
-    stride, rank = factors[inputs - 1].shape[1], ranks[inputs - 1]
-    size = stride
-    for m in range(inputs - 1, -1, -1):
-        size *= 1 if m == inputs - 1 else ranks[m]
-        sizes[m] = size
-    at = 0
-    for m in range(inputs):
-        nodes[m] = at
-        at += sizes[m]
-    tree, leaf, column, last = trees[number], nodes[inputs - 1], columns[inputs - 1], matrices[inputs - 1]
-    groups = sizes[0] // stride
+    tree, stride, rank = trees[number], layout[STRIDES, inputs - 1], layout[RANKS, inputs - 1]
+    leaf, column, last = layout[NODES, inputs - 1], layout[COLUMNS, inputs - 1], layout[MATRICES, inputs - 1]
+    groups = layout[SIZES, 0] // stride
     for k in range(tree.size):
         tree[k] = 0
     part = add(turn, 0, 1)
     while part < count:
         low = new[0] if part == 0 else firsts[part] - row_begin  # cleared by this part if they have no nonzeros
         high = new[1] if part == count - 1 else firsts[part + 1] - row_begin
-        _clear(carries, part, part + 1)
+        clear_sums(carries, part, part + 1, 0, columns)
         begin, end = bounds[part], bounds[part + 1]
         summed, stored = 0, False
         for c in range(begin, end):
@@ -237,38 +258,27 @@ def ttmc(  # type: ignore[no-untyped-def]
             if c == begin or rows[c - 1] != row:
                 stored = carried
                 if not carried:
-                    _clear(out, low, row - row_begin)
+                    clear_sums(out, low, row - row_begin, 0, columns)
                 low = max(low, row - row_begin + 1)
             for q in range(start, stop):
                 if summed and inputs > 1:
-                    level = _first_change(indices, columns, q)
+                    level = _first_change(like, layout, q)
                     if level < inputs - 1:
-                        _fold(tree, nodes, sizes, ranks, inputs_of, q - 1, level, step, lanes)
-                value, index = values[q], _index(indices, column, q) * stride
-                for k in range(0, stride, step):
-                    _add(tree, leaf + k, value, _row(factors, last, index + k, lanes))
+                        _fold(like, tree, layout, q - 1, level, lanes)
+                _add_leaf(like, tree, leaf, column, last, stride, values, q, lanes)
                 summed += 1
             if summed >= SUMMED or c + 1 == end or rows[c + 1] != row:
-                _fold(tree, nodes, sizes, ranks, inputs_of, stop - 1, 0, step, lanes)
+                _fold(like, tree, layout, stop - 1, 0, lanes)
+                replace = not stored
                 if carried:
-                    _write_root(tree, carries, part, False, groups, rank, stride)
+                    _write_root(tree, carries, part, replace, groups, rank, stride)
                 else:
-                    _write_root(tree, out, row - row_begin, not stored, groups, rank, stride)
+                    _write_root(tree, out, row - row_begin, replace, groups, rank, stride)
                     stored = True
                 summed = 0
-        _clear(out, max(low, 0), high)
+        clear_sums(out, max(low, 0), high, 0, columns)
         part = add(turn, 0, 1)
     faults = join(team, called)
     if number == 0:
-        for t in range(count):
-            if shared[t] >= 0:
-                for k in range(out.shape[1]):
-                    out[shared[t] - row_begin, k] += carries[t, k]
+        add_carries(out, carries, shared, row_begin, 0, columns)
     return faults
-
-
-@inlined
-def _clear(sums, begin, end):  # type: ignore[no-untyped-def]
-    for row in range(begin, end):
-        for k in range(sums.shape[1]):
-            sums[row, k] = 0.0

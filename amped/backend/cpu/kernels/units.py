@@ -76,15 +76,16 @@ def clear_part(out, separate, carries, part, rows, new, way, first_column, width
 
     With separate outputs (`separate`) these are all rows without sums, otherwise those of `rows`.
     """
-    _set_zero(carries, part, part + 1, first_column, width)
+    clear_sums(carries, part, part + 1, first_column, width)
     if separate:
-        _set_zero(out, 0 if part else new[0], out.shape[0] if part else new[1], first_column, width)
+        clear_sums(out, 0 if part else new[0], out.shape[0] if part else new[1], first_column, width)
     elif way == ADD:
-        _set_zero(out, max(rows[0], new[0]), min(rows[1], new[1]), first_column, width)
+        clear_sums(out, max(rows[0], new[0]), min(rows[1], new[1]), first_column, width)
 
 
 @inner
-def _set_zero(out, begin, end, first_column, width):
+def clear_sums(out, begin, end, first_column, width):
+    """Set rows `begin` to `end` to zero, `width` columns from `first_column` on."""
     for row in range(begin, end):
         for column in range(first_column, first_column + width):
             out[row, column] = 0.0

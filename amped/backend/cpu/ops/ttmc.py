@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Offers, Share
@@ -67,14 +69,22 @@ class Nested:
         rows = new.start, new.stop
         if new.stop <= new.start:
             rows = int(parts.firsts[0]) - shard.row_begin, 0
-        nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
+        nonzeros = *shard.pieces, constant(shard.values)
         size = min(threads_worth(team.count, shard, factors[-1]), parts.shared.size)
-        inputs, counts = tuple(map(constant, factors)), np.array(ranks, np.int64)
         lane = 0.0 if summed != factors[0].dtype else 0  # see `vectors`
         lanes = (lane,) * (2 if factors[-1].strides[0] % (2 * LANE) == 0 else 1)
-        addresses = tuple(np.array([each.ctypes.data for each in of]) for of in (shard.indices, factors))
-        args = inputs, addresses, counts, out, shard.row_begin, rows, tuple(parts), carries, trees, lanes
+        like = constant(shard.indices[0]), constant(factors[0])
+        args = like, _layout(shard, factors, ranks), out, shard.row_begin, rows, tuple(parts), carries, trees, lanes
         check(ttmc(0, team.team, size, np.zeros(1, np.int64), nonzeros, *args))
+
+
+def _layout(shard: HostShard, factors: Sequence[Array], ranks: Sequence[int]) -> NDArray[np.int64]:
+    """Return what `ttmc` reads of the input modes."""
+    strides = [factor.shape[1] for factor in factors]
+    padded = [*ranks[:-1], strides[-1]]
+    sizes = [math.prod(padded[m:]) for m in range(len(padded))]
+    columns, matrices = ([each.ctypes.data for each in arrays] for arrays in (shard.indices, factors))
+    return np.array([columns, matrices, strides, ranks, sizes, [0, *accumulate(sizes[:-1])]], np.int64)
 
 
 def _nodes(ranks: Sequence[int]) -> int:
