@@ -26,6 +26,8 @@ from ..parallel.mpi import together, world
 from ..report.text import low_fit
 from ..runs.assembly import Tensor, counts, decomposition, observed_decomposition, place, start
 from ..runs.callback import RunCallback
+from ..runs.compiling import Work
+from ..runs.compiling import chosen as without_compiler
 from ..runs.compression import cp_start
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
@@ -333,6 +335,7 @@ def mttkrp(
             # A view of one number: a whole matrix could exceed memory.
             matrices[mode] = np.broadcast_to(np.zeros(1), (source.shape[mode], ranks[0] if ranks else 0))
         rank = comm.bcast(int(np.shape(matrices[mode])[-1]) if mode < len(matrices) else 1)
+        machine = without_compiler(machine, source, chosen, Work(rank, 1))
         operator = place(source, rank, machine, chosen, budget=budget, late=True)
         start(operator, source, init=matrices)
         result = operator.gathered(mode, operator.mttkrp(mode))

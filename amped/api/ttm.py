@@ -24,7 +24,15 @@ from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import Comm, on_root, share, together, world
 from ..runs.assembly import Tensor, bring_up, open_tensor, watched
-from ..runs.products import Product, Shape, open_semisparse, place_product, product_setting, write_product
+from ..runs.products import (
+    Product,
+    Shape,
+    machine_for_product,
+    open_semisparse,
+    place_product,
+    product_setting,
+    write_product,
+)
 from .arguments import ARGUMENTS, argument_options
 
 Operand = AnyTensor | SemiSparseTensor | str | None
@@ -115,6 +123,7 @@ def ttm(
         rank = comm.bcast(np.shape(matrix)[1] if comm.rank == 0 and np.ndim(matrix) == 2 else 0)
         if not rank:
             raise InputError(f"matrix of shape {comm.bcast(np.shape(matrix))}: expected (I_mode, R)")
+        machine = machine_for_product(source, rank, machine, chosen)
         setting = product_setting(source, mode, rank, machine, chosen)
         expected = source.shape[mode], rank
         operand = on_root(comm, lambda: checked_matrix(np.asarray(matrix), "matrix", expected, chosen.dtype))

@@ -127,8 +127,8 @@ def tucker(
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
     with session(X, chosen, deadline, verbose, side, compression.ranks) as call:
         with call.reporter.loading():
-            decomposition = compressed(call.source, call.machine, chosen, compression, seed)
-        iterations = max_iters if method == "hooi" else 1
+            iterations = max_iters if method == "hooi" else 1
+            decomposition = compressed(call.source, call.machine, chosen, compression, seed, iterations)
         params = RunParams(iterations, tol, seed, compression.init, deadline=deadline, random=RANDOM)
         model = call.decomposed(decomposition, params, callback, Budget())
     return model

@@ -78,7 +78,7 @@ class TuckerRequest(RunRequest[TuckerTensor]):
 
     def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[TuckerTensor], Init | None]:
         """See `RunRequest`. Code is compiled only now, because it depends on the tensor's order."""
-        method = compressed(source, job.machine, self.options, self.compression, self.first_seed)
+        method = compressed(source, job.machine, self.options, self.compression, self.first_seed, self.iterations)
         job.display.note(f"ranks {shown(method.operator.ranks)}")
         return method, None
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from partitioner.host.worth import Compilable
 
 from ..backend.cpu.device import CpuDevice
 from ..backend.exchange import Machine
 from ..backend.plain.device import PlainDevice
-from ..operators.sources.protocols import DescribedSource
 from ..options import Options
 
 BACKEND = Path(__file__).parents[1] / "backend"
 FOLDERS = BACKEND / "cpu", BACKEND / "normal_equations"
 DENSE = "dense"
-COMPILING = {"mttkrp": 5.0, DENSE: 2.5, "phi": 5.0, "ttmc": 4.0}  # seconds, about
+COMPILING = {"mttkrp": 5.0, DENSE: 2.5, "phi": 5.0, "ttmc": 4.0, "ttm": 1.0}  # seconds, about
 CODE = {name: Compilable(name, seconds, FOLDERS) for name, seconds in COMPILING.items()}
 SWEPT, UPDATED, MULTIPLIED = 3e-9, 2e-9, 5e-10
 """Seconds without compiled code of a nonzero and a component: of an iteration, of an update of Phi for one mode, and
@@ -27,15 +26,27 @@ MOST = 1 << 23  # nonzeros times components: more would take more memory than co
 NARROW = 1 << 16  # indices of the longest mode: beyond, other code is compiled
 
 
+class Nonzeros(Protocol):
+    """The size of a tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The mode lengths."""
+
+    @property
+    def nnz(self) -> int:
+        """The number of nonzeros, or of elements of a dense tensor."""
+
+
 class Work(NamedTuple):
     """Upper bounds of the work of a run."""
 
     columns: int  # of factor matrices
     repeats: int | None  # of each mode, at most; None if unknown
-    product: str = "mttkrp"  # what is computed: MTTKRPs, Phi or TTMc
+    product: str = "mttkrp"  # what is computed: MTTKRPs, Phi, TTMc or SpTTM
 
 
-def chosen(machine: Machine, source: DescribedSource, options: Options, work: Work) -> Machine:
+def chosen(machine: Machine, source: Nonzeros, options: Options, work: Work) -> Machine:
     """Return the machine of a run: with a device that compiles nothing if that is estimated to take less time.
 
     Code that earlier runs have compiled only has to be loaded. A run uses one path throughout. Runs on several ranks,
@@ -43,41 +54,56 @@ def chosen(machine: Machine, source: DescribedSource, options: Options, work: Wo
     """
     if not isinstance(machine.device, CpuDevice) or machine.device.folder != "cpu":
         return machine
-    plain = _seconds(source, work) if _suits(machine, source, options, work) else math.inf
-    if _code_of(source, work).compiles(plain, _form(machine, source, options, work)):
+    plain = _seconds(source, work) if _suits(source, options, work) else math.inf
+    compiles = _code_of(source, work).compiles(plain, _form(machine, source, options, work))
+    if any(machine.comm.allgather(compiles)):  # caches of the ranks' hosts may differ
+        return machine
+    one_copy = machine.comm.size == 1 or work.product != "phi"  # all sums of Phi's rows are on the row's rank
+    return machine._replace(device=PlainDevice(machine.device, one_copy))
+
+
+def uncompiled(machine: Machine) -> Machine:
+    """Return the machine for work that never calls compiled code of a CPU."""
+    if not isinstance(machine.device, CpuDevice) or machine.device.folder != "cpu":
         return machine
     return machine._replace(device=PlainDevice(machine.device))
 
 
-def _suits(machine: Machine, source: DescribedSource, options: Options, work: Work) -> bool:
+def _suits(source: Nonzeros, options: Options, work: Work) -> bool:
     """Return whether the run is possible without compiled code."""
     usual = options.kernel == "auto" and options.gather == "full" and options.placement != "stream"
-    if machine.comm.size > 1 or options.deterministic or options.device_memory or not usual:
+    if options.deterministic or options.device_memory or not usual:
         return False
-    if source.kind == DENSE:
-        return work.product == "mttkrp"
-    return not source.stored and source.nnz * work.columns <= MOST
+    if _is_dense(source):
+        return True
+    return source.nnz * work.columns <= MOST
 
 
-def _code_of(source: DescribedSource, work: Work) -> Compilable:
-    return CODE[DENSE if source.kind == DENSE else work.product]
+def _code_of(source: Nonzeros, work: Work) -> Compilable:
+    return CODE[DENSE if _is_dense(source) else work.product]
 
 
-def _form(machine: Machine, source: DescribedSource, options: Options, work: Work) -> str:
+def _form(machine: Machine, source: Nonzeros, options: Options, work: Work) -> str:
     """Return the variant of the compiled code."""
-    if source.kind == DENSE:
+    if _is_dense(source):
         return options.precision
     stride = machine.device.stride(work.columns, options.dtype.itemsize)
     return f"{len(source.shape)} {stride} {options.precision} {max(source.shape) > NARROW}"
 
 
-def _seconds(source: DescribedSource, work: Work) -> float:
+def _seconds(source: Nonzeros, work: Work) -> float:
     """Return the estimated seconds that a run takes longer without compiled code."""
+    if _is_dense(source) and work.product == "ttmc":
+        return 0.0  # products of matrices by BLAS on both paths
     if work.repeats is None:
         return math.inf
     numbers = source.nnz * work.columns
-    if source.kind == DENSE:
+    if _is_dense(source):
         each = MULTIPLIED * numbers
     else:
         each = UPDATED * numbers * len(source.shape) if work.product == "phi" else SWEPT * numbers
     return work.repeats * max(0.0, each - SPARED)
+
+
+def _is_dense(source: Nonzeros) -> bool:
+    return getattr(source, "kind", None) == DENSE

@@ -31,7 +31,7 @@ from ..operators.sources.protocols import DescribedSource
 from ..options import Options
 from ..parallel.mpi import together
 from .assembly import begin, setting_for
-from .compiling import Work, chosen
+from .compiling import Work, chosen, uncompiled
 from .kinds import CoreSource, kind_of
 
 MAX_CORE_SIZE = 1 << 18  # elements of a core whose CP decomposition takes seconds
@@ -57,9 +57,16 @@ def core_setting(
 
 
 def compressed(
-    source: DescribedSource, machine: Machine, options: Options, compression: Compression, seed: int = 0
+    source: DescribedSource,
+    machine: Machine,
+    options: Options,
+    compression: Compression,
+    seed: int = 0,
+    max_iters: int = 1,
 ) -> TuckerMethod:
     """Place a tensor and return its Tucker method; `begin` sets the start. Collective.
+
+    `max_iters` is only used to choose between compiled code and NumPy.
 
     Raises
     ------
@@ -70,6 +77,8 @@ def compressed(
     together(machine.comm, lambda: ranks and check_ranks(source.shape, ranks))
     if error is not None:
         compression = replace(compression, error=together(machine.comm, lambda: attainable(error, options.precision)))
+    given = machine
+    machine = uncompiled(given) if ranks is None else _chosen(source, ranks, given, options, max_iters)
     core_source = _core_source(source, machine, options)
     norm, values = source.norm, source.value_range
     if norm:
@@ -82,8 +91,10 @@ def compressed(
             factors = core_source.factors(compression, seed)
         ranks = tuple(factor.shape[1] for factor in factors)
     assert ranks is not None
+    if compression.ranks is None:
+        machine = _chosen(source, ranks, given, options, max_iters)
     setting = core_setting(source, ranks, machine, options, compression)
-    return TuckerMethod(core_source.place(setting), compression.method, factors, error)
+    return TuckerMethod(core_source.place(machine, setting), compression.method, factors, error)
 
 
 def consistent(
@@ -91,8 +102,7 @@ def consistent(
 ) -> float:
     """Return the core consistency of a CP model whose factor matrices include the weights. Collective."""
     ranks = [factor.shape[1] for factor in factors]
-    if source.kind == "sparse":
-        machine = chosen(machine, source, options, Work(math.prod(ranks) // min(ranks), 1, "ttmc"))
+    machine = _chosen(source, ranks, machine, options)
     operator = core_operator(source, ranks, machine, options)
     for mode, factor in enumerate(factors):
         operator.set_factor(mode, np.linalg.pinv(factor.astype(np.float64)).T)
@@ -101,10 +111,17 @@ def consistent(
     return consistency(core_of(operator, product, machine.device.empty(operator.owned(last).shape, np.float64)))
 
 
+def _chosen(
+    source: DescribedSource, ranks: Sequence[int], machine: Machine, options: Options, max_iters: int = 1
+) -> Machine:
+    """Return the machine for the products of each mode, with compiled code or without. Collective."""
+    return chosen(machine, source, options, Work(math.prod(ranks) // min(ranks), max_iters, "ttmc"))
+
+
 def core_operator(source: DescribedSource, ranks: Sequence[int], machine: Machine, options: Options) -> CoreOperator:
     """Place a tensor for products with factor matrices of these numbers of columns. Collective."""
     setting = core_setting(source, ranks, machine, options)
-    return _core_source(source, machine, options).place(setting)
+    return _core_source(source, machine, options).place(machine, setting)
 
 
 def _core_source(source: DescribedSource, machine: Machine, options: Options) -> CoreSource:
@@ -121,7 +138,7 @@ def cp_start(
     """
     most = max(1, int(MAX_CORE_SIZE ** (1 / len(source.shape))))
     ranks = _possible([min(rank, length, most) for length in source.shape])
-    method = compressed(source, machine, options, Compression(ranks=ranks), seed)
+    method = compressed(source, machine, options, Compression(ranks=ranks), seed, START_ITERATIONS)
     begin(method, source, seed)
     for _ in iterate(method, StopRule(START_ITERATIONS, START_TOLERANCE)):
         pass

@@ -48,7 +48,7 @@ class CoreSource(Protocol):
     def factors(self, compression: Compression, seed: int) -> list[Matrix]:
         """Return factor matrices from spectra, the same on every rank."""
 
-    def place(self, setting: Setting) -> CoreOperator:
+    def place(self, machine: Machine, setting: Setting) -> CoreOperator:
         """Place the tensor, after a check of the memory for arrays of the modes' lengths."""
 
 
@@ -122,8 +122,8 @@ class SparseCoreSource:
     def factors(self, compression: Compression, seed: int) -> list[Matrix]:
         return sparse_factors(self._source, self._machine, compression, seed)
 
-    def place(self, setting: Setting) -> SparseOperator:
-        return SPARSE.place(self._source, self._machine, setting, None)
+    def place(self, machine: Machine, setting: Setting) -> SparseOperator:
+        return SPARSE.place(self._source, machine, setting, None)
 
 
 class DenseKind:
@@ -171,9 +171,9 @@ class DenseCoreSource:
     def factors(self, compression: Compression, seed: int) -> list[Matrix]:
         return dense_factors(self._source, self._machine, self._block, compression)
 
-    def place(self, setting: Setting) -> DenseCore:
-        check_lengths(self._source, setting, self._machine.comm)
-        return DenseCore(self._source, self._machine, setting, self._block)
+    def place(self, machine: Machine, setting: Setting) -> DenseCore:
+        check_lengths(self._source, setting, machine.comm)
+        return DenseCore(self._source, machine, setting, self._block)
 
 
 SPARSE, DENSE = SparseKind(), DenseKind()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import numpy as np
@@ -22,8 +23,15 @@ from ..operators.ttm.operator import TtmOperator
 from ..operators.ttm.plan import TtmSetting, ttm_kernel
 from ..options import Options
 from ..parallel.mpi import Comm, on_root
+from .compiling import Work, chosen
 
 Product = TtmOperator | DenseModeOperator
+
+
+def machine_for_product(source: ProductSource, rank: int, machine: Machine, options: Options) -> Machine:
+    """Return the machine for a product with a matrix of `rank` columns: with compiled code or without. Collective."""
+    width = math.prod(source.shape[m] for m in source.dense)
+    return chosen(machine, source, options, Work(rank * width, 1, "ttm"))
 
 
 def product_setting(source: ProductSource, mode: int, rank: int, machine: Machine, options: Options) -> TtmSetting:
@@ -33,7 +41,8 @@ def product_setting(source: ProductSource, mode: int, rank: int, machine: Machin
         raise InputError(f"mode {mode} is outside 0..{order - 1}")
     check_rank(rank)
     ttm_kernel(options, device)
-    load_compiler()  # before memory is measured
+    if device.code_bytes:
+        load_compiler()  # before memory is measured
     width = int(np.prod([source.shape[m] for m in source.dense])) if source.dense else 1
     memory = options.device_memory or device.memory(machine.comm.local_size)
     sparse, length = len(source.sparse), source.shape[mode]

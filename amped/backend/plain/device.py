@@ -12,9 +12,10 @@ class PlainDevice(CpuDevice):
     host_bytes = 8 << 20  # SciPy's sparse matrices
     code_bytes = 0
 
-    def __init__(self, compiled: CpuDevice) -> None:
-        """Use the cores of a device with compiled code."""
+    def __init__(self, compiled: CpuDevice, one_copy: bool = True) -> None:
+        """Use the cores of a device with compiled code; `one_copy`: whether all modes share a copy of the nonzeros."""
         self.__dict__.update(compiled.__dict__)
+        self.one_copy = one_copy
         self.description += ", without compiled code"
 
     def stride(self, rank: int, itemsize: int) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import amped
+from partitioner.build import partition
 from partitioner.host.worth import SETTING
 
 DATA = Path(amped.__file__).parent / "data"
@@ -22,6 +23,7 @@ COUNTS = amped.SparseTensor(
     (8, 10, 6),
 )
 GRID = np.random.default_rng(2).random((5, 6, 7))
+GRID_OF_COUNTS = np.random.default_rng(3).random(COUNTS.shape)
 START = [np.random.default_rng(3 + m).random((n, 2)) for m, n in enumerate(COUNTS.shape)]
 RUNS: dict[str, Callable[..., Any]] = {
     "sparse": lambda **how: amped.cp_als(COUNTS, 2, max_iters=8, tol=0, **how),
@@ -32,6 +34,9 @@ RUNS: dict[str, Callable[..., Any]] = {
     "dense": lambda **how: amped.cp_als(GRID, 2, max_iters=8, tol=0, **how),
     "dense nonnegative": lambda **how: amped.cp_als(GRID, 2, max_iters=8, tol=0, nonnegative=[0, 2], **how),
     "counts": lambda **how: amped.cp_apr(COUNTS, 2, max_iters=4, tol=0, **how),
+    "tucker": lambda **how: amped.tucker(COUNTS, rank=(2, 3, 2), max_iters=4, tol=0, **how),
+    "tucker of an error": lambda **how: amped.tucker(COUNTS, error=0.7, method="sthosvd", **how),
+    "dense tucker": lambda **how: amped.tucker(GRID, rank=(2, 3, 2), max_iters=4, tol=0, **how),
 }
 
 
@@ -51,6 +56,36 @@ def test_both_paths_agree(name: str, precision: str, monkeypatch: pytest.MonkeyP
             np.testing.assert_allclose(plain.series[series], numbers, rtol=bound, atol=bound)
     for one, other in zip(compiled.factors, plain.factors, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e3 * bound, atol=1e3 * bound)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_products_on_both_paths_agree(precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    factors, products = [np.random.default_rng(m).random((n, 3)) for m, n in enumerate(COUNTS.shape)], []
+    for wish in ("always", "never"):
+        monkeypatch.setenv(SETTING, wish)
+        first = amped.ttm(COUNTS, factors[1], 1, precision=precision)
+        second = amped.ttm(first, factors[2], 2, precision=precision)
+        third = amped.ttm(second, factors[1].T.copy(), 1, precision=precision)
+        mttkrps = [
+            amped.mttkrp(X, factors, mode, precision=precision) for X in (COUNTS, GRID_OF_COUNTS) for mode in (0, 2)
+        ]
+        products.append([first.indices, first.values, second.values, third.values, *mttkrps])
+    bound = 1e-12 if precision == "fp64" else 1e-6
+    for compiled, plain in zip(*products, strict=True):
+        assert compiled.dtype == plain.dtype
+        np.testing.assert_allclose(plain, compiled, rtol=bound)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_a_store_on_both_paths(precision: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", indices=COUNTS.indices, values=COUNTS.values, shape=COUNTS.shape)
+    partition(tmp_path / "t.npz", tmp_path / "store")
+    models = []
+    for wish in ("always", "never"):
+        monkeypatch.setenv(SETTING, wish)
+        models.append(amped.cp_als(tmp_path / "store", 2, max_iters=4, tol=0, precision=precision))
+    assert "without compiled code" in models[1].run["device_description"]
+    np.testing.assert_allclose(models[0].fits, models[1].fits, rtol=1e-12 if precision == "fp64" else 1e-6)
 
 
 def test_more_components_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +154,7 @@ assert "without compiled code" in model.run["device_description"]
 @pytest.mark.parametrize(
     "call",
     [
+        "amped.tucker(amped.read(sys.argv[1] + '/uber_pickups.npz'), rank=(2, 2, 2))",
         "amped.cp_als(amped.read(sys.argv[1] + '/uber_pickups.npz'), 2)",
         "amped.cp_als(amped.read(sys.argv[1] + '/uber393k_4d.tns.gz'), 2, max_iters=2)",
         "amped.cp_als(__import__('numpy').random.default_rng(0).random((5, 6, 7)), 2, nonnegative=True)",

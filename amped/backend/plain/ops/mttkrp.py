@@ -1,4 +1,4 @@
-"""MTTKRP without compiled code: one copy of the nonzeros, in the order of mode 0, serves all modes."""
+"""MTTKRP without compiled code: usually one copy of the nonzeros, in the order of mode 0, serves all modes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ PRODUCTS = 3  # rows of doubles per node that are in memory at the same time
 
 @dataclass(frozen=True)
 class PlainShard:
-    """All nonzeros, for the products of one mode. See `Shard`."""
+    """The nonzeros of a rank, for the products of one mode. See `Shard`."""
 
     kernel: Kernel
     tree: Tree
-    mode: int
+    rows: slice  # of the tree's first mode: those that the rank has; the tree counts from the first one
+    mode: int  # of the tree
     nbytes: int
 
     @property
@@ -70,9 +71,9 @@ class TreeKernel:
         return KernelBytes(nnz * (4 * (inputs + 1) + 8 + NODE_BYTES * inputs + products), 0, 0)
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> PlainShard:
-        narrow = [np.ascontiguousarray(column, np.int32) for column in columns]
-        tree = Tree(narrow, values, (share.rows.stop, *share.lengths))
-        return PlainShard(self, tree, 0, tree.nbytes + tree.values.nbytes)
+        rows, (first, *others) = share.rows, (np.ascontiguousarray(column, np.int32) for column in columns)
+        tree = Tree([first - rows.start, *others], values, (rows.stop - rows.start, *share.lengths))
+        return PlainShard(self, tree, rows, 0, tree.nbytes + tree.values.nbytes)
 
     def derive(self, shard: PlainShard, share: Share) -> PlainShard:
         return replace(shard, mode=share.column, nbytes=0)
@@ -91,8 +92,9 @@ class TreeKernel:
 
 
 def inputs_of(shard: PlainShard, factors: Sequence[Array]) -> list[Array | None]:
-    """Return a factor matrix for each mode, None for the shard's."""
-    return [*factors[: shard.mode], None, *factors[shard.mode :]]
+    """Return a factor matrix for each mode, with the rows that the tree has; None for the shard's mode."""
+    inputs = [*factors[: shard.mode], None, *factors[shard.mode :]]
+    return [factor[shard.rows] if mode == 0 and factor is not None else factor for mode, factor in enumerate(inputs)]
 
 
 def add_rows(rows: NDArray[np.float64], out: Array, new: slice) -> None:
@@ -104,7 +106,14 @@ def add_rows(rows: NDArray[np.float64], out: Array, new: slice) -> None:
     out += rows
 
 
+class ModeTreeKernel(TreeKernel):
+    """The same with a copy of the nonzeros for each mode, sorted by its index. See `Kernel`."""
+
+    name = code = "trees"
+    derive = None  # type: ignore[assignment]
+
+
 @MTTKRP.provider("plain")
 def providers(device: PlainDevice) -> Sequence[Kernel]:
     """Return the kernels of the operation; the first supports all tensors."""
-    return [TreeKernel()]
+    return [TreeKernel() if device.one_copy else ModeTreeKernel()]

@@ -10,7 +10,7 @@ from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Share
 from ...ops.ttmc import TTMC, TtmcProvider, width
 from ..device import PlainDevice
-from .mttkrp import PlainShard, add_rows
+from .mttkrp import PlainShard, add_rows, inputs_of
 
 
 class PlainTtmc:
@@ -40,8 +40,7 @@ class PlainTtmc:
     ) -> None:
         """See `TtmcProvider`: always in double precision."""
         exact = [factor[:, :rank].astype(np.float64, copy=False) for factor, rank in zip(factors, ranks, strict=True)]
-        inputs = [*exact[: shard.mode], None, *exact[shard.mode :]]
-        rows = shard.tree.ttmc(shard.mode, inputs)
+        rows = shard.tree.ttmc(shard.mode, inputs_of(shard, exact))
         add_rows(rows, out[:, : rows.shape[1]], new)
 
 
