@@ -25,6 +25,7 @@ from .cli.example import example, example_line
 from .cli.job import VerbSession
 from .cli.mttkrp import MttkrpRequest, mttkrp
 from .cli.plan import PlanRequest, plan
+from .cli.predict import PredictRequest, predict
 from .cli.report import ReportRequest, report
 from .cli.requests import Request
 from .cli.scan import ScanRequest, scan
@@ -49,6 +50,7 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # the request of each verb, an
     info: (Request, "amped info nell-2.tns"),
     scan: (ScanRequest, "amped scan flights --rank 1-16 --starts 5"),
     show: (ShowRequest, "amped show flights-rank10 --top 5"),
+    predict: (PredictRequest, "amped predict flights-rank10 --at june.csv --output june-predicted.csv"),
     report: (ReportRequest, "amped report flights-rank10 --tensor flights.csv --output flights.html"),
     table: (
         TableRequest,

@@ -19,6 +19,7 @@ from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
 from .align import aligned, observed_or_all, tensor_for
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
+from .coordinates import Index, coordinates_of, selected_rows, selection
 from .dataframe import dataframe
 from .explained import (
     Components,
@@ -30,6 +31,7 @@ from .explained import (
     readable_signs,
     residuals,
     shares,
+    values_at,
 )
 from .history import history_arrays, take_history
 from .interop import Conversions
@@ -387,6 +389,74 @@ class KruskalTensor(Conversions):
         grams = [f.astype(np.float64, copy=False) for f in self.factors]
         product = np.prod([g.T @ g for g in grams], axis=0)
         return float(np.sqrt(max(0.0, self.weights @ product @ self.weights)))
+
+    def predict(self, coordinates: Any) -> NDArray[np.float64]:
+        """Return the model's values at some coordinates, in bounded memory; runs on all cores.
+
+        Parameters
+        ----------
+        coordinates : (n, order) array of int, tuple, mapping, table or SparseTensor
+            Indices, one row per element. Or labels of the model (indices if it has none): a tuple with one sequence per
+            mode, or a mapping or data frame with a column for each of the model's modes. A sparse tensor stands for the
+            coordinates of its nonzeros.
+
+        Returns
+        -------
+        (n,) float64 array
+            NaN where the model does not know a label.
+
+        Raises
+        ------
+        InputError
+            If there is not one column per mode, an index is outside its mode, or labels have other types than the
+            model's.
+
+        Warns
+        -----
+        InputWarning
+            If the model does not know some labels.
+
+        Examples
+        --------
+        >>> model = KruskalTensor(np.array([2.0]), [np.ones((3, 1)), np.arange(4.0)[:, None]])
+        >>> model.predict([[0, 1], [2, 3]]).tolist()
+        [2.0, 6.0]
+        """
+        places = coordinates_of(coordinates, self.shape, self.labels)
+        return places.values(self.predict_at(places.columns))
+
+    def predict_at(self, columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
+        """Return the model's values at the given indices (one array per mode), (n,); multithreaded."""
+        return values_at(self.weights, self.factors, columns)
+
+    def reconstruct(self, *indices: Index) -> NDArray[np.float64]:
+        """Return a part of the dense tensor, without computing the rest.
+
+        Parameters
+        ----------
+        *indices : int, slice, or sequence of int
+            One per mode, with NumPy's meaning, except that sequences select all combinations. Omitted indices select
+            whole modes.
+
+        Returns
+        -------
+        float64 array
+            Integer indices remove their axis.
+
+        Raises
+        ------
+        InputError
+            If there are too many indices, one is out of range, or the part does not fit into memory.
+
+        Examples
+        --------
+        >>> model = KruskalTensor(np.ones(1), [np.ones((length, 1)) for length in (4, 20, 9)])
+        >>> model.reconstruct(3, slice(0, 10), [5, 7]).shape
+        (10, 2)
+        """
+        chosen, single = selection(indices, len(self.shape))
+        rows = [selected_rows(factor, mode, chosen[mode]) for mode, factor in enumerate(self.factors)]
+        return full(self.weights, rows).squeeze(single)
 
     def full(self) -> NDArray[np.float64]:
         """Return the dense tensor, for small shapes. Raise `InputError` if it does not fit into memory."""

@@ -13,16 +13,17 @@ from numpy.typing import NDArray
 from partitioner.host.threads import parallel_map, threads_for
 from partitioner.tensors.conversion import Unconverted
 from partitioner.tensors.labels import Labelled, find, named
+from partitioner.tensors.lowrank import check_memory
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
 from .align import aligned
+from .coordinates import Index, coordinates_of, selected_rows, selection
 from .dataframe import dataframe
 from .explained import blocks_of, dot, fit_of
 from .history import history_arrays, take_history
 
 MOST_AT_ONCE = 1 << 22  # numbers in a thread's intermediate result
-Index = int | slice | Sequence[int] | NDArray[np.integer[Any]]
 
 
 class TuckerTensor(Labelled, Unconverted):
@@ -167,10 +168,10 @@ class TuckerTensor(Labelled, Unconverted):
             1 if the model equals the tensor.
         """
         tensor = aligned(X, self.shape, self.labels, value, where)
-        parts = (dot(values, self._values_at(columns)) for columns, values in blocks_of(tensor))
+        parts = (dot(values, self.predict_at(columns)) for columns, values in blocks_of(tensor))
         return fit_of(tensor, self.norm(), math.fsum(parts))
 
-    def _values_at(self, columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
+    def predict_at(self, columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
         """Return the tensor's values at the given coordinates (one index array per mode), (n,); multithreaded."""
         count, most = len(columns[0]), max(1, MOST_AT_ONCE // (self.core.size or 1))
         values, start = np.empty(count), self.core.reshape(self.core.shape[0], -1)
@@ -186,6 +187,27 @@ class TuckerTensor(Labelled, Unconverted):
         begins = range(0, count, most)
         parallel_map(block, begins, threads_for(len(begins)))
         return values
+
+    def predict(self, coordinates: Any) -> NDArray[np.float64]:
+        """Return the model's values at some coordinates, without computing the rest.
+
+        Parameters
+        ----------
+        coordinates : (n, order) array of int, tuple, mapping, table or SparseTensor
+            See `KruskalTensor.predict`.
+
+        Returns
+        -------
+        (n,) float64 array
+            NaN where the model does not know a label.
+
+        Examples
+        --------
+        >>> TuckerTensor(np.ones((1, 2)), [np.ones((3, 1)), np.eye(4, 2)]).predict([[0, 1], [2, 3]]).tolist()
+        [1.0, 0.0]
+        """
+        places = coordinates_of(coordinates, self.shape, self.labels)
+        return places.values(self.predict_at(places.columns))
 
     def norm(self) -> float:
         """Return the Frobenius norm, without forming the tensor."""
@@ -224,27 +246,16 @@ class TuckerTensor(Labelled, Unconverted):
         >>> model.reconstruct(3, slice(0, 10), [5, 7]).shape
         (10, 2)
         """
-        if len(indices) > len(self.shape):
-            raise InputError(f"{len(indices)} indices for {len(self.shape)} modes")
-        chosen, part = [*indices, *[slice(None)] * (len(self.shape) - len(indices))], self.core
-        rows = [self._rows(mode, index) for mode, index in enumerate(chosen)]
+        chosen, single = selection(indices, len(self.shape))
+        rows = [selected_rows(factor, mode, chosen[mode]) for mode, factor in enumerate(self.factors)]
+        check_memory([len(each) for each in rows], "this part")
+        part = self.core
         # The mode that shrinks the tensor most comes first, which keeps intermediate results small.
         order = sorted(range(len(rows)), key=lambda m: len(rows[m]) / rows[m].shape[1])
         for mode in order:
             part = np.moveaxis(np.tensordot(part, rows[mode], (mode, 1)), -1, mode)
-        single = tuple(mode for mode, index in enumerate(chosen) if isinstance(index, (int, np.integer)))
         result: NDArray[np.float64] = part.squeeze(single).copy()
         return result
-
-    def _rows(self, mode: int, index: Index) -> NDArray[np.float64]:
-        at = [int(index)] if isinstance(index, (int, np.integer)) else index
-        try:
-            rows = self.factors[mode][at]
-        except (IndexError, TypeError) as error:
-            raise InputError(f"mode {mode}: {error}") from None
-        if rows.ndim != 2:
-            raise InputError(f"mode {mode}: expected an index, a slice, or a sequence of indices")
-        return rows.astype(np.float64, copy=False)
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write ``core``, ``factor_0 ...``, labels and history to an ``.npz`` file; see `KruskalTensor.save`.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from .ingest import refuse_masked
 
+BLOCK = 1 << 22  # numbers in a block of products of rows
 Parts = tuple[NDArray[Any] | None, list[NDArray[Any]]]
 """Weights (R,), or a core with one mode per matrix, or None; and the factor matrices."""
 
@@ -77,21 +78,37 @@ def factors_of(model: object) -> list[NDArray[Any]] | None:
 
 def full(head: NDArray[Any] | None, matrices: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
     """Return the dense tensor of a model; raise `InputError` if memory is insufficient."""
-    shape, columns = tuple(len(each) for each in matrices), matrices[0].shape[1]
-    last = int(np.argmax(shape))
-    needed = 8 * math.prod(shape) * (1 + columns / shape[last])
-    if needed > (available := psutil.virtual_memory().available):
-        model = f"as a dense tensor, this model of {' x '.join(map(str, shape))}"
-        raise InputError(f"{model} needs {needed:,.0f} bytes of host memory, {available:,} are available")
+    shape = tuple(len(each) for each in matrices)
+    check_memory(shape, "this model")
     wide = [each.astype(np.float64, copy=False) for each in matrices]
     if head is not None and head.ndim > 1:
         tensor: NDArray[np.float64] = head.astype(np.float64, copy=False)
         for each in wide:
             tensor = np.tensordot(tensor, each, (0, 1))  # moves the next mode to the front
         return tensor
-    rows = np.ones((1, columns)) if head is None else head[None, :].astype(np.float64)
-    for mode, each in enumerate(wide):
-        if mode != last:
-            rows = (rows[:, None, :] * each[None, :, :]).reshape(-1, columns)
-    others = [length for mode, length in enumerate(shape) if mode != last]
-    return np.moveaxis((rows @ wide[last].T).reshape(*others, shape[last]), -1, last)
+    return _sum_of_products(np.ones(wide[0].shape[1]) if head is None else head.astype(np.float64), wide)
+
+
+def check_memory(shape: Sequence[int], what: str) -> None:
+    """Raise `InputError` if a dense tensor in double precision exceeds the available memory."""
+    needed = 8 * math.prod(shape)
+    if needed > (available := psutil.virtual_memory().available):
+        model = f"as a dense tensor, {what} of {' x '.join(map(str, shape))}"
+        raise InputError(f"{model} needs {needed:,.0f} bytes of host memory, {available:,} are available")
+
+
+def _sum_of_products(weights: NDArray[np.float64], matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return the dense tensor of a CP model. The longest mode comes last in products of blocks of bounded size."""
+    shape = [len(each) for each in matrices]
+    last = int(np.argmax(shape))
+    others = [mode for mode in range(len(shape)) if mode != last]
+    lengths = [shape[mode] for mode in others]
+    result = np.empty((math.prod(lengths), shape[last]))
+    step = max(1, BLOCK // max(1, weights.size))
+    for begin in range(0, len(result), step):
+        part = np.arange(begin, min(begin + step, len(result)))
+        rows = np.repeat(weights[None], part.size, axis=0)
+        for mode, at in zip(others, np.unravel_index(part, lengths) if others else (), strict=True):
+            rows *= matrices[mode][at]
+        np.matmul(rows, matrices[last].T, out=result[begin : begin + step])
+    return np.moveaxis(result.reshape(*lengths, shape[last]), -1, last)

@@ -31,9 +31,7 @@ def places(known: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
     Equal arrays match by position, even if labels repeat. Raises `InputError` if the types of labels differ, or if a
     label in both arrays belongs to several indices of one of them.
     """
-    kinds = LIKE[known.dtype.kind], LIKE[labels.dtype.kind]
-    if kinds[0] != kinds[1]:
-        raise InputError(f"labels are {kinds[1]}s, the model's {kinds[0]}s")
+    _check_types(known, labels)
     if _equal(known, labels):
         return np.arange(known.size)
     ours, theirs = _hashable(known), _hashable(labels)
@@ -43,6 +41,26 @@ def places(known: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
         if len(set(each)) < len(each):
             _refuse_repeated(each, numbers.keys() & set(theirs), whose)
     return positions
+
+
+def found_at(known: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the position of each label, which may occur several times, among the `known` ones, or -1.
+
+    Raises `InputError` if the types of labels differ, or if one of the labels belongs to several known indices.
+    """
+    _check_types(known, labels)
+    ours = _hashable(known)
+    numbers = dict(zip(ours, range(len(ours)), strict=True))
+    theirs = _hashable(labels)
+    if len(numbers) < len(ours):
+        _refuse_repeated(ours, numbers.keys() & set(theirs), "the model")
+    return np.fromiter((numbers.get(label, -1) for label in theirs), np.int64, labels.size)
+
+
+def _check_types(known: NDArray[Any], labels: NDArray[Any]) -> None:
+    kinds = LIKE[known.dtype.kind], LIKE[labels.dtype.kind]
+    if kinds[0] != kinds[1]:
+        raise InputError(f"labels are {kinds[1]}s, the model's {kinds[0]}s")
 
 
 def same_labels(first: NDArray[Any], second: NDArray[Any]) -> bool:

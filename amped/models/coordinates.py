@@ -1,0 +1,150 @@
+"""Coordinates at which models are evaluated: indices, or labels of the model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import singledispatch
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.tensors.labels import Labels, as_labels, mode_names
+from partitioner.tensors.relabel import found_at, shown
+from partitioner.tensors.sparse import SparseTensor, refuse_masked
+
+from ..errors import InputError, InputWarning
+
+MAX_SHOWN = 3  # labels in a warning
+Index = int | slice | Sequence[int] | NDArray[np.integer[Any]]
+"""A selection of rows of a factor matrix."""
+
+
+class ElementPlaces(NamedTuple):
+    """Indices of elements, one array per mode; `known` selects those within the model, None if all are."""
+
+    columns: list[NDArray[Any]]
+    known: NDArray[np.bool_] | None = None
+
+    def values(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return values of all elements, from those of the known ones: NaN for the others."""
+        if self.known is None:
+            return values
+        result = np.full(self.known.size, np.nan)
+        result[self.known] = values
+        return result
+
+
+def coordinates_of(given: Any, shape: Sequence[int], labels: Labels | None) -> ElementPlaces:
+    """Return coordinates as indices; see `KruskalTensor.predict`.
+
+    Raises
+    ------
+    InputError
+        If there is not one array per mode, an index is outside its mode, or labels have other types than the model's.
+
+    Warns
+    -----
+    InputWarning
+        If the model does not know some labels.
+    """
+    names = list(mode_names(labels, len(shape)))
+    if isinstance(given, tuple):
+        return _labelled(dict(zip(names, _one_each(given, names), strict=True)), shape, labels)
+    if isinstance(given, Mapping) or (hasattr(given, "columns") and not isinstance(given, SparseTensor)):
+        return _labelled({name: _column(given, name) for name in names}, shape, labels)
+    return _of(given, shape, labels)
+
+
+@singledispatch
+def _of(given: Any, shape: Sequence[int], labels: Labels | None) -> ElementPlaces:
+    """Return coordinates from an (n, order) array of indices, or the stored elements of a tensor."""
+    refuse_masked(given, "coordinates")
+    try:
+        table = np.asarray(given)
+    except ValueError as error:
+        raise InputError(f"coordinates: {error}") from None
+    if table.ndim != 2 or table.shape[1] != len(shape) or table.dtype.kind not in "iu":
+        expected = f"expected integers of shape (n, {len(shape)}), a tuple of labels per mode, or a table"
+        raise InputError(f"coordinates are {table.dtype} of shape {table.shape}: {expected}")
+    return ElementPlaces([_inside(table[:, mode], length, mode) for mode, length in enumerate(shape)])
+
+
+@_of.register
+def _(given: SparseTensor, shape: Sequence[int], labels: Labels | None) -> ElementPlaces:
+    if labels is not None and given.labels is not None and len(shape) == given.order:
+        own = [known[column] for known, column in zip(given.labels, given.columns, strict=True)]
+        return _labelled(dict(zip(mode_names(labels, len(shape)), own, strict=True)), shape, labels)
+    return _of(given.indices, shape, labels)
+
+
+def _inside(column: NDArray[Any], length: int, mode: int) -> NDArray[Any]:
+    """Return a column of indices; raise `InputError` if one is outside its mode."""
+    wrong = (column < 0) | (column >= length)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise InputError(f"index {column[at]} (from 0) of element {at} is outside the length {length} of mode {mode}")
+    return column
+
+
+def _one_each(given: tuple[Any, ...], names: Sequence[str]) -> tuple[Any, ...]:
+    if len(given) != len(names):
+        raise InputError(f"coordinates: {len(given)} arrays for a model of {len(names)} modes")
+    return given
+
+
+def _column(table: Any, name: str) -> Any:
+    """Return a column of a mapping or a frame."""
+    try:
+        return table[name]
+    except (KeyError, IndexError, ValueError, TypeError):
+        known = ", ".join(map(str, table if isinstance(table, Mapping) else table.columns))
+        raise InputError(f"coordinates have no column {name!r}, but {known or 'none'}") from None
+    except Exception as error:
+        raise InputError(f"coordinates: column {name!r}: {' '.join(str(error).split())}") from None
+
+
+def _labelled(given: Mapping[str, Any], shape: Sequence[int], labels: Labels | None) -> ElementPlaces:
+    """Return coordinates from labels, or from indices if the model has no labels."""
+    columns, unknown = list[NDArray[Any]](), list[str]()
+    for mode, (name, column) in enumerate(given.items()):
+        try:
+            array = as_labels(column)
+            if array.ndim != 1 or array.size != (columns[0].size if columns else array.size):
+                raise InputError(f"an array of shape {array.shape}, expected one label per element")
+            if labels is not None:
+                columns.append(found_at(labels[mode], array))
+            elif array.dtype.kind not in "iu" and array.size:
+                raise InputError("the model has no labels: expected indices")
+            else:
+                columns.append(_inside(array.astype(np.int64), shape[mode], mode))
+        except InputError as error:
+            raise InputError(f"coordinates: {name}: {error.cause}") from None
+        if (missing := array[columns[-1] < 0]).size:
+            unknown.append(f"{missing.size:,} of {name} ({shown(missing[:MAX_SHOWN].tolist())})")
+    if not unknown:
+        return ElementPlaces(columns)
+    warnings.warn(f"labels that the model does not know: {', '.join(unknown)}", InputWarning, stacklevel=4)
+    known = np.logical_and.reduce([column >= 0 for column in columns])
+    return ElementPlaces([column[known] for column in columns], known)
+
+
+def selected_rows(factor: NDArray[Any], mode: int, index: Index) -> NDArray[np.float64]:
+    """Return the rows of a factor matrix that an index, a slice or a sequence selects, as a matrix."""
+    at = [int(index)] if isinstance(index, (int, np.integer)) else index
+    try:
+        rows = factor[at]
+    except (IndexError, TypeError) as error:
+        raise InputError(f"mode {mode}: {error}") from None
+    if rows.ndim != 2:
+        raise InputError(f"mode {mode}: expected an index, a slice, or a sequence of indices")
+    return rows.astype(np.float64, copy=False)
+
+
+def selection(indices: Sequence[Index], order: int) -> tuple[list[Index], tuple[int, ...]]:
+    """Return an index for each mode, and the modes whose index is a number, which removes their axis."""
+    if len(indices) > order:
+        raise InputError(f"{len(indices)} indices for {order} modes")
+    chosen = [*indices, *[slice(None)] * (order - len(indices))]
+    return chosen, tuple(mode for mode, index in enumerate(chosen) if isinstance(index, (int, np.integer)))

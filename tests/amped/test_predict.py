@@ -1,0 +1,188 @@
+"""Values of models at coordinates: indices, labels, tables and parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import refused, run_amped, succeeded
+
+import amped
+from amped.models import explained
+from partitioner.tensors import lowrank
+
+SHAPE = (5, 4, 3)
+
+
+def cp(rank: int = 2) -> amped.KruskalTensor:
+    rng = np.random.default_rng(0)
+    return amped.KruskalTensor(rng.random(rank), [rng.normal(size=(n, rank)) for n in SHAPE])
+
+
+def tucker() -> amped.TuckerTensor:
+    rng = np.random.default_rng(0)
+    return amped.TuckerTensor(
+        rng.random((2, 3, 2)), [rng.random((n, r)) for n, r in zip(SHAPE, (2, 3, 2), strict=True)]
+    )
+
+
+def dense(model: Any) -> np.ndarray:
+    """Return the elements of a model, by definition."""
+    head, factors = model
+    if head.ndim == 1:
+        return np.einsum("r,ir,jr,kr->ijk", head, *factors)
+    return np.einsum("abc,ia,jb,kc->ijk", head, *factors)
+
+
+@pytest.fixture(params=[cp, tucker])
+def model(request: pytest.FixtureRequest) -> Any:
+    return request.param()
+
+
+def test_indices(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explained, "BLOCK", 7)
+    whole, order = dense(model), np.random.default_rng(1).permutation(np.argwhere(np.ones(SHAPE)))
+    at = np.concatenate([order, order[:9]]).astype(np.uint8)
+    np.testing.assert_allclose(model.predict(at), whole[tuple(at.T)], rtol=1e-13)
+    np.testing.assert_allclose(model.predict(tuple(at.T)), whole[tuple(at.T)], rtol=1e-13)
+    tensor = amped.SparseTensor(order[:8], np.ones(8), SHAPE)
+    np.testing.assert_allclose(model.predict(tensor), whole[tuple(tensor.columns)], rtol=1e-13)
+    assert model.predict(np.empty((0, 3), int)).shape == (0,)
+
+
+def test_labels(model: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    whole = dense(model)
+    model.labels = [list("edcba"), np.arange(4) * 10, np.array(["2026-01-01", "2026-01-02", "2026-01-03"], "M8[D]")]
+    columns = ["a", "e", "a"], [30, 0, 30], np.array(["2026-01-03", "2026-01-01", "2026-01-03"], "M8[ns]")
+    expected = [whole[4, 3, 2], whole[0, 0, 0], whole[4, 3, 2]]
+    np.testing.assert_allclose(model.predict(columns), expected, rtol=1e-13)
+    frame = pandas.DataFrame({f"mode {mode}": column for mode, column in enumerate(columns)})
+    np.testing.assert_allclose(model.predict(frame), expected, rtol=1e-13)
+    with pytest.warns(amped.InputWarning, match=r"1 of mode 0 \('z'\), 1 of mode 1 \(7\)"):
+        found = model.predict((["a", "z", "a"], [30, 0, 7], columns[2]))
+    np.testing.assert_allclose(found, [expected[0], np.nan, np.nan], rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "cause"),
+    [
+        ([0, 1, 2], "shape"),
+        ([[0, 1]], "shape"),
+        ([[0.0, 1, 2]], "float64"),
+        ([[0, 1, 3]], "outside the length 3 of mode 2"),
+        ([[-1, 1, 2]], "index -1"),
+        (([0], [1]), "2 arrays"),
+        (([0], [1], [2, 2]), "one label per element"),
+        (([0], ["x"], [2]), "expected indices"),
+        ({"mode 0": [0]}, "no column 'mode 1'"),
+        ([[0, 1, 2], [3]], "coordinates"),
+        (np.ma.masked_less(np.eye(3, dtype=int), 1), "mask"),
+    ],
+)
+def test_wrong_coordinates(coordinates: Any, cause: str) -> None:
+    with pytest.raises(amped.InputError, match=cause):
+        cp().predict(coordinates)
+
+
+def test_labels_of_another_type() -> None:
+    model = cp().labelled([list("abcde"), range(4), [1, 1, 2]])
+    with pytest.raises(amped.InputError, match="mode 1: labels are texts, the model's numbers"):
+        model.predict((["a"], ["b"], [2]))
+    with pytest.raises(amped.InputError, match="label 1 stands for 2 indices"):
+        model.predict((["a"], [1], [1]))
+    assert model.predict((["a"], [1], [2])).shape == (1,)
+
+
+def test_parts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowrank, "BLOCK", 6)  # three rows of products
+    whole = dense(model)
+    np.testing.assert_allclose(model.full(), whole, rtol=1e-12)
+    np.testing.assert_allclose(model.reconstruct(), whole, rtol=1e-12)
+    np.testing.assert_allclose(
+        model.reconstruct(-1, [2, 0, 2], slice(None, None, 2)), whole[-1][[2, 0, 2], ::2], rtol=1e-12
+    )
+    np.testing.assert_allclose(model.reconstruct([True, False, True, False, True]), whole[::2], rtol=1e-12)
+    assert model.reconstruct(1, 2, 0) == pytest.approx(whole[1, 2, 0])
+    assert model.reconstruct(slice(0, 0)).shape == (0, 4, 3)
+    for wrong in [(5,), (0, 0, 0, 0), (0.5,), ("a",)]:
+        with pytest.raises(amped.InputError):
+            model.reconstruct(*wrong)
+
+
+def test_part_that_exceeds_memory() -> None:
+    model = amped.KruskalTensor(np.ones(1), [np.ones((1 << 20, 1))] * 3)
+    with pytest.raises(amped.InputError, match="bytes of host memory"):
+        model.reconstruct(slice(1, None))
+    assert model.reconstruct(7, slice(5), 3).tolist() == [1.0] * 5
+
+
+def write(path: Path, at: np.ndarray, values: np.ndarray | None = None, base: int = 1) -> Path:
+    rows = at + base if values is None else zip(*(at.T + base), values.tolist(), strict=True)
+    path.write_text("".join(" ".join(map(str, row)) + "\n" for row in rows))
+    return path
+
+
+def test_files_of_indices(model: Any, folder: Path) -> None:
+    model.save("model.npz")
+    at = np.random.default_rng(1).integers(0, SHAPE, (30, 3))
+    expected = dense(model)[tuple(at.T)]
+    np.savez("at.npz", indices=at)
+    write(folder / "values.tns", at, expected + 0.5)
+    for path, flags in [
+        (write(folder / "at.tns", at), []),
+        (write(folder / "zero.tns", at, base=0), ["--index-base", 0]),
+        ("values.tns", []),
+        ("at.npz", []),
+    ]:
+        result = succeeded(run_amped("predict", "model.npz", "--at", path, *flags, "--output", "out.npz", "--force"))
+        assert ("RMSE 0.5 against" in result.out) == (path == "values.tns")
+        with np.load("out.npz") as found:
+            np.testing.assert_array_equal(found["indices"], at)
+            np.testing.assert_allclose(found["values"], expected, rtol=1e-13)
+    printed = np.loadtxt(succeeded(run_amped("predict", "model.npz", "--at", "at.tns")).out.splitlines())
+    np.testing.assert_array_equal(printed[:, :3], at + 1)
+    np.testing.assert_allclose(printed[:, 3], expected, rtol=1e-13)
+
+
+def test_table(folder: Path) -> None:
+    Path("seen.csv").write_text("who,day,n\na,2026-01-01,1\na,2026-01-02,2\nb,2026-01-01,3\nb,2026-01-02,5\n")
+    fit = ["--key", "who", "--key", "day(day)", "--value", "n", "--rank", 1, "--device", "cpu", "--output", "model"]
+    succeeded(run_amped("cpd", "seen.csv", *fit, "--quiet"))
+    Path("new.csv").write_text("day,who\n2026-05-02,b\n2026-05-01,c\n2026-05-01,a\n2026-05-01,a\n")
+    result = run_amped("predict", "model", "--at", "new.csv", "--output", "out.csv")
+    assert result.code == 0
+    assert "1 of who ('c')" in result.err
+    expected = amped.load("model").reconstruct()
+    lines = Path("out.csv").read_text().splitlines()
+    assert lines[0] == "who,day(day),predicted"
+    assert lines[1:] == [f"a,1,{float(expected[0, 0])!r}", f"b,2,{float(expected[1, 1])!r}", "c,1,nan"]
+
+
+def test_compact_indices(folder: Path) -> None:
+    at = np.array([[10, 7], [20, 7], [20, 9]])
+    write(folder / "x.tns", at, np.array([1.5, 2.5, 3.5]))
+    succeeded(run_amped("cpd", "x.tns", "--compact", "--rank", 1, "--device", "cpu", "--output", "model", "--quiet"))
+    found = np.loadtxt(succeeded(run_amped("predict", "model", "--at", write(folder / "at.tns", at))).out.splitlines())
+    expected = amped.load("model").reconstruct()
+    np.testing.assert_allclose(found[:, 2], [expected[0, 0], expected[1, 0], expected[1, 1]], rtol=1e-13)
+
+
+def test_wrong_files(folder: Path) -> None:
+    cp().save("model.npz")
+    at = np.array([[0, 1, 2], [4, 3, 2]])
+    for path, *cause in [
+        ("none.tns", "no such file"),
+        (write(folder / "order.tns", np.ones((2, 5), int)), "modes, the model 3"),
+        (write(folder / "far.tns", at + 1), "far.tns", "outside the length 5"),
+    ]:
+        refused(run_amped("predict", "model.npz", "--at", path), *cause)
+    (folder / "x.csv").write_text("a,b\n1,2\n")
+    refused(run_amped("predict", "model.npz", "--at", "x.csv"), "no names of key columns")
+    np.save("x.npy", np.ones(SHAPE))
+    refused(run_amped("predict", "model.npz", "--at", "x.npy"), "dense tensor")
+    write(folder / "at.tns", at)
+    refused(run_amped("predict", "model.npz", "--at", "at.tns", "--output", "at.tns", "--force"), "both")
+    refused(run_amped("predict", "model.npz", "--at", "at.tns", "--output", "x.csv"), "exists already")
