@@ -27,6 +27,7 @@ from ..models.semisparse import SemiSparseTensor
 from ..operators.placement import MAX_DENSE_RANK
 from ..options import Options
 from ..parallel.calls import Argument
+from ..runs.holding_out import fraction
 from ..runs.scanning import LOSSES
 
 Matrices = Sequence[NDArray[Any]]
@@ -89,6 +90,13 @@ def _matrices_text(matrices: Matrices | str | None) -> str:
 
 def _mask(name: str, value: object) -> AnyTensor | str | None:
     return value if isinstance(value, str) and value in (NAN, STORED) else _tensor(name, value)
+
+
+def _holdout(name: str, value: object) -> AnyTensor | str | float | None:
+    """Convert a fraction, or the mask of held-out elements."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
+        return _tensor(name, value)
+    return fraction(name, value)
 
 
 def _callback(name: str, value: object) -> object:
@@ -163,6 +171,9 @@ ARGUMENTS = {
     "fixed_modes": Argument(modes_of),
     "mask": Argument(_mask, _tensor_text, of_root=True),
     "weights": Argument(_tensor, _tensor_text, of_root=True),
+    "holdout": Argument(_holdout, _tensor_text, of_root=True),
+    "holdout_seed": integer(0),
+    "patience": integer(1),
     "callback": Argument(_callback, None),
     "checkpoint": Argument(_path),
     "every": integer(1),

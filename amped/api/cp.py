@@ -29,6 +29,7 @@ from ..runs.callback import RunCallback
 from ..runs.compiling import Work
 from ..runs.compiling import chosen as without_compiler
 from ..runs.compression import cp_start
+from ..runs.holding_out import HoldoutParams
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened
@@ -52,6 +53,9 @@ def cp_als(
     fixed_modes: Sequence[int] = (),
     mask: Mask | None = None,
     weights: Tensor = None,
+    holdout: float | Tensor = None,
+    holdout_seed: int = 0,
+    patience: int = 20,
     callback: RunCallback | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
@@ -101,6 +105,15 @@ def cp_als(
         Masked entries of a NumPy array, and NaN in an xarray object, are missing without a mask.
     weights : array, tensor or path, optional
         A weight per element, at least 0; those of weight 0 are missing.
+    holdout : float, array, tensor or path, optional
+        Hold out observed elements, on which the model is evaluated after each iteration: a random fraction of them, or
+        those where a mask is not zero. The model of the iteration with the lowest RMSE on them is returned.
+        For a sparse tensor this needs a `mask`; all elements of a dense tensor without one are observed.
+    holdout_seed : int
+        Number of the random draw of `holdout`. The drawn elements depend on nothing else.
+    patience : int
+        With `holdout`: stop when the RMSE on held-out elements has not decreased by a factor of 1e-4 in this many
+        iterations. The test of `tol` applies, too.
     callback : callable, optional
         Called after each iteration with its number, the fit and, if it requires a third argument, a `ModelView`, whose
         method ``model()`` returns the model so far. If it returns True, the run stops, and the model so far is
@@ -135,7 +148,8 @@ def cp_als(
         Columns have unit 2-norm, or unit 1-norm if any mode is `nonnegative`; weights descend. ``fits`` and
         ``converged`` describe the run. The same on every rank. If elements are missing, fits refer to the observed
         ones, and ``series`` has ``objective``, ``sum w (x - m)**2 + sum_n ridge_n |U_n|**2`` with the matrices as they
-        were solved, and ``rmse`` after each iteration.
+        were solved, and ``rmse`` after each iteration; with `holdout` also ``holdout_rmse``, and ``run`` has the number
+        ``best_iteration`` of the returned model.
 
     Raises
     ------
@@ -157,9 +171,11 @@ def cp_als(
     >>> weights, factors = model
     """
     budget, chosen, params = Budget(max_iters * starts), Options(**options), ObservedParams(mask, weights)  # type: ignore[arg-type]
+    held = HoldoutParams(holdout, holdout_seed)  # type: ignore[arg-type]
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]  # paths are text by now
     with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN)) as call:
-        observed = call.observe(params)
+        split = call.hold_out(params, held) if held.given(call.comm) else None
+        observed = split.fitted if split else call.observe(params)
         comm, machine, source = call.comm, call.machine, call.source
         constraint_params = ConstraintParams(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
         constraints = constraint_params.of(len(source.shape))
@@ -171,9 +187,11 @@ def cp_als(
             method: Decomposition[KruskalTensor] = (
                 decomposition(source, rank, machine, chosen, budget, constraints, init)
                 if observed is None
-                else observed_decomposition(observed, rank, machine, chosen, constraints, init)
+                else observed_decomposition(
+                    observed, rank, machine, chosen, constraints, init, split.held_out if split else None
+                )
             )
-        run = RunParams(max_iters, tol, seed, init, starts, deadline)
+        run = RunParams(max_iters, tol, seed, init, starts, deadline, patience=patience if split else None)
         model = call.decomposed(method, run, callback, budget)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=5)  # the caller's line

@@ -5,6 +5,7 @@ A method provides a step, a state of named arrays and numbers, and a model.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from ..models.history import AnyModel
 from ..operators.base import Placed
 from ..parallel.progress import LOADING_SECONDS
 from ..parallel.step_timeout import paced
+
+HOLDOUT = "holdout_rmse"  # name of the series of the RMSE on held-out elements
+LEAST_DECREASE = 1e-4  # relative decrease of that RMSE that counts as an improvement
 
 Spans = dict[tuple[str, int], float]
 """Seconds of this rank by kind of work and mode; see `Clock.collect`."""
@@ -98,6 +102,7 @@ class StopRule(NamedTuple):
     tol: float  # see `Method.settled`; 0 runs all iterations
     first_limit: float = LOADING_SECONDS  # seconds without progress in the first iteration before the job is aborted
     deadline: float | None = None  # the same limit for all iterations
+    patience: int | None = None  # iterations without improvement on held-out elements
 
 
 Observer = Callable[[Method, Spans, float], object]
@@ -146,9 +151,29 @@ def run(
 def iterate(method: Method, rule: StopRule, stop: Callable[[], bool] = never) -> Iterator[MethodState]:
     """Yield the state after each iteration. Collective."""
     state = method.state
-    state.converged = rule.tol > 0 and method.settled(rule.tol)
+    state.converged = _is_done(method, rule)
     while state.iterations < rule.max_iters and not state.converged:
         if not method.step(stop, rule.max_iters - state.iterations):
             return
-        state.converged = rule.tol > 0 and method.settled(rule.tol)
+        state.converged = _is_done(method, rule)
         yield state
+
+
+def _is_done(method: Method, rule: StopRule) -> bool:
+    return (rule.tol > 0 and method.settled(rule.tol)) or is_stale(method.state, rule.patience)
+
+
+def is_stale(state: MethodState, patience: int | None) -> bool:
+    """Return whether the RMSE on held-out elements has not decreased by `LEAST_DECREASE` in `patience` iterations."""
+    least, since = math.inf, 0
+    for error in state.series.get(HOLDOUT, []):
+        since += 1
+        if error < least * (1 - LEAST_DECREASE):
+            least, since = error, 0
+    return patience is not None and since >= patience
+
+
+def best_iteration(state: MethodState) -> int | None:
+    """Return the iteration, from 1, with the lowest RMSE on held-out elements, if there are any."""
+    errors = state.series.get(HOLDOUT, [])
+    return errors.index(min(errors)) + 1 if errors else None

@@ -181,8 +181,12 @@ class ObservedAls:
 
     def model(self) -> KruskalTensor:
         """See `Method`: columns have unit norm as defined by the constraints; weights are descending."""
-        state, factors = self.state, [self.factor(mode) for mode in range(self._order)]
-        series = {name: state.series[name] for name in ("objective", "rmse")}
+        return self.model_of([self.factor(mode) for mode in range(self._order)])
+
+    def model_of(self, factors: list[NDArray[Any]]) -> KruskalTensor:
+        """Return the model with these factor matrices, which are changed in place."""
+        state = self.state
+        series = {name: numbers for name, numbers in state.series.items() if name != "fit"}
         result = KruskalTensor(np.ones(self.rank), factors, state.series["fit"], state.converged, series)
         result.arrange(norm=self.norm)
         return result if self.constraints.nonnegative else result.signed()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..methods.driver import Method
+from ..methods.driver import Method, best_iteration
 from ..methods.initial import Init
 from ..operators.sources.protocols import DescribedSource
 
@@ -15,10 +15,12 @@ SERIES = {"fit": "fits", "objective": "objectives"}  # names in records, if they
 def run_facts(method: Method, source: DescribedSource, seed: int | None, init: str | None) -> dict[str, Any]:
     """Return the parameters, machine, tensor and figures of a run; see `init_name`."""
     state, machine = method.state, method.operator.machine
+    best = best_iteration(state)
     return {
         **{SERIES.get(name, name): list(numbers) for name, numbers in state.series.items()},
         "method": method.name, "norm": method.norm, **method.facts,
         "iterations": state.iterations, "converged": state.converged,
+        **({} if best is None else {"best_iteration": best}),
         "ranks": machine.comm.size, "device": machine.device.name, "device_description": machine.device.description,
         "precision": method.operator.options.precision, "seed": seed, "init": init, "rank": method.rank,
         **_source_facts(source), "kernels": method.operator.kernels,

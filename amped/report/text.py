@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.wording import setting
 
-from ..methods.driver import MethodState, StopRule
+from ..methods.driver import HOLDOUT, LEAST_DECREASE, MethodState, StopRule, best_iteration, is_stale
 from ..methods.prediction import Forecast
 from ..options import Options
 
@@ -69,7 +69,8 @@ def _headline(state: MethodState) -> str:
 
 def iteration_facts(state: MethodState, change: float | None) -> str:
     """Return the main metric after an iteration, and its change."""
-    return _headline(state) + (f"  change {change:+.1e}" if change is not None else "")
+    held_out = f"  held-out RMSE {figure(errors[-1])}" if (errors := state.series.get(HOLDOUT)) else ""
+    return _headline(state) + (f"  change {change:+.1e}" if change is not None else "") + held_out
 
 
 def end_line(state: MethodState, signal: Signals | None, rule: StopRule) -> str:
@@ -80,14 +81,25 @@ def end_line(state: MethodState, signal: Signals | None, rule: StopRule) -> str:
         return f"{_headline(state)}{last}: stopped by {signal.name} after {progress(state)}"
     if not state.converged and state.iterations < rule.max_iters:
         return f"{_headline(state)} after {progress(state)}: stopped by the callback"
+    ending = f" after {state.iterations} iteration{'s' * (state.iterations > 1)} ({_reason(state, rule)})"
+    return f"{_headline(state)}{ending}{_kept(state)}"
+
+
+def _reason(state: MethodState, rule: StopRule) -> str:
+    """Return why a decomposition ended."""
+    if not state.converged:
+        return f"not converged: {setting('max_iters', rule.max_iters)} reached"
+    if is_stale(state, rule.patience):
+        return f"the held-out RMSE fell by less than {LEAST_DECREASE:.2%} in {rule.patience} iterations"
     main = next(iter(state.series))
     reached = REACHED.get(main, f"the {main} changed by less than")
-    reason = (
-        f"converged: {reached} {setting('tol', rule.tol)}"
-        if state.converged
-        else f"not converged: {setting('max_iters', rule.max_iters)} reached"
-    )
-    return f"{_headline(state)} after {state.iterations} iteration{'s' * (state.iterations > 1)} ({reason})"
+    return f"converged: {reached} {setting('tol', rule.tol)}"
+
+
+def _kept(state: MethodState) -> str:
+    """Return the best iteration on held-out elements, if there are any, as the end of a line."""
+    best = best_iteration(state)
+    return "" if best is None else f"; best held-out RMSE {figure(state.series[HOLDOUT][best - 1])}, iteration {best}"
 
 
 def low_fit(converged: bool, fits: Sequence[float], tol: float) -> str | None:

@@ -30,6 +30,7 @@ from ..errors import InputError
 from ..methods import als, apr, observed_als
 from ..methods.constraints import NONE, Constraints
 from ..methods.driver import Method
+from ..methods.held_out import HeldOut, HeldOutAls
 from ..methods.initial import Init, initial_factors, start_bytes
 from ..methods.multi_run import apr as apr_runs
 from ..methods.multi_run.als import AlsRuns
@@ -222,6 +223,7 @@ def observed_decomposition(
     options: Options,
     constraints: Constraints = NONE,
     init: Init | None = None,
+    held_out: HeldOut | None = None,
 ) -> ObservedAls:
     """Place the observed elements of a tensor and return their CP-ALS; see `decomposition`. Collective."""
     source = observed.placed
@@ -229,9 +231,11 @@ def observed_decomposition(
         product=NoProduct(),
         extras=(observed_als.PROBLEMS,),
         pipelined=False,
-        root_bytes=start_bytes(source, rank, machine.comm, init),
+        root_bytes=start_bytes(source, rank, machine.comm, init) + (8 * sum(source.shape) * rank if held_out else 0),
     )
     operator = SPARSE.place(source, machine, setting, None)
+    if held_out is not None:
+        return HeldOutAls(operator, constraints, observed.terms, held_out)
     return ObservedAls(operator, constraints, observed.terms)
 
 

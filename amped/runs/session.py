@@ -24,6 +24,7 @@ from ..report.console import RunReporter
 from ..report.metrics import Metrics
 from ..report.progress import Display, StreamName, display
 from .assembly import Tensor, bring_up, device_memory, open_tensor, watched
+from .holding_out import HoldoutParams, HoldoutSource, all_observed, hold_out
 from .observing import ObservedParams, ObservedSource, observed_source
 from .run import Reporting, Run, RunObserver, RunParams
 
@@ -82,6 +83,16 @@ class Session:
             self.source = observed.source
             self.display.note(observed.note)
         return observed
+
+    def hold_out(self, params: ObservedParams, holdout: HoldoutParams) -> HoldoutSource:
+        """Restrict the tensor to its observed elements without those that are held out; see `cp_als`."""
+        memory = device_memory(self.machine, self.options)
+        observed = self.observe(params) or self.observe(all_observed(self.source, self.comm))
+        assert observed is not None
+        split = hold_out(observed, holdout, self.comm, memory)
+        self.source = split.fitted.source
+        self.display.note(split.note)
+        return split
 
     def begin(
         self,

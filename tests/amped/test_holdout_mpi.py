@@ -1,0 +1,33 @@
+"""Held-out elements on several ranks: the same ones are drawn, and their RMSE is that of one rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import amped
+from amped.parallel.mpi import Comm
+from partitioner.tensors.held_out import drawn
+
+HOW: dict[str, Any] = {"tol": 0, "device": "cpu", "precision": "fp64", "threads": 1, "max_iters": 6}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_ranks_agree(comm: Comm, weighted: bool) -> None:
+    rng = np.random.default_rng(0)
+    exact = np.einsum("ir,jr,kr->ijk", *(rng.normal(size=(length, 2)) for length in (12, 10, 8)))
+    noisy, seen = exact + 0.1 * rng.normal(size=exact.shape), rng.random(exact.shape) < 0.4
+    weights = np.where(seen, rng.integers(1, 4, exact.shape) if weighted else 1.0, 0.0)
+    root = comm.rank == 0
+    model = amped.cp_als(noisy if root else None, 2, weights=weights if root else None, holdout=0.2, **HOW)
+    at = np.argwhere(seen)
+    held = at[drawn(at.T.astype(np.int32), 0.2, 0)]
+    squares = weights * np.square(noisy - model.full())
+    expected = np.sqrt(squares[tuple(held.T)].sum() / weights[tuple(held.T)].sum())
+    assert model.run["held_out"] == len(held)
+    assert model.series["holdout_rmse"][model.run["best_iteration"] - 1] == pytest.approx(expected, rel=1e-9)
+    assert len(set(comm.allgather(repr(model.series["holdout_rmse"])))) == 1
+    with pytest.raises(amped.InputError, match="holdout 2"):
+        amped.cp_als(noisy if root else None, 2, holdout=2, **HOW)
