@@ -188,7 +188,7 @@ def cp_als(
                 decomposition(source, rank, machine, chosen, budget, constraints, init)
                 if observed is None
                 else observed_decomposition(
-                    observed, rank, machine, chosen, constraints, init, split.held_out if split else None
+                    observed, rank, machine, chosen, constraints, init, budget, split.held_out if split else None
                 )
             )
         run = RunParams(max_iters, tol, seed, init, starts, deadline, patience=patience if split else None)

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from ..models.explained import values_at
 from ..models.kruskal import KruskalTensor
-from ..operators.sparse.operator import SparseOperator
+from ..operators.base import Placed
 from ..parallel.mpi import Comm
 from .constraints import Constraints
 from .driver import HOLDOUT, MethodState
-from .observed_als import ObservedAls, ObservedTerms
+from .observed_als import ObservedAls, ObservedTerms, Rows
 
 
 class HeldOut:
@@ -56,10 +56,10 @@ class HeldOutAls(ObservedAls):
     """
 
     def __init__(
-        self, operator: SparseOperator, constraints: Constraints, terms: ObservedTerms, held_out: HeldOut
+        self, operator: Placed, rows: Rows, constraints: Constraints, terms: ObservedTerms, held_out: HeldOut
     ) -> None:
         self._held_out = held_out
-        super().__init__(operator, constraints, terms)
+        super().__init__(operator, rows, constraints, terms)
 
     def restart(self, state: MethodState | None = None) -> None:
         """See `Restartable`."""

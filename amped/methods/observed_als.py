@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend.device import Array
 from ..backend.exchange import Machine
 from ..backend.ops.rowproblems import DEFICIENT, RESIDUAL, RowTerms
 from ..backend.ops.solve import SolverBytes
 from ..models.kruskal import KruskalTensor
-from ..operators.base import in_turn
+from ..operators.base import Placed, in_turn
 from ..operators.placement import Solving
-from ..operators.sparse.operator import SparseOperator
-from ..operators.sparse.row_solver import RowProblems, RowSolver
+from ..operators.sparse.row_solver import RowProblems
 from .constraints import Constraints
 from .driver import MethodState
 from .updates import DivergedError
@@ -49,8 +49,15 @@ class ObservedTerms(NamedTuple):
     facts: dict[str, Any]
 
 
+class Rows(Protocol):
+    """Solves the rows of an operator's modes. Its method is collective."""
+
+    def solve(self, mode: int, limits: RowTerms, seen: Array, then: Sequence[int] = ()) -> None:
+        """See `operators.sparse.row_solver.RowSolver`."""
+
+
 class ObservedAls:
-    """CP-ALS over the stored elements of a sparse tensor; see `Method`.
+    """CP-ALS over the observed elements of a tensor; see `Method`.
 
     The state has one array and three series:
 
@@ -65,8 +72,10 @@ class ObservedAls:
 
     Parameters
     ----------
-    operator : SparseOperator
-        Placed for `RowProblems` by method "als"; holds the initial factor matrices.
+    operator : Placed
+        Holds the initial factor matrices.
+    rows : Rows
+        Solves the rows of the operator's modes, for the observed elements.
     constraints : Constraints
         Ridges are added to each row's Gram matrix.
     terms : ObservedTerms
@@ -75,9 +84,9 @@ class ObservedAls:
     name = "als"
     own_start = None
 
-    def __init__(self, operator: SparseOperator, constraints: Constraints, terms: ObservedTerms) -> None:
+    def __init__(self, operator: Placed, rows: Rows, constraints: Constraints, terms: ObservedTerms) -> None:
         self.operator, self.constraints, self._terms_of_run = operator, constraints, terms
-        self._rows = RowSolver(operator, PROBLEMS)
+        self._rows = rows
         self._order = operator.order - (terms.scales is not None)
         self._modes = constraints.solved(self._order)
         if terms.scales is not None:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.tensors.ingest import refuse_masked
 from partitioner.tensors.labels import Labels, as_labels, mode_names
 from partitioner.tensors.relabel import found_at, shown
-from partitioner.tensors.sparse import SparseTensor, refuse_masked
+from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError, InputWarning
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,11 +37,12 @@ from ..methods.multi_run import apr as apr_runs
 from ..methods.multi_run.als import AlsRuns
 from ..methods.multi_run.apr import AprRuns
 from ..methods.multi_run.equations import BatchedAlsRuns, places_of
-from ..methods.observed_als import ObservedAls
+from ..methods.observed_als import ObservedAls, ObservedTerms, Rows
 from ..methods.poisson import Poisson
-from ..operators.base import Operator
+from ..operators.base import Operator, Placed
 from ..operators.columns import Columns
 from ..operators.dense.direct import DirectDense
+from ..operators.dense.observed import DirectObserved
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
 from ..operators.products import Mttkrp, NoProduct, Phi, RowSystems, SeveralPhi
 from ..operators.sources.dense import DenseSource, of_array, open_dense_source
@@ -48,12 +50,13 @@ from ..operators.sources.distributed import Progress
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import open_source
 from ..operators.sparse.operator import SparseOperator
+from ..operators.sparse.row_solver import RowSolver
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
-from .compiling import Work, chosen
+from .compiling import ROWS, Work, chosen
 from .kinds import SPARSE, TENSOR_KINDS, kind_of
 from .observing import ObservedSource
 
@@ -223,10 +226,16 @@ def observed_decomposition(
     options: Options,
     constraints: Constraints = NONE,
     init: Init | None = None,
+    budget: Budget | None = None,
     held_out: HeldOut | None = None,
 ) -> ObservedAls:
     """Place the observed elements of a tensor and return their CP-ALS; see `decomposition`. Collective."""
-    source = observed.placed
+    source, shape = observed.placed, observed.source.shape
+    direct = DirectObserved.fits(shape, rank, machine)
+    work = Work(rank, budget.repeats if budget else None, ROWS, math.prod(shape) if direct else 0)
+    machine = chosen(machine, source, options, work)
+    if direct and machine.device.folder == "plain":
+        return _direct_observed(observed, rank, machine, options, constraints, init, held_out)
     setting = setting_for(source, rank, machine, options, observed_als.solving_bytes(machine))._replace(
         product=NoProduct(),
         extras=(observed_als.PROBLEMS,),
@@ -234,9 +243,35 @@ def observed_decomposition(
         root_bytes=start_bytes(source, rank, machine.comm, init) + (8 * sum(source.shape) * rank if held_out else 0),
     )
     operator = SPARSE.place(source, machine, setting, None)
+    return _observed_als(operator, RowSolver(operator, observed_als.PROBLEMS), constraints, observed.terms, held_out)
+
+
+def _direct_observed(
+    observed: ObservedSource,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    constraints: Constraints,
+    init: Init | None,
+    held_out: HeldOut | None,
+) -> ObservedAls:
+    """Return the CP-ALS of a small tensor as a dense array with missing elements."""
+
+    def setting() -> Setting:
+        memory = start_bytes(observed.source, rank, machine.comm, init)
+        return setting_for(observed.source, rank, machine, options)._replace(root_bytes=memory)
+
+    operator = DirectObserved(observed.array(), rank, machine, options, setting)
+    return _observed_als(operator, operator, constraints, observed.terms._replace(scales=None), held_out)
+
+
+def _observed_als(
+    operator: Placed, rows: Rows, constraints: Constraints, terms: ObservedTerms, held_out: HeldOut | None
+) -> ObservedAls:
+    """Return the method for a placed tensor; with `held_out`, it measures these elements after each iteration."""
     if held_out is not None:
-        return HeldOutAls(operator, constraints, observed.terms, held_out)
-    return ObservedAls(operator, constraints, observed.terms)
+        return HeldOutAls(operator, rows, constraints, terms, held_out)
+    return ObservedAls(operator, rows, constraints, terms)
 
 
 Key = TypeVar("Key")

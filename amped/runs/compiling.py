@@ -15,12 +15,15 @@ from ..options import Options
 
 BACKEND = Path(__file__).parents[1] / "backend"
 FOLDERS = BACKEND / "cpu", BACKEND / "normal_equations"
-DENSE = "dense"
-COMPILING = {"mttkrp": 5.0, DENSE: 2.5, "phi": 5.0, "ttmc": 4.0, "ttm": 1.0}  # seconds, about
+DENSE, ROWS = "dense", "row problems"
+COMPILING = {"mttkrp": 5.0, DENSE: 2.5, "phi": 5.0, "ttmc": 4.0, "ttm": 1.0, ROWS: 5.0}  # seconds, about
 CODE = {name: Compilable(name, seconds, FOLDERS) for name, seconds in COMPILING.items()}
 SWEPT, UPDATED, MULTIPLIED = 3e-9, 2e-9, 5e-10
 """Seconds without compiled code of a nonzero and a component: of an iteration, of an update of Phi for one mode, and
 of an iteration of dense tensors. Repeated index pairs take a third of it, hypersparse tensors four times as long."""
+SUMMED, COMPILED = 5e-9, 1e-9
+"""Seconds of an iteration of row problems, per nonzero and number of its equations: by which it takes longer without
+compiled code, and with it."""
 SPARED = 3e-4  # seconds by which an iteration of the smallest tensor is shorter without compiled code
 MOST = 1 << 23  # nonzeros times components: more would take more memory than compiled code
 NARROW = 1 << 16  # indices of the longest mode: beyond, other code is compiled
@@ -43,7 +46,8 @@ class Work(NamedTuple):
 
     columns: int  # of factor matrices
     repeats: int | None  # of each mode, at most; None if unknown
-    product: str = "mttkrp"  # what is computed: MTTKRPs, Phi, TTMc or SpTTM
+    product: str = "mttkrp"  # what is computed: MTTKRPs, Phi, TTMc, SpTTM or row problems
+    elements: int = 0  # of the dense array that code for row problems would use if it is not compiled
 
 
 def chosen(machine: Machine, source: Nonzeros, options: Options, work: Work) -> Machine:
@@ -58,7 +62,7 @@ def chosen(machine: Machine, source: Nonzeros, options: Options, work: Work) -> 
     compiles = _code_of(source, work).compiles(plain, _form(machine, source, options, work))
     if any(machine.comm.allgather(compiles)):  # caches of the ranks' hosts may differ
         return machine
-    one_copy = machine.comm.size == 1 or work.product != "phi"  # all sums of Phi's rows are on the row's rank
+    one_copy = machine.comm.size == 1 or work.product not in ("phi", ROWS)  # a row's sums are on the row's rank
     return machine._replace(device=PlainDevice(machine.device, one_copy))
 
 
@@ -75,8 +79,14 @@ def _suits(source: Nonzeros, options: Options, work: Work) -> bool:
     if options.deterministic or options.device_memory or not usual:
         return False
     if _is_dense(source):
-        return True
-    return source.nnz * work.columns <= MOST
+        return work.product != ROWS
+    numbers = source.nnz * (_pairs(work.columns) if work.product == ROWS else work.columns)
+    return work.elements > 0 or numbers <= MOST
+
+
+def _pairs(columns: int) -> int:
+    """Return the elements of a symmetric matrix and a right-hand side."""
+    return columns * (columns + 3) // 2
 
 
 def _code_of(source: Nonzeros, work: Work) -> Compilable:
@@ -102,6 +112,9 @@ def _seconds(source: Nonzeros, work: Work) -> float:
         each = MULTIPLIED * numbers
     else:
         each = UPDATED * numbers * len(source.shape) if work.product == "phi" else SWEPT * numbers
+        if work.product == ROWS:
+            time = MULTIPLIED * work.elements - COMPILED * source.nnz if work.elements else SUMMED * source.nnz
+            each = time * _pairs(work.columns)
     return work.repeats * max(0.0, each - SPARED)
 
 

@@ -16,6 +16,7 @@ from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..methods.observed_als import ObservedTerms
+from ..operators.dense.observed import MaskedArray
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import TensorSource
 from ..parallel.mpi import Comm, on_root, together
@@ -62,6 +63,15 @@ class ObservedSource(NamedTuple):
         empty = [self.source.shape[mode] - self.source.used(mode) for mode in range(len(self.source.shape))]
         rows = f"; without observations: {', '.join(map(str, empty))} indices of the modes" if any(empty) else ""
         return f"{self.source.nnz:,} elements are observed ({self.source.nnz / elements:.2%}){rows}"
+
+    def array(self) -> MaskedArray:
+        """Return the elements as a dense array, on a single rank."""
+        tensor, scales = self.placed.tensor(), self.terms.scales
+        assert tensor is not None
+        if scales is None:
+            return MaskedArray.of_elements(self.source.shape, tensor.columns, tensor.values)
+        roots = scales[tensor.columns[-1]]
+        return MaskedArray.of_elements(self.source.shape, tensor.columns, tensor.values / roots, roots**2)
 
 
 def observed_source(

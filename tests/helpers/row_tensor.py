@@ -14,6 +14,8 @@ from amped.backend.ops.mttkrp import Share
 from amped.backend.ops.rowproblems import ROWPROBLEMS, RowLimits, RowMethod, RowTerms
 from partitioner.tensors.value_range import ValueRange
 
+KERNELS = {"plain": "tree"}  # of devices other than the CPU with compiled code
+
 
 class RowsSolved(NamedTuple):
     """Statistics of solved rows."""
@@ -52,7 +54,7 @@ class Rows:
         device: Device,
         method: RowMethod,
         limits: RowLimits | RowTerms,
-        kernel: str = "segmented",
+        kernel: str = "",
         whole: slice | None = None,
     ) -> tuple[np.ndarray, RowsSolved]:
         """Solve all rows; columns that are not the problem's are poisoned."""
@@ -74,8 +76,9 @@ class Rows:
         lengths, span = tuple(map(len, self.factors)), ValueRange(1.0, float(self.values.max(initial=1)), 1.0)
         return Share(lengths, slice(0, len(self.counts)), self.values.size, stride, self.dtype, span)
 
-    def shards(self, device: Device, cuts: list[int], kernel: str = "segmented") -> list[Any]:
+    def shards(self, device: Device, cuts: list[int], kernel: str = "") -> list[Any]:
         """Return shards of the nonzeros between cuts."""
+        kernel = kernel or KERNELS.get(device.folder, "segmented")
         bounds, share = [0, *cuts, self.values.size], self.share(device.stride(self.rank, self.dtype.itemsize))
         made = []
         for begin, end in pairwise(bounds):

@@ -65,6 +65,11 @@ class SplitProducts:
         self._partials = np.empty((rank, first)), np.empty((rank, second))
         self._valid = [False, False]
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the arrays."""
+        return sum(array.nbytes for array in (*self._matrices, *self._products, *self._partials))
+
     def mttkrp(self, mode: int, factors: Sequence[Matrix]) -> Matrix:
         """Return the transposed MTTKRP of a mode, (R, I_mode), valid until the next call; `factors` are transposed."""
         served = int(mode in self._groups[1])

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -51,6 +53,14 @@ class IndexTree:
         # By level: products of the factor rows down to each node, and sums over the leaves below it.
         self._paths: list[Matrix | None] = [None] * self.order
         self._contracted: list[Matrix | None] = [None] * self.order
+
+    def without_factors(self) -> IndexTree:
+        """Return the same tree for other factor matrices."""
+        result = copy(self)
+        result._factors = [None] * self.order
+        result._paths = [None] * self.order
+        result._contracted = [None] * self.order
+        return result
 
     @property
     def nbytes(self) -> int:
@@ -163,6 +173,15 @@ class Tree:
             leaf_rows = self._leaf_rows[group] = self._multiply(self._matrix, group, self._trees[1 - group].products())
         return self._trees[group].mttkrp(place, leaf_rows)
 
+    @cached_property
+    def pattern(self) -> Tree:
+        """The same tensor with ones instead of its values, for other factor matrices."""
+        result, first, second = copy(self), *self._trees
+        result.values, result._leaf_rows = np.ones(self.values.size), [None, None]
+        result._trees = first.without_factors(), second.without_factors()
+        result._matrix = csr_array((result.values, self._matrix.indices, self._matrix.indptr), self._matrix.shape)
+        return result
+
     def ttmc(self, mode: int, factors: Factors) -> Matrix:
         """Return the TTMc of a mode, (I_mode, product of the other columns); the last mode's columns vary fastest."""
         group, place = self._place(mode)
@@ -184,6 +203,11 @@ class Tree:
     def logs(self, mode: int, factors: Factors, own: Matrix, floor: float) -> float:
         """Return the sum of each value times the logarithm of the model's value."""
         return float(self.values @ np.log(np.maximum(self._model(mode, factors, own), floor)))
+
+    def squares(self, mode: int, factors: Factors, own: Matrix) -> float:
+        """Return the sum of the squared differences of the values from the model's values."""
+        differences = self.values - self._model(mode, factors, own)
+        return float(differences @ differences)
 
     def _place(self, mode: int) -> tuple[int, int]:
         """Return the group of a mode and its number within the group."""

@@ -25,6 +25,8 @@ COUNTS = amped.SparseTensor(
 GRID = np.random.default_rng(2).random((5, 6, 7))
 GRID_OF_COUNTS = np.random.default_rng(3).random(COUNTS.shape)
 START = [np.random.default_rng(3 + m).random((n, 2)) for m, n in enumerate(COUNTS.shape)]
+MASK = np.random.default_rng(4).random(COUNTS.shape) < 0.5
+WEIGHTS = np.random.default_rng(5).integers(0, 3, GRID.shape)
 RUNS: dict[str, Callable[..., Any]] = {
     "sparse": lambda **how: amped.cp_als(COUNTS, 2, max_iters=8, tol=0, **how),
     "nonnegative": lambda **how: amped.cp_als(COUNTS, 2, max_iters=8, tol=0, nonnegative=True, **how),
@@ -33,6 +35,11 @@ RUNS: dict[str, Callable[..., Any]] = {
     "fixed": lambda **how: amped.cp_als(COUNTS, 2, max_iters=8, tol=0, fixed_modes=[2], init=START, **how),
     "dense": lambda **how: amped.cp_als(GRID, 2, max_iters=8, tol=0, **how),
     "dense nonnegative": lambda **how: amped.cp_als(GRID, 2, max_iters=8, tol=0, nonnegative=[0, 2], **how),
+    "observed": lambda **how: amped.cp_als(COUNTS, 2, max_iters=8, tol=0, mask="stored", ridge=0.1, **how),
+    "observed nonnegative": lambda **how: amped.cp_als(
+        COUNTS, 2, max_iters=8, tol=0, mask=MASK, nonnegative=[1], **how
+    ),
+    "weighted": lambda **how: amped.cp_als(GRID, 2, max_iters=8, tol=0, weights=WEIGHTS, **how),
     "counts": lambda **how: amped.cp_apr(COUNTS, 2, max_iters=4, tol=0, **how),
     "tucker": lambda **how: amped.tucker(COUNTS, rank=(2, 3, 2), max_iters=4, tol=0, **how),
     "tucker of an error": lambda **how: amped.tucker(COUNTS, error=0.7, method="sthosvd", **how),

@@ -9,14 +9,17 @@ from scipy.optimize import nnls
 
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.ops.rowproblems import DEFICIENT, RESIDUAL, RowTerms
+from amped.backend.plain.device import PlainDevice
 from amped.parallel.mpi import world
 
 SHAPES = [(2, 1), (3, 7), (4, 16), (5, 33), (3, 64), (6, 5)]
 UNTIL_SETTLED = 5000
 
 
-@pytest.fixture(scope="module", params=[1, 3])
+@pytest.fixture(scope="module", params=[1, 3, "plain"])
 def device(request: pytest.FixtureRequest) -> CpuDevice:
+    if request.param == "plain":
+        return PlainDevice(CpuDevice(world(), 1))
     return CpuDevice(world(), request.param)
 
 
