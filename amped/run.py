@@ -20,6 +20,7 @@ from partitioner.host.signals import end, number_of
 from partitioner.readers import ReadOptions
 from partitioner.wording import command_line
 
+from .cli.compare import CompareRequest, compare
 from .cli.cpd import CpdRequest, cpd
 from .cli.example import example, example_line
 from .cli.job import VerbSession
@@ -51,6 +52,7 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # the request of each verb, an
     scan: (ScanRequest, "amped scan flights --rank 1-16 --starts 5"),
     show: (ShowRequest, "amped show flights-rank10 --top 5"),
     predict: (PredictRequest, "amped predict flights-rank10 --at june.csv --output june-predicted.csv"),
+    compare: (CompareRequest, "amped compare january-rank10 february-rank10 --plot changes.png"),
     report: (ReportRequest, "amped report flights-rank10 --tensor flights.csv --output flights.html"),
     table: (
         TableRequest,
@@ -75,6 +77,8 @@ def parser() -> Parser:
         verb = verbs.add_parser(name, help=doc, description=doc, epilog=f"example: {usage}")
         verb.set_defaults(function=function, request=request)
         verb.add_argument("tensor", **request.POSITIONAL)
+        if request.SECOND is not None:
+            verb.add_argument("other", **request.SECOND)
         add_flags(verb, request, leave_out=Request)
         if request.COMPUTES:
             shared = verb.add_argument_group("how to compute")

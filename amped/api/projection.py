@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..methods.constraints import ConstraintParams
 from ..methods.driver import StopRule, run
 from ..methods.poisson import MOST_INNER, Poisson, PoissonMethod
-from ..models.align import matched, observed_or_all, tensor_for, tensor_or_path
+from ..models.align import check_unknown, matched, observed_or_all, tensor_for, tensor_or_path
 from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
@@ -207,10 +207,16 @@ def _core_inverse(model: TuckerTensor, mode: int) -> NDArray[np.float64]:
 
 
 def transformed(
-    model: AnyModel, X: Any, mode: int, value: str | None, where: str | None, arguments: Mapping[str, Any]
+    model: AnyModel,
+    X: Any,
+    mode: int,
+    value: str | None,
+    where: str | None,
+    unknown: str,
+    arguments: Mapping[str, Any],
 ) -> NDArray[Any]:
     """See `KruskalTensor.transform`: rank 0 reads tables and matches labels. Collective."""
-    tensor = on_root(world(), lambda: _matched_tensor(model, X, mode, value, where))
+    tensor = on_root(world(), lambda: _matched_tensor(model, X, mode, value, where, unknown))
     return projected(model, tensor, mode, arguments)
 
 
@@ -277,8 +283,9 @@ def projected_score(model: AnyModel, X: Any, mode: int, arguments: Mapping[str, 
     return score
 
 
-def _matched_tensor(model: AnyModel, X: Any, mode: int, value: str | None, where: str | None) -> Any:
+def _matched_tensor(model: AnyModel, X: Any, mode: int, value: str | None, where: str | None, unknown: str) -> Any:
     """Return a tensor with the model's labels; a path if all ranks can read the file without changes."""
+    check_unknown(unknown)
     has_query = value is not None or where is not None
     if X is None or not isinstance(mode, int):
         return X  # `project` raises the error
@@ -287,7 +294,7 @@ def _matched_tensor(model: AnyModel, X: Any, mode: int, value: str | None, where
         pairs = enumerate(zip(known or (), model.labels or (), strict=False))
         if known is None or all(same_labels(*both) for m, both in pairs if m != mode):
             return X
-    return matched(tensor_for(X, model.labels, value, where), model.labels, leave=mode)
+    return matched(tensor_for(X, model.labels, value, where), model.labels, mode, unknown == "error")
 
 
 def _check_shape(shape: Sequence[int], lengths: Sequence[int], mode: int) -> None:

@@ -31,6 +31,7 @@ class Request:
         "metavar": "TENSOR",
         "help": ".tns, .tns.gz, .npz, a store; dense: .npy, .h5, .nc, .zarr; or a table: .csv, .json, .parquet",
     }
+    SECOND: ClassVar[dict[str, Any] | None] = None  # another positional argument, the field `other`
     COMPUTES: ClassVar[bool] = True  # whether the verb has the flags of `Options` and `ReadOptions`
     PRINTS: ClassVar[bool] = False  # whether its printed text is the result
     tensor: Path
@@ -55,10 +56,11 @@ class Request:
     @property
     def facts(self) -> dict[str, str | None]:
         """The values of all flags as text, which must be equal on all ranks."""
-        no_flags = {"tensor", "options", "form"}
+        no_flags = {"tensor", "options", "form", "other"}
         flags = ((each, group) for group in (self, self.options, self.form) for each in fields(group))
         values = {flag_name(each): str(getattr(group, each.name)) for each, group in flags if each.name not in no_flags}
-        return {"TENSOR": str(self.tensor), **values}
+        second = {} if self.SECOND is None else {self.SECOND["metavar"]: str(vars(self)["other"])}
+        return {"TENSOR": str(self.tensor), **second, **values}
 
     @property
     def outputs(self) -> dict[str, Path | None]:

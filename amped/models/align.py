@@ -24,6 +24,7 @@ from ..errors import InputError, InputWarning
 from .semisparse import SemiSparseTensor
 
 AnyTensor = SparseTensor | DenseTensor
+UNKNOWN = "error", "drop"
 
 
 def tensor_or_path(name: str, source: Any) -> AnyTensor | str:
@@ -110,10 +111,19 @@ def _has_missing(labels: NDArray[Any]) -> bool:
 
 
 def aligned(
-    X: Any, shape: Sequence[int], labels: Labels | None, value: str | None = None, where: str | None = None
+    X: Any,
+    shape: Sequence[int],
+    labels: Labels | None,
+    value: str | None = None,
+    where: str | None = None,
+    unknown: str = "error",
 ) -> AnyTensor:
-    """Convert an object to a tensor of the model's shape, with its indices in the order of the model's labels."""
-    tensor = matched(tensor_for(X, labels, value, where), labels, known=True)
+    """Convert an object to a tensor of the model's shape, with its indices in the order of the model's labels.
+
+    `unknown` says what happens to nonzeros whose labels the model lacks: "error" or "drop".
+    """
+    check_unknown(unknown)
+    tensor = matched(tensor_for(X, labels, value, where), labels, known=unknown == "error")
     if tensor.shape != tuple(shape):
         raise InputError(f"X has shape {tensor.shape}, the model {tuple(shape)}")
     (low, high), norm = NO_OVERFLOW, tensor.norm()
@@ -144,6 +154,12 @@ def observed_or_all(tensor: AnyTensor, mask: Any, fitted: str | None) -> tuple[A
         converted = tensor_or_path("mask", mask)
         mask = read(converted) if isinstance(converted, str) else converted
     return observed_elements(tensor, mask).tensor, True
+
+
+def check_unknown(unknown: str) -> None:
+    """Raise `InputError` unless `unknown` is "error" or "drop"."""
+    if unknown not in UNKNOWN:
+        raise InputError(f"unknown is {unknown!r}: expected 'error' or 'drop'")
 
 
 def matched(tensor: AnyTensor, labels: Labels | None, leave: int | None = None, known: bool = False) -> AnyTensor:

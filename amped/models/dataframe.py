@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,3 +22,19 @@ def pandas(what: str) -> Any:
 def dataframe(columns: Mapping[str, Sequence[Any]]) -> Any:
     """Return a DataFrame with columns by name; raise `InputError` if pandas is not installed."""
     return pandas("to_frame()").DataFrame({name: list(values) for name, values in columns.items()})
+
+
+def unused_name(name: str, columns: Mapping[str, Any]) -> str:
+    """Return a name, with underscores appended if columns of that name exist."""
+    while name in columns:
+        name += "_"
+    return name
+
+
+def csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
+    """Return columns as CSV text; missing values are empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()

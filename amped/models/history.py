@@ -40,7 +40,7 @@ class AnyModel(Protocol):
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write the model with its labels and history to an ``.npz`` file."""
 
-    def score(self, X: Any, *, value: str | None = None, where: str | None = None) -> float:
+    def score(self, X: Any, *, value: str | None = None, where: str | None = None, unknown: str = "error") -> float:
         """Return the fit to a tensor, ``1 - ||X - M|| / ||X||``."""
 
 

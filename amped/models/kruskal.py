@@ -19,6 +19,7 @@ from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
 from .align import aligned, observed_or_all, tensor_for
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
+from .comparison import Comparable, Comparison, compared
 from .coordinates import Index, coordinates_of, selected_rows, selection
 from .dataframe import dataframe
 from .explained import (
@@ -142,6 +143,7 @@ class KruskalTensor(Conversions):
         mask: Any = None,
         value: str | None = None,
         where: str | None = None,
+        unknown: str = "drop",
         deadline: float | None = None,
         **options: Any,
     ) -> NDArray[Any]:
@@ -173,6 +175,8 @@ class KruskalTensor(Conversions):
         value, where : str, optional
             Of a table: the expression to sum and the filter of the rows; see `from_frame`. The defaults are those of
             the table that the model was fitted to; ``where="true"`` reads all rows, ``value="count(*)"`` counts them.
+        unknown : {"drop", "error"}
+            What happens to nonzeros whose labels the model lacks, except in `mode`.
         deadline : float, optional
             In seconds; see `cp_als`.
         **options : optional
@@ -206,7 +210,7 @@ class KruskalTensor(Conversions):
         }
         from ..api.projection import transformed
 
-        return transformed(self, X, mode, value, where, arguments)
+        return transformed(self, X, mode, value, where, unknown, arguments)
 
     @property
     def loss(self) -> str:
@@ -270,24 +274,60 @@ class KruskalTensor(Conversions):
         """
         return components(self.weights, self.factors, self.labels, whole("count", count, 1))
 
-    def plot(self, path: str | os.PathLike[str], top: int = 6) -> None:
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        top: int = 6,
+        *,
+        ax: Any = None,
+        modes: Sequence[int | str] | None = None,
+        components: Sequence[int] | None = None,
+        labels: Mapping[int | str, Any] | None = None,
+        overlay: Mapping[str, KruskalTensor] | None = None,
+    ) -> Any:
         """Draw the components, one panel per component and mode: curves for ordered labels, bars for others.
+
+        Numbers, dates, times and indices are ordered. Bars show the top labels; days of the week and months are shown
+        completely, in their order.
 
         Parameters
         ----------
-        path : path
-            ``.png``, ``.svg`` or ``.pdf``.
+        path : path, optional
+            ``.png``, ``.svg`` or ``.pdf``. Notebooks display the returned figure.
         top : int
             Maximum number of bars.
+        ax : Axes or array of Axes, optional
+            Where to draw: an array of the shape (components, modes), or for one of them a sequence. A single Axes takes
+            all components of one mode over each other.
+        modes : sequence of int or str, optional
+            Numbers or names of the modes to draw.
+        components : sequence of int, optional
+            Numbers of the components, counted from 0; by default the first 32.
+        labels : mapping, optional
+            Labels to draw instead of the model's, by the number or name of a mode.
+        overlay : mapping of str to KruskalTensor, optional
+            Other models, by their names in the legend. Matching components (see `compare`) are drawn over this model's,
+            with its norm and sign.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
 
         Raises
         ------
         InputError
-            If the file cannot be written, or Matplotlib is not installed.
+            If an argument is invalid, the file cannot be written, or Matplotlib is not installed.
+
+        Examples
+        --------
+        >>> model = KruskalTensor(np.ones(2), [np.eye(4, 2), np.eye(5, 2)])
+        >>> len(model.plot(modes=[1], components=[0, 1]).axes)
+        2
         """
         from ..report.pictures import draw
 
-        draw(self, path, whole("top", top, 1))
+        options: dict[str, Any] = {"ax": ax, "modes": modes, "components": components, "labels": labels}
+        return draw(self, path, whole("top", top, 1), **options, overlay=overlay)
 
     def report(
         self,
@@ -320,7 +360,9 @@ class KruskalTensor(Conversions):
 
         write_report(self, path, None if X is None else self._elements(X, mask, value, where)[0])
 
-    def score(self, X: Any, *, mask: Any = None, value: str | None = None, where: str | None = None) -> float:
+    def score(
+        self, X: Any, *, mask: Any = None, value: str | None = None, where: str | None = None, unknown: str = "error"
+    ) -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; absent elements count as 0.
 
         If elements are missing, only the observed ones count.
@@ -334,6 +376,9 @@ class KruskalTensor(Conversions):
             elements of a sparse tensor, or those of a dense tensor that are not NaN.
         value, where : str, optional
             Query of a table; see `transform`.
+        unknown : {"error", "drop"}
+            What happens to nonzeros whose labels the model lacks: they are an error, or they are dropped, and a warning
+            counts them.
 
         Returns
         -------
@@ -345,13 +390,20 @@ class KruskalTensor(Conversions):
         InputError
             If the shapes differ, or `X` has only zeros.
         """
-        tensor, partial = self._elements(X, mask, value, where)
+        tensor, partial = self._elements(X, mask, value, where, unknown)
         if partial:
             return fit_at(self.weights, self.factors, tensor)
         return fit_of(tensor, self.norm(), inner_product(self.weights, self.factors, tensor))
 
     def residuals(
-        self, X: Any, count: int = 10, *, mask: Any = None, value: str | None = None, where: str | None = None
+        self,
+        X: Any,
+        count: int = 10,
+        *,
+        mask: Any = None,
+        value: str | None = None,
+        where: str | None = None,
+        unknown: str = "error",
     ) -> Residuals:
         """Return the entries, and the labels of each mode, with the largest residuals.
 
@@ -366,6 +418,8 @@ class KruskalTensor(Conversions):
             See `score`.
         value, where : str, optional
             Query of a table; see `transform`.
+        unknown : {"error", "drop"}
+            See `score`.
 
         Returns
         -------
@@ -373,16 +427,51 @@ class KruskalTensor(Conversions):
             `entries`: (labels, value, expected), the largest residual first; `labels`: for each mode the pairs (label,
             share of the squared residuals); `squared`: the sum of the squared residuals.
         """
-        tensor, _ = self._elements(X, mask, value, where)
+        tensor, _ = self._elements(X, mask, value, where, unknown)
         return residuals(self.weights, self.factors, tensor, self.labels, whole("count", count, 1))
 
     def _elements(
-        self, X: Any, mask: Any, value: str | None, where: str | None
+        self, X: Any, mask: Any, value: str | None, where: str | None, unknown: str = "error"
     ) -> tuple[SparseTensor | DenseTensor, bool]:
         """Return the elements of a tensor in the order of the labels, and whether other elements are missing."""
         tensor = tensor_for(X, self.labels, value, where)
         tensor, partial = observed_or_all(tensor, mask, self.run.get("mask"))
-        return aligned(tensor, self.shape, self.labels), partial
+        return aligned(tensor, self.shape, self.labels, unknown=unknown), partial
+
+    def compare(self, other: Any, count: int = 5) -> Comparison:
+        """Compare this model with another one: which components match, and which labels gained or lost.
+
+        Components are matched one to one so that the sum of their congruences is largest. Modes are matched by name,
+        rows by label. A label that only one model has counts as 0 in the other; modes without a label in common, such
+        as the days of two months, are skipped.
+
+        Parameters
+        ----------
+        other : KruskalTensor or CP model of another library
+            The second model.
+        count : int
+            Maximum number of labels per mode and pair.
+
+        Returns
+        -------
+        Comparison
+            ``print`` shows it, `to_frame` and `changes_to_frame` return tables, and `plot` draws it.
+
+        Raises
+        ------
+        InputError
+            If `other` is not a CP model, or no mode can be compared.
+
+        Examples
+        --------
+        >>> model = KruskalTensor(np.array([2.0, 1.0]), [np.eye(3, 2), np.eye(4, 2)])
+        >>> other = KruskalTensor(np.array([5.0, 1.0]), [np.eye(3)[:, [1, 0]], np.eye(4)[:, [1, 3]]])
+        >>> [(pair.first, pair.second, pair.status) for pair in model.compare(other).pairs]
+        [(0, 1, 'changed'), (1, 0, 'same')]
+        """
+        second = other if isinstance(other, KruskalTensor) else KruskalTensor.from_tensorly(other)
+        mine, theirs = (Comparable(each.weights, each.factors, each.labels) for each in (self, second))
+        return compared(mine, theirs, whole("count", count, 1))
 
     def norm(self) -> float:
         """Return the Frobenius norm of the tensor without forming it."""

@@ -23,11 +23,17 @@ def factor_match(one: Factors, other: Factors) -> float:
 
     alike = np.ones((one[0].shape[1], other[0].shape[1]))
     for first, second in zip(one, other, strict=True):
-        alike *= np.abs(_units(first).T @ _units(second))
+        alike *= np.abs(cosines(first, second))
     if not alike.size:
         return 0.0
     rows, columns = linear_sum_assignment(alike, maximize=True)
     return float(alike[rows, columns].mean())
+
+
+def cosines(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the cosine of each column of one matrix with each column of another; 0 for columns of zeros."""
+    product: NDArray[np.float64] = _units(one).T @ _units(other)
+    return product
 
 
 def congruences(factors: Factors) -> NDArray[np.float64]:

@@ -114,6 +114,7 @@ class TuckerTensor(Labelled, Unconverted):
         *,
         value: str | None = None,
         where: str | None = None,
+        unknown: str = "drop",
         deadline: float | None = None,
         **options: Any,
     ) -> NDArray[Any]:
@@ -127,7 +128,7 @@ class TuckerTensor(Labelled, Unconverted):
             See `KruskalTensor.transform`.
         mode : int
             Counted from 0.
-        value, where, deadline : str, str and float, optional
+        value, where, unknown, deadline : str, str, str and float, optional
             See `KruskalTensor.transform`.
         **options : optional
             Fields of `amped.Options`, such as `device` and `precision`.
@@ -150,9 +151,9 @@ class TuckerTensor(Labelled, Unconverted):
         """
         from ..api.projection import transformed
 
-        return transformed(self, X, mode, value, where, {"deadline": deadline, **options})
+        return transformed(self, X, mode, value, where, unknown, {"deadline": deadline, **options})
 
-    def score(self, X: Any, *, value: str | None = None, where: str | None = None) -> float:
+    def score(self, X: Any, *, value: str | None = None, where: str | None = None, unknown: str = "error") -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``.
 
         Parameters
@@ -161,13 +162,15 @@ class TuckerTensor(Labelled, Unconverted):
             See `KruskalTensor.score`.
         value, where : str, optional
             Query of a table; see `KruskalTensor.transform`.
+        unknown : {"error", "drop"}
+            See `KruskalTensor.score`.
 
         Returns
         -------
         float
             1 if the model equals the tensor.
         """
-        tensor = aligned(X, self.shape, self.labels, value, where)
+        tensor = aligned(X, self.shape, self.labels, value, where, unknown)
         parts = (dot(values, self.predict_at(columns)) for columns, values in blocks_of(tensor))
         return fit_of(tensor, self.norm(), math.fsum(parts))
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from functools import cache
 from typing import Any
 
 from partitioner.host.quiet import quieten
 
 from ..errors import InputError
+from ..files import write_whole
 
 EXTENSIONS = ".png", ".svg", ".pdf"
 
@@ -20,12 +23,31 @@ def check_picture(path: str | os.PathLike[str]) -> None:
     figure_class()
 
 
+@cache
 def figure_class() -> Any:
-    """Return Matplotlib's `Figure`, which needs no display; raise `InputError` if it is not installed."""
+    """Return a Matplotlib `Figure`, which needs no display; raise `InputError` if Matplotlib is not installed."""
     if "matplotlib" not in sys.modules:
         quieten("matplotlib")  # at level DEBUG it logs its search for fonts
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError("plot: Matplotlib is not installed") from None
-    return Figure
+
+    class Picture(Figure):
+        """A figure that notebooks display without pyplot."""
+
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.savefig(file, format="png")
+            return file.getvalue()
+
+    return Picture
+
+
+def save(figure: Any, path: str | os.PathLike[str] | None) -> Any:
+    """Write a figure to a file, if there is a path, and return it."""
+    if path is not None:
+        check_picture(path)
+        kind = os.path.splitext(os.fspath(path))[1][1:]
+        write_whole(path, lambda file: figure.savefig(file, format=kind))
+    return figure

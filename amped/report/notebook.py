@@ -10,11 +10,14 @@ import numpy as np
 
 from partitioner.tensors.labels import mode_names
 
+from ..models.comparison import Comparison
+from ..models.dataframe import unused_name
 from ..models.explained import Components, Item, Residuals, tops_of
 from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
 from ..models.scanned import ScannedRank, Suggestion
 from ..models.tucker import TuckerTensor
+from .comparison import change_lines, headlines
 from .components import as_text, number_text, shown
 from .text import human
 
@@ -29,7 +32,7 @@ class LongText(str):
 
 
 LONGEST = 60  # maximum characters of a label in a table
-PERCENT = {"share"}  # columns that are shown as percentages
+PERCENT = {"share", "share_first", "share_second"}  # columns that are shown as percentages
 STYLE = "text-align: left"
 
 
@@ -65,15 +68,8 @@ def component_columns(components: Components) -> dict[str, list[Any]]:
         "share": [each.share for each in components],
     }
     for mode, name in enumerate(components.names):
-        columns[_unused(name, columns)] = [_text(each.top[mode], positive) for each in components]
+        columns[unused_name(name, columns)] = [_text(each.top[mode], positive) for each in components]
     return columns
-
-
-def _unused(name: str, columns: Columns) -> str:
-    """Return a name that differs from those of the columns."""
-    while name in columns:
-        name += "_"
-    return name
 
 
 def _text(top: Sequence[Item], positive: bool) -> LongText:
@@ -134,7 +130,7 @@ def residuals_table(residuals: Residuals) -> str:
         for mode, name in enumerate(residuals.names)
     }
     for head in ("value", "expected"):
-        columns[_unused(head, columns)] = [float(getattr(entry, head)) for entry in residuals.entries]
+        columns[unused_name(head, columns)] = [float(getattr(entry, head)) for entry in residuals.entries]
     return html(columns, [f"largest residuals; the sum of all squared residuals is {residuals.squared:.6g}"])
 
 
@@ -142,6 +138,13 @@ def plan_html(columns: Columns, expectation: str) -> str:
     """Return a plan as HTML: the bytes of each rank, and the expected time."""
     sizes = {name: each if name == "rank" else [human(size) for size in each] for name, each in columns.items()}
     return html(sizes, [expectation] if expectation else [])
+
+
+def comparison_table(comparison: Comparison) -> str:
+    """Return a comparison of models as HTML: one row per pair, with the labels that changed most in one mode."""
+    columns = comparison.columns()
+    columns["largest changes"] = [LongText("; ".join(change_lines(comparison, pair))) for pair in comparison.pairs]
+    return html(columns, headlines(comparison))
 
 
 def scan_columns(tried: Sequence[ScannedRank], suggestion: Suggestion) -> dict[str, list[Any]]:

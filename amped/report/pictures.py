@@ -1,74 +1,194 @@
-"""The picture of a model: a grid of components by modes."""
+"""Pictures of models: grids of components by modes, and columns of several models over each other."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.tensors.labels import as_labels
+from partitioner.validate import whole
+
 from ..errors import InputError
-from ..models.explained import Component
+from ..models.comparison import Comparable, Comparison, compared, mode_order, scaled
+from ..models.explained import label_of, tops_of
 from ..models.kruskal import KruskalTensor
-from .components import mode_names, shown
-from .figures import figure_class
+from .calendar import LONGEST_CALENDAR, calendar_order
+from .components import mode_names, one_line, shown
+from .figures import figure_class, save
 
 MOST = 32  # maximum components in a picture
 ORDERED = "iufMmb"  # kinds of labels that are numbers or times
 FIRST, LAST = np.datetime64("0001"), np.datetime64("9999")  # range of Python's calendar
 WIDE, HIGH, EACH = 2.9, 1.0, 0.16  # inches: width of a panel, its least height, and height per label of its bars
 POSITIVE, NEGATIVE = "#4477aa", "#ee6677"  # colour-blind safe (Paul Tol's)
+COLOURS = POSITIVE, NEGATIVE, "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb"
 ZERO = "#999999"
 DOTS = 110  # dots per inch
+THIS = "this model"
 
 
-def draw(model: KruskalTensor, path: str | os.PathLike[str], top: int = 6) -> None:
-    """Draw a model as a grid of components by modes.
+class Column(NamedTuple):
+    """A column of a factor matrix to draw, with its name in the legend."""
 
-    Modes whose labels are numbers, times or indices become curves over all labels; other modes become bars of the
-    `top` labels.
-
-    Parameters
-    ----------
-    model : KruskalTensor
-    path : path
-        ``.png``, ``.svg`` or ``.pdf``.
-    top : int
-        Maximum number of bars.
-
-    Raises
-    ------
-    InputError
-        If Matplotlib is not installed, or the file cannot be written.
-    """
-    figure_of = figure_class()
-    components, names = model.top(top)[:MOST], mode_names(model)
-    size = WIDE * len(names), 0.5 + max(HIGH, EACH * top) * max(1, len(components))
-    figure = figure_of(figsize=size, dpi=DOTS, layout="constrained")
-    panels = figure.subplots(max(1, len(components)), len(names), squeeze=False)
-    for row, component in zip(panels, components, strict=False):
-        for mode, axes in enumerate(row):
-            _panel(axes, model, component, mode)
-        label = f"{component.number + 1}\n{component.share:.0%}"
-        row[0].set_ylabel(label, rotation=0, labelpad=14, va="center", fontsize=9)
-    for axes, name in zip(panels[0], names, strict=True):
-        axes.set_title(_plain(name), fontsize=9)
-    if model.rank > MOST:
-        figure.supxlabel(f"{model.rank - MOST} more components", fontsize=8)
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot draw: {error}", path=path) from None
+    name: str
+    labels: NDArray[Any] | None  # None: indices
+    entries: NDArray[Any]
 
 
-def _panel(axes: Any, model: KruskalTensor, component: Component, mode: int) -> None:
-    labels = None if model.labels is None else model.labels[mode]
-    column = model.factors[mode][:, component.number]
-    if is_ordered(labels):
-        curve(axes, np.arange(column.size) if labels is None else labels, column)
+Panel = Sequence[Column]
+
+
+def draw(
+    model: KruskalTensor,
+    path: str | os.PathLike[str] | None = None,
+    top: int = 6,
+    *,
+    ax: Any = None,
+    modes: Sequence[int | str] | None = None,
+    components: Sequence[int] | None = None,
+    labels: Mapping[int | str, Any] | None = None,
+    overlay: Mapping[str, Any] | None = None,
+) -> Any:
+    """Draw a model; see `KruskalTensor.plot`."""
+    names, every = mode_names(model), _labels(model, labels or {})
+    chosen = range(len(names)) if modes is None else [mode_number(names, mode) for mode in modes]
+    numbers = _numbers(model, components)
+    others = [(str(name), each, _matches(model, each)) for name, each in (overlay or {}).items()]
+
+    def columns(number: int, mode: int) -> list[Column]:
+        mine = Column(THIS, every[mode], model.factors[mode][:, number])
+        return [mine, *(column for other in others for column in _overlaid(mine, number, mode, *other))]
+
+    titles = [names[mode] for mode in chosen]
+    if ax is not None and np.ndim(ax) == 0 and len(chosen) == 1 and not others:
+        together = [
+            Column(f"component {number + 1}", every[chosen[0]], model.factors[chosen[0]][:, number])
+            for number in numbers
+        ]
+        grid = [("", [together])]
     else:
-        _bars(axes, component, mode)
+        shares = model.shares()
+        grid = [(f"{r + 1}\n{shares[r]:.0%}", [columns(r, mode) for mode in chosen]) for r in numbers]
+    figure = _drawn(grid, titles, top, ax)
+    if components is None and model.rank > MOST:
+        figure.supxlabel(f"{model.rank - MOST} more components", fontsize=8)
+    return save(figure, path)
+
+
+def mode_number(names: Sequence[str], mode: int | str) -> int:
+    """Return the number of a mode, given by number or name; raise `InputError` if it does not exist."""
+    if isinstance(mode, str):
+        if mode not in names:
+            raise InputError(f"modes: {mode!r} is none of {', '.join(map(repr, names))}")
+        return names.index(mode)
+    return whole("modes", mode, 0, len(names) - 1)
+
+
+def _numbers(model: KruskalTensor, components: Sequence[int] | None) -> list[int]:
+    if components is None:
+        return list(range(min(MOST, model.rank)))
+    return [whole("components", number, 0, model.rank - 1) for number in components]
+
+
+def _labels(model: KruskalTensor, replaced: Mapping[int | str, Any]) -> list[NDArray[Any] | None]:
+    """Return the labels of each mode, some of which the caller replaces."""
+    names = mode_names(model)
+    every: list[NDArray[Any] | None] = [*(model.labels or [None] * len(names))]
+    for mode, labels in replaced.items():
+        at, array = mode_number(names, mode), as_labels(labels)
+        if array.shape != (model.shape[at],):
+            raise InputError(f"labels of mode {names[at]}: shape {array.shape}, expected ({model.shape[at]},)")
+        every[at] = array
+    return every
+
+
+class Match(NamedTuple):
+    """What is drawn of another model: the matched component by number, and the other model's modes."""
+
+    components: dict[int, int]
+    modes: Sequence[int]
+
+
+def _matches(model: KruskalTensor, other: Any) -> Match:
+    if not isinstance(other, KruskalTensor):
+        raise InputError(f"overlay: a {type(other).__name__}, expected a KruskalTensor")
+    mine, theirs = (Comparable(each.weights, each.factors, each.labels) for each in (model, other))
+    comparison = compared(mine, theirs, 1)
+    order = mode_order(model.labels, other.labels, len(model.factors))
+    return Match({pair.first: pair.second for pair in comparison.pairs}, order)
+
+
+def _overlaid(mine: Column, number: int, mode: int, name: str, other: KruskalTensor, match: Match) -> list[Column]:
+    """Return the column of the matched component of another model, in the scale and with the sign of mine."""
+    if number not in match.components:
+        return []
+    at = match.modes[mode]
+    column = other.factors[at][:, match.components[number]].astype(np.float64)
+    size, own = np.linalg.norm(column) or 1.0, float(np.linalg.norm(mine.entries))
+    peak = column[np.argmax(np.abs(column))] if column.size else 0.0
+    reference = mine.entries[np.argmax(np.abs(mine.entries))] if mine.entries.size else 0.0
+    sign = -1.0 if peak * reference < 0 else 1.0
+    return [Column(name, None if other.labels is None else other.labels[at], sign * own / size * column)]
+
+
+def draw_comparison(
+    comparison: Comparison,
+    path: str | os.PathLike[str] | None = None,
+    top: int = 6,
+    *,
+    ax: Any = None,
+    modes: Sequence[int | str] | None = None,
+) -> Any:
+    """Draw the columns of two models over each other; see `Comparison.plot`."""
+    names = [one_line(mode.name) for mode in comparison.modes]
+    chosen = [comparison.modes[mode_number(names, mode)] for mode in (range(len(names)) if modes is None else modes)]
+    grid = []
+    for pair in comparison.pairs[:MOST]:
+        panels = []
+        for mode in chosen:
+            both = zip(("first", "second"), scaled(mode, pair.first, pair.second), strict=True)
+            panels.append([Column(name, mode.labels, entries) for name, entries in both])
+        grid.append((f"{pair.first + 1}, {pair.second + 1}\n{pair.congruence:.2f}", panels))
+    return save(_drawn(grid, [one_line(mode.name) for mode in chosen], top, ax), path)
+
+
+def _drawn(grid: Sequence[tuple[str, Sequence[Panel]]], titles: Sequence[str], top: int, ax: Any) -> Any:
+    """Draw panels, each row of which has a title at its left, and return the figure."""
+    rows = max(1, len(grid))
+    if ax is None:
+        size = WIDE * len(titles), 0.5 + max(HIGH, EACH * top) * rows
+        figure = figure_class()(figsize=size, dpi=DOTS, layout="constrained")
+        axes = figure.subplots(rows, len(titles), squeeze=False)
+    else:
+        axes = np.array(ax, object, ndmin=2)
+        axes = axes.T if np.ndim(ax) == 1 and len(titles) == 1 else axes
+        if axes.shape != (rows, len(titles)):
+            raise InputError(f"ax: {' x '.join(map(str, axes.shape))} axes for {rows} x {len(titles)} panels")
+        figure = axes[0, 0].figure
+    for (title, panels), row in zip(grid, axes, strict=False):
+        for each, panel in zip(row, panels, strict=True):
+            draw_panel(each, panel, top)
+        if title:
+            row[0].set_ylabel(title, rotation=0, labelpad=14, va="center", fontsize=9)
+    for each, name in zip(axes[0], titles, strict=True):
+        each.set_title(_plain(name), fontsize=9)
+    if grid and len(grid[0][1][0]) > 1:
+        axes[0, 0].legend(fontsize=7, frameon=False)
+    return figure
+
+
+def draw_panel(axes: Any, panel: Panel, top: int) -> None:
+    """Draw columns over each other: curves if their labels are ordered, otherwise bars."""
+    if all(is_ordered(column.labels) for column in panel):
+        for number, (name, labels, entries) in enumerate(panel):
+            place = np.arange(entries.size) if labels is None else labels
+            curve(axes, place, entries, COLOURS[number % len(COLOURS)], name, len(panel) == 1)
+    else:
+        _bars(axes, panel, top)
     axes.tick_params(labelsize=7, length=2)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -79,8 +199,15 @@ def is_ordered(labels: NDArray[Any] | None) -> bool:
     return labels is None or labels.dtype.kind in ORDERED
 
 
-def curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
-    """Draw a column over its labels, without missing labels."""
+def curve(
+    axes: Any,
+    labels: NDArray[Any],
+    column: NDArray[Any],
+    colour: str = POSITIVE,
+    name: str | None = None,
+    filled: bool = True,
+) -> None:
+    """Draw a column over its labels, without missing labels; `name` is for the legend."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 
     positions = _positions(labels)
@@ -88,9 +215,9 @@ def curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
     is_shown = ~np.isnat(positions) if dates else np.isfinite(positions)
     positions, column = date2num(positions[is_shown]) if dates else positions[is_shown], column[is_shown]
     few = column.size <= MOST * 2
-    if few:
-        axes.fill_between(positions, column, color=POSITIVE, alpha=0.35, lw=0, step="mid")
-    axes.plot(positions, column, color=POSITIVE, lw=0.8, drawstyle="steps-mid" if few else "default")
+    if few and filled:
+        axes.fill_between(positions, column, color=colour, alpha=0.35, lw=0, step="mid")
+    axes.plot(positions, column, color=colour, lw=0.8, drawstyle="steps-mid" if few else "default", label=name)
     axes.axhline(0, color=ZERO, lw=0.5)
     axes.locator_params(axis="y", nbins=3)
     if not dates:
@@ -111,14 +238,42 @@ def _positions(labels: NDArray[Any]) -> NDArray[Any]:
     return labels.astype(np.float64) if labels.dtype.kind in "bm" else labels
 
 
-def _bars(axes: Any, component: Component, mode: int) -> None:
-    """Draw the top labels of a column as bars."""
-    items = component.top[mode]
-    numbers = [number for _, number in items]
-    axes.barh(range(len(items)), numbers, color=[POSITIVE if n >= 0 else NEGATIVE for n in numbers], height=0.7)
-    axes.set_yticks(range(len(items)), [_plain(shown(label)) for label, _ in items])
+def _bars(axes: Any, panel: Panel, top: int) -> None:
+    """Draw columns as bars: the top labels, or all labels of a calendar."""
+    labels, height = bar_labels(panel, top), 0.7 / len(panel)
+    for number, column in enumerate(panel):
+        lengths = [_entry(column, label) for label in labels]
+        places = np.arange(len(labels)) + (number - (len(panel) - 1) / 2) * height
+        single = [POSITIVE if length >= 0 else NEGATIVE for length in lengths]
+        colours = single if len(panel) == 1 else COLOURS[number % len(COLOURS)]
+        axes.barh(places, lengths, color=colours, height=height, label=column.name)
+    axes.set_yticks(range(len(labels)), [_plain(shown(label)) for label in labels])
     axes.invert_yaxis()
     axes.locator_params(axis="x", nbins=4)
+
+
+def bar_labels(panel: Panel, top: int) -> list[Any]:
+    """Return the labels to draw as bars: all labels of a calendar in its order, otherwise the largest entries."""
+    if all(column.entries.size <= LONGEST_CALENDAR for column in panel):
+        every = list(dict.fromkeys(label_of(each.labels, row) for each in panel for row in range(each.entries.size)))
+        if (order := calendar_order(every)) is not None:
+            return [every[row] for row in order]
+    sizes = dict[Any, float]()
+    for column in panel:
+        for label, entry in tops_of(column.entries[:, None], column.labels, top)[0]:
+            sizes[label] = max(sizes.get(label, 0.0), abs(entry))
+    return sorted(sizes, key=lambda label: -sizes[label])[:top]
+
+
+def _entry(column: Column, label: Any) -> float:
+    """Return the entry of a label; 0 if the column lacks it."""
+    labels = column.labels
+    if labels is None:
+        return float(column.entries[label]) if label < column.entries.size else 0.0
+    missing = label is None or label != label
+    rows = [row for row, each in enumerate(labels) if each is None or each != each] if missing else labels == label
+    entries = column.entries[rows]
+    return float(entries[0]) if entries.size else 0.0
 
 
 def _plain(text: str) -> str:

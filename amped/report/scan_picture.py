@@ -6,9 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ..files import write_whole
 from ..models.scanned import CONSISTENT, STABLE, ScannedRank, Suggestion
-from .figures import check_picture, figure_class
+from .figures import figure_class, save
 
 SIZE = 6.4, 6.6  # inches
 DOTS = 110  # dots per inch
@@ -16,7 +15,7 @@ BEST, OTHER, CHOSEN = "#4477aa", "#ee6677", "#bbbbbb"  # colour-blind safe (Paul
 LOWEST = -100.0  # lowest core consistency shown, in percent
 
 
-def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.PathLike[str]) -> None:
+def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.PathLike[str] | None = None) -> Any:
     """Draw a scan as three panels over the number of components.
 
     Parameters
@@ -24,17 +23,18 @@ def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.Pa
     tried : sequence of ScannedRank
     suggestion : Suggestion
         The suggested number of components, which is marked.
-    path : path
+    path : path, optional
         See `check_picture`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
 
     Raises
     ------
     InputError
-        If Matplotlib is not installed, or the extension is not supported.
-    OSError
-        If the file cannot be written.
+        If Matplotlib is not installed, the extension is not supported, or the file cannot be written.
     """
-    check_picture(path)
     figure = figure_class()(figsize=SIZE, dpi=DOTS, layout="constrained")
     tried = sorted(tried, key=lambda each: each.rank)
     panels = figure.subplots(3, 1, sharex=True)
@@ -51,8 +51,7 @@ def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.Pa
     panels[-1].xaxis.get_major_locator().set_params(integer=True)
     chosen = "no number is suggested" if suggestion.rank is None else f"suggested: {suggestion.rank}"
     figure.suptitle(chosen, fontsize=11)
-    kind = os.path.splitext(os.fspath(path))[1][1:]
-    write_whole(path, lambda file: figure.savefig(file, format=kind))
+    return save(figure, path)
 
 
 def _explained(axes: Any, tried: Sequence[ScannedRank]) -> None:

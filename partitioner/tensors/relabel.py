@@ -110,19 +110,19 @@ def relabelled(
     leave : int, optional
         Mode that stays unchanged.
     known : bool
-        Whether labels that are not in `labels` are an error. By default their nonzeros are dropped.
+        Whether labels that are not in `labels` are an error. By default their nonzeros or elements are dropped.
 
     Returns
     -------
     tensor
         The renumbered tensor; the same object if its labels match already.
     list
-        For each mode, the number of nonzeros dropped because of its labels, and some of these labels.
+        For each mode, the number of nonzeros or elements dropped because of its labels, and some of these labels.
 
     Raises
     ------
     InputError
-        If labels have other types, or are unknown although `known` is set or the tensor is dense.
+        If labels have other types, or are unknown although `known` is set, or a dense tensor lacks labels.
     """
     own, order = tensor.labels, len(tensor.shape)
     assert own is not None
@@ -208,20 +208,23 @@ def _(
 def _(
     tensor: DenseTensor, labels: Labels, positions: Sequence[NDArray[np.int64]], leave: int | None, known: bool
 ) -> Relabelled:
-    """See `_moved`. No element can be dropped, so the tensor must have exactly the labels `labels`."""
+    """See `_moved`. Elements of known labels cannot be missing: the tensor must have all labels of `labels`."""
     names, array, own = mode_names(labels, len(labels)), tensor.array(), tensor.labels
     assert own is not None
     unknown = [each[part < 0] for each, part in zip(own, positions, strict=True)]
-    if any(each.size for each in unknown):
+    if known and any(each.size for each in unknown):
         raise InputError(_unknown(names, unknown))
+    dropped, size = [], array.size
     for mode, part in enumerate(positions):
+        dropped.append((size // part.size * unknown[mode].size, unknown[mode][:MAX_SHOWN].tolist()))
         if mode != leave:
-            if part.size != labels[mode].size:
-                raise InputError(f"{names[mode]}: {part.size} labels, the model has {labels[mode].size}")
-            array = np.take(array, np.argsort(part), axis=mode)
+            rows = np.flatnonzero(part >= 0)
+            if rows.size != labels[mode].size:
+                raise InputError(f"{names[mode]}: {rows.size} labels, the model has {labels[mode].size}")
+            array = np.take(array, rows[np.argsort(part[rows])], axis=mode)
     moved = DenseTensor(array)
     moved.labels = labels.replaced(own[m] if m == leave else labels[m] for m in range(len(labels)))
-    return moved, [(0, [])] * len(labels)
+    return moved, dropped
 
 
 def _unknown(names: Sequence[str], unknown: Sequence[NDArray[Any]]) -> str:

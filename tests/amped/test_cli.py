@@ -325,11 +325,12 @@ def test_a_store_gives_what_its_tensor_gives(folder: Path) -> None:
 
 def test_report_of_cpd(folder: Path) -> None:
     path = small_tns(folder)
-    lines = succeeded(run_amped("cpd", path, "--rank", RANK, "--tol", 0, "--max-iters", 3, *CPU)).out.splitlines()
+    result = succeeded(run_amped("cpd", path, "--rank", RANK, "--tol", 0, "--max-iters", 3, *CPU))
+    lines = result.out.splitlines()
     fits = json.loads(Path("small-rank3/run.json").read_text())["fits"]
     assert lines[0].startswith("small.tns: 9 x 7 x 5, 80 nonzeros")
     assert "1 rank" in lines[1]
-    shown = [line for line in lines if line.startswith("iteration ")]
+    shown = [line for line in result.progress.splitlines() if line.startswith("iteration ")]
     assert [line.split()[:4] for line in shown] == [
         ["iteration", str(k + 1), "fit", f"{f:.6f}"] for k, f in enumerate(fits)
     ]

@@ -139,10 +139,36 @@ def test_labels_that_are_not_known_are_told_of() -> None:
     np.testing.assert_allclose(found, model.transform(first[:, 2:, :], 0, device="cpu"), atol=1e-6)
     with pytest.raises(amped.InputError, match="X: labels that the model does not know: 2 of b"):
         model.score(first)
+    with pytest.warns(amped.InputWarning, match=r"X: dropped nonzeros .*: \d+ for b \('l\d', 'l\d'\)"):
+        score = model.score(first, unknown="drop")
+    assert score == pytest.approx(model.score(first[:, 2:, :]))
+    with pytest.warns(amped.InputWarning, match="X: dropped nonzeros"):
+        residuals = model.residuals(first, unknown="drop")
+    assert residuals.entries == model.residuals(first[:, 2:, :]).entries
+    with pytest.raises(amped.InputError, match="X: labels that the model does not know: 2 of b"):
+        model.transform(first, 0, unknown="error", device="cpu")
+    for method in (model.score, model.residuals, lambda X, **how: model.transform(X, 0, **how)):
+        with pytest.raises(amped.InputError, match="unknown is 'skip': expected 'error' or 'drop'"):
+            method(first, unknown="skip")
     wrong = amped.SparseTensor(first.indices, first.values, first.shape)
     wrong.labels = [range(8), range(7), range(6)]
     with pytest.raises(amped.InputError, match="X: b: labels are numbers, the model's texts"):
         model.transform(wrong, 0, device="cpu")
+
+
+def test_slices_of_a_dense_tensor_with_unknown_labels_are_dropped() -> None:
+    array = np.random.default_rng(0).random((4, 5, 3))
+    labels = [list("abcd"), list("vwxyz"), [1, 2, 3]]
+    whole = amped.DenseTensor(array).labelled(labels)
+    known = amped.DenseTensor(array[:, [4, 0, 2]]).labelled([labels[0], ["z", "v", "x"], labels[2]])
+    model = amped.cp_als(known, 2, max_iters=2, device="cpu", precision="fp64")
+    with pytest.raises(amped.InputError, match="labels that the model does not know: 2 of mode 1"):
+        model.score(whole)
+    with pytest.warns(amped.InputWarning, match=r"24 for mode 1 \('w', 'y'\)"):
+        assert model.score(whole, unknown="drop") == pytest.approx(model.score(known))
+    fewer = amped.DenseTensor(array[:, :3]).labelled([labels[0], ["v", "w", "x"], labels[2]])
+    with pytest.raises(amped.InputError, match="mode 1: 2 labels, the model has 3"):
+        model.score(fewer, unknown="drop")
 
 
 def test_tables_by_the_keys_of_the_model(tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ NEEDED = {
     "info": [],
     "show": [],
     "report": [],
+    "compare": ["m"],
     "scan": [],
     "table": ["--output", "store"],
     "ttm": ["--rank", "3", "--mode", "0"],

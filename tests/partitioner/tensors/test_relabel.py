@@ -128,6 +128,8 @@ def test_dense_ones_have_all_labels() -> None:
     assert found.array().tolist() == [[5, 3, 4], [2, 0, 1]]
     assert found.labels[0].tolist() == ["b", "a"]
     with pytest.raises(InputError, match=r"does not know: 1 of mode 1 \(3\)"):
-        relabelled(tensor, labels_of(["b", "a"], [1, 2]))
+        relabelled(tensor, labels_of(["b", "a"], [1, 2]), known=True)
+    found, dropped = relabelled(tensor, labels_of(["b"], [2, 1]))
+    assert (found.array().tolist(), dropped) == ([[4, 3]], [(3, ["a"]), (2, [3])])
     with pytest.raises(InputError, match="mode 1: 3 labels, the model has 4"):
         relabelled(tensor, labels_of(["b", "a"], [1, 2, 3, 4]))

@@ -1,0 +1,76 @@
+"""The verb ``compare``: matched components of two models, and the labels that gained or lost."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from partitioner.flags import flag, path, whole_number
+from partitioner.validate import whole
+
+from ..files import Outputs, check_apart, write_text
+from ..models.dataframe import csv_text
+from ..models.kruskal import KruskalTensor
+from ..models.loading import cp_model, load
+from ..models.record import MODEL
+from ..parallel.mpi import on_root
+from ..report.figures import check_picture
+from ..report.progress import say
+from .job import VerbSession
+from .show import ModelRequest
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CompareRequest(ModelRequest):
+    """The flags of ``compare``."""
+
+    SECOND: ClassVar[dict[str, Any] | None] = {"type": path, "metavar": "OTHER", "help": "the second model"}
+    other: Path
+    top: int = flag(5, "maximum number of labels per mode (5)", type=whole_number, metavar="K")
+    output: Path | None = flag(None, "also write the changes as a table", type=path, metavar="FILE.csv")
+    plot: Path | None = flag(None, "also draw both models: .png, .svg or .pdf", type=path, metavar="FILE")
+    replace: bool = flag(False, "overwrite existing files", name="force")
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        return {"--output": self.output, "--plot": self.plot}
+
+    @property
+    def inputs(self) -> dict[str, Path | None]:
+        places = {"MODEL": self.tensor, "OTHER": self.other}
+        return {name: place / MODEL if place.is_dir() else place for name, place in places.items()}
+
+    def check(self) -> None:
+        whole("--top", self.top, 1)
+        if self.plot is not None:
+            check_picture(self.plot)
+        check_apart(self.outputs, self.inputs)
+
+
+def compare(request: CompareRequest, session: VerbSession) -> int:
+    """Compare two models: which components match, and which labels gained or lost."""
+    description = on_root(session.comm, lambda: _compared(request))
+    if description is not None:
+        say(description)
+    return 0
+
+
+def _compared(request: CompareRequest) -> str:
+    """Return the comparison as text, and write the requested files."""
+    request.check()
+    first, second = map(_loaded, (request.tensor, request.other))
+    with closing(Outputs()) as outputs:
+        for place in filter(None, request.outputs.values()):
+            outputs.file(place, request.replace)
+        comparison = first.compare(second, request.top)
+        if request.output is not None:
+            write_text(request.output, csv_text(comparison.change_columns()), request.replace)
+        if request.plot is not None:
+            comparison.plot(request.plot, request.top)
+    return str(comparison)
+
+
+def _loaded(place: Path) -> KruskalTensor:
+    return cp_model(load(place), place, "is a Tucker model: only CP models can be compared")
