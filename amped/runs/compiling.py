@@ -29,7 +29,7 @@ MOST = 1 << 23  # nonzeros times components: more would take more memory than co
 NARROW = 1 << 16  # indices of the longest mode: beyond, other code is compiled
 
 
-class Nonzeros(Protocol):
+class TensorSize(Protocol):
     """The size of a tensor."""
 
     @property
@@ -50,7 +50,7 @@ class Work(NamedTuple):
     elements: int = 0  # of the dense array that code for row problems would use if it is not compiled
 
 
-def chosen(machine: Machine, source: Nonzeros, options: Options, work: Work) -> Machine:
+def chosen(machine: Machine, source: TensorSize, options: Options, work: Work) -> Machine:
     """Return the machine of a run: with a device that compiles nothing if that is estimated to take less time.
 
     Code that earlier runs have compiled only has to be loaded. A run uses one path throughout. Runs on several ranks,
@@ -73,7 +73,7 @@ def uncompiled(machine: Machine) -> Machine:
     return machine._replace(device=PlainDevice(machine.device))
 
 
-def _suits(source: Nonzeros, options: Options, work: Work) -> bool:
+def _suits(source: TensorSize, options: Options, work: Work) -> bool:
     """Return whether the run is possible without compiled code."""
     usual = options.kernel == "auto" and options.gather == "full" and options.placement != "stream"
     if options.deterministic or options.device_memory or not usual:
@@ -89,11 +89,11 @@ def _pairs(columns: int) -> int:
     return columns * (columns + 3) // 2
 
 
-def _code_of(source: Nonzeros, work: Work) -> Compilable:
+def _code_of(source: TensorSize, work: Work) -> Compilable:
     return CODE[DENSE if _is_dense(source) else work.product]
 
 
-def _form(machine: Machine, source: Nonzeros, options: Options, work: Work) -> str:
+def _form(machine: Machine, source: TensorSize, options: Options, work: Work) -> str:
     """Return the variant of the compiled code."""
     if _is_dense(source):
         return options.precision
@@ -101,7 +101,7 @@ def _form(machine: Machine, source: Nonzeros, options: Options, work: Work) -> s
     return f"{len(source.shape)} {stride} {options.precision} {max(source.shape) > NARROW}"
 
 
-def _seconds(source: Nonzeros, work: Work) -> float:
+def _seconds(source: TensorSize, work: Work) -> float:
     """Return the estimated seconds that a run takes longer without compiled code."""
     if _is_dense(source) and work.product == "ttmc":
         return 0.0  # products of matrices by BLAS on both paths
@@ -118,5 +118,5 @@ def _seconds(source: Nonzeros, work: Work) -> float:
     return work.repeats * max(0.0, each - SPARED)
 
 
-def _is_dense(source: Nonzeros) -> bool:
+def _is_dense(source: TensorSize) -> bool:
     return getattr(source, "kind", None) == DENSE
