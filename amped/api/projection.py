@@ -30,9 +30,9 @@ from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import PLAIN, collective
 from ..parallel.mpi import on_root, share, world
-from ..runs.assembly import Tensor, begin, counts, decomposition, device_memory, observed_decomposition
+from ..runs.assembly import Tensor, begin, counts, decomposition, observe, observed_decomposition
 from ..runs.compression import core_operator
-from ..runs.observing import Mask, ObservedParams, ObservedSource, observed_source
+from ..runs.observing import Mask, ObservedParams, ObservedSource
 from ..runs.session import opened
 from .arguments import ARGUMENTS, BOOLEAN, argument_options
 
@@ -67,7 +67,7 @@ def project(
         if factors:  # the start of the projected mode is a view of one number
             factors[mode] = np.broadcast_to(np.ones(1), (source.shape[mode], rank))
         params = ProjectionParams(mode, nonnegative, ridge, deadline)
-        elements = observed_source(source, observed, comm, device_memory(machine, chosen))
+        machine, elements = observe(source, observed, machine, chosen)
         if elements is not None:
             if loss == "poisson":
                 raise InputError("mask requires loss 'gaussian'")

@@ -25,6 +25,7 @@ from ..backend.losses import Maps
 from ..backend.ops.dense import DENSE
 from ..backend.ops.equations import batch_equations
 from ..backend.ops.phi import interleaved
+from ..backend.ops.rowproblems import ROWPROBLEMS
 from ..backend.ops.solve import SolverBytes
 from ..backend.ops.ttm import TTM
 from ..errors import InputError
@@ -58,7 +59,7 @@ from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
 from .compiling import ROWS, Work, chosen
 from .kinds import SPARSE, TENSOR_KINDS, kind_of
-from .observing import ObservedSource
+from .observing import ObservedParams, ObservedSource, observed_source
 
 Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | None
 
@@ -82,6 +83,37 @@ def _check_options(options: Options, device: Device) -> None:
     if options.kernel not in (*dense, *products):
         others = f"; of dense tensors {', '.join(dense)}; of products {', '.join(products)}"
         check_options(options, device, others)
+
+
+def solves_rows(device: Device) -> bool:
+    """Return whether a device solves the least-squares problems of rows, which missing elements require."""
+    return any(provider.method == observed_als.PROBLEMS.method for provider in ROWPROBLEMS.providers(device))
+
+
+def observe(
+    source: DescribedSource, params: ObservedParams, machine: Machine, options: Options
+) -> tuple[Machine, ObservedSource | None]:
+    """Return the observed elements of a tensor (see `observed_source`), and the machine that decomposes them.
+
+    It is the CPU if the device does not solve rows. Collective.
+    """
+    supported = solves_rows(machine.device)
+    memory = device_memory(machine, options) if supported else None
+    observed = observed_source(source, params, machine.comm, memory)
+    if observed is None or supported:
+        return machine, observed
+    observed.placed.leave_device()
+    return on_host(machine, options), observed
+
+
+def on_host(machine: Machine, options: Options) -> Machine:
+    """Return the CPU as machine of a run whose device lacks a method; raise `InputError` if a GPU is required.
+
+    Collective.
+    """
+    if options.device == "cuda":
+        raise InputError("missing elements and weights: only a CPU supports them so far; use device 'cpu' or 'auto'")
+    return connect(choose("cpu", machine.comm, options.threads), machine.comm)
 
 
 def open_tensor(

@@ -133,4 +133,4 @@ def _tensor(name: str, given: AnyTensor | str | None) -> AnyTensor:
     try:
         return read(given)
     except InputError as error:
-        raise InputError(f"{name}: {error}") from None
+        raise InputError(f"{name}: {error}; expected {NAN!r}, {STORED!r}, an array, a tensor or its path") from None

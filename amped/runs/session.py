@@ -23,9 +23,9 @@ from ..parallel.mpi import Comm
 from ..report.console import RunReporter
 from ..report.metrics import Metrics
 from ..report.progress import Display, StreamName, display
-from .assembly import Tensor, bring_up, device_memory, open_tensor, watched
+from .assembly import Tensor, bring_up, device_memory, observe, open_tensor, watched
 from .holding_out import HoldoutParams, HoldoutSource, all_observed, hold_out
-from .observing import ObservedParams, ObservedSource, observed_source
+from .observing import ObservedParams, ObservedSource
 from .run import Reporting, Run, RunObserver, RunParams
 
 
@@ -76,11 +76,12 @@ class Session:
         return self.source
 
     def observe(self, params: ObservedParams) -> ObservedSource | None:
-        """Restrict the tensor to its observed elements, if not all are observed; see `observed_source`."""
-        memory = device_memory(self.machine, self.options)
-        observed = observed_source(self.source, params, self.comm, memory)
+        """Restrict the tensor to its observed elements, if not all are observed; see `observe`."""
+        machine, observed = observe(self.source, params, self.machine, self.options)
         if observed is not None:
-            self.source = observed.source
+            if machine is not self.machine:
+                self.display.note("missing elements: computed on the CPU")
+            self.machine, self.source = machine, observed.source
             self.display.note(observed.note)
         return observed
 

@@ -13,6 +13,10 @@ from missing import observed_als, planted
 from oracle import load, random_factors, reference, splitmix_factors
 
 import amped
+from amped.backend.cpu.device import CpuDevice
+from amped.backend.exchange import connect
+from amped.parallel.mpi import world
+from amped.runs import assembly
 
 SHAPE = (7, 6, 5)
 NOISY, EXACT, SEEN = planted(SHAPE, 2, 0.6)
@@ -186,6 +190,17 @@ def test_new_data_with_gaps_are_projected() -> None:
         np.testing.assert_allclose(rows, np.array(want) * model.weights, rtol=1e-8, atol=1e-10)
 
 
+def test_a_device_that_solves_no_rows_leaves_them_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    want = objectives(GAPS, mask="nan")
+    model = amped.cp_als(GAPS, 3, mask="nan", **CP)
+    rows = model.transform(GAPS, 0, precision="fp64")
+    monkeypatch.setattr(assembly, "solves_rows", lambda device: False)
+    np.testing.assert_array_equal(model.transform(GAPS, 0, precision="fp64"), rows)
+    assert objectives(GAPS, mask="nan") == want
+    with pytest.raises(amped.InputError, match="only a CPU supports them so far"):
+        assembly.on_host(connect(CpuDevice(world()), world()), amped.Options(device="cuda"))
+
+
 def test_a_resumed_run_continues_the_path(tmp_path: Path) -> None:
     weights = SEEN * 2.0
     whole = amped.cp_als(NOISY, 3, weights=weights, **CP)
@@ -206,7 +221,8 @@ def test_a_resumed_run_continues_the_path(tmp_path: Path) -> None:
         (NOISY, {"weights": -NOISY}, "weights: -.* is not a number of at least 0"),
         (NOISY, {"mask": np.zeros(SHAPE)}, "no element is observed"),
         (np.where(SEEN, np.inf, NOISY), {"mask": "nan"}, "is observed, but is inf"),
-        (NOISY, {"mask": "missing.npy"}, "missing.npy"),
+        (NOISY, {"mask": "missing.npy"}, "missing.npy: no such file; expected 'nan', 'stored', an array"),
+        (NOISY * 0, {"mask": SEEN}, "every observed element is zero"),
         (
             amped.SparseTensor([[0, 0], [1, 1]], [0.0, 1.0], (2, 2)),
             {"mask": "stored", "init": None},
