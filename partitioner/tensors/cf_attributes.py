@@ -7,6 +7,7 @@ import binascii
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -73,6 +74,7 @@ class Packing:
         for name in SCALES:
             if name not in numbers and not _is_empty(attributes.get(name)):
                 raise InputError(f"attribute {name} is not a number: correct it or remove it")
+        self._gaps = False
         self._stored, self._view = dtype, _viewed(dtype, attributes.get("_Unsigned"))
         self._scale, self._offset = (_single(name, numbers.get(name)) for name in SCALES)
         self.dtype = self._unpacked(numbers) if self._is_scaled else self._view
@@ -94,17 +96,35 @@ class Packing:
     def plain(self) -> bool:
         return not (self._is_scaled or self._number_rules or self._element_rules or self._view != self._stored)
 
+    def with_gaps(self) -> Packing:
+        """Return a packing that converts missing elements to NaN, in a floating-point type."""
+        packing = copy(self)
+        packing._gaps = True
+        packing.dtype = self.dtype if self.dtype.kind == "f" else np.dtype(np.float64)
+        return packing
+
     def unpacked(self, numbers: NDArray[Any], place: tuple[slice, ...]) -> NDArray[Any]:
-        """Return the elements of a block at `place`; raise `InputError` if one is missing."""
+        """Return the elements of a block at `place`; raise `InputError` if one is missing, unless `with_gaps`."""
         numbers = numbers.astype(self._stored, copy=False).view(self._view)
-        _check(self._number_rules, numbers, place)
+        missing = self._missing(self._number_rules, numbers, place)
+        if self._gaps:
+            numbers = numbers.astype(self.dtype)
         if self._is_scaled:
             with np.errstate(over="ignore"):  # the caller rejects elements that are not finite
                 numbers = numbers.astype(self.dtype)
                 numbers *= 1.0 if self._scale is None else self._scale
                 numbers += 0.0 if self._offset is None else self._offset
-            _check(self._element_rules, numbers, place)
+            missing |= self._missing(self._element_rules, numbers, place)
+        if self._gaps:
+            numbers[missing] = np.nan
         return numbers
+
+    def _missing(self, rules: Sequence[MissingRule], block: NDArray[Any], place: tuple[slice, ...]) -> Any:
+        """Return which elements are missing; raise `InputError` if one is, unless `with_gaps`."""
+        if not self._gaps:
+            _check(rules, block, place)
+            return False
+        return np.logical_or.reduce([rule.is_missing(block) for rule in rules], axis=0) if rules else np.False_
 
     def all_unpacked(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Return all elements of an array from all its numbers; the same array if no conversion is needed."""

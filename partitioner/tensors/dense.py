@@ -51,6 +51,12 @@ class Stored:
         lengths = [each.stop - each.start for each in self._ranges]
         self.shape, self.dtype = tuple(lengths[m] for m in self._modes), np.dtype(elements.dtype)
 
+    def with_gaps(self) -> Stored:
+        """Return the elements with NaN in place of those that the file declares missing."""
+        if not hasattr(self._elements, "with_gaps"):
+            return self
+        return Stored(self._elements.with_gaps(), self._modes, self._ranges)
+
     def transpose(self, modes: tuple[int, ...]) -> Stored:
         """Return the same elements with the modes in another order."""
         return Stored(self._elements, tuple(self._modes[m] for m in modes), self._ranges)
@@ -168,6 +174,15 @@ class DenseTensor(AsDense):
             return array
         self.gaps = True
         return array.astype(array.dtype if array.dtype.kind == "f" else np.float64).filled(np.nan)
+
+    def with_gaps(self) -> DenseTensor:
+        """Return the tensor with NaN in place of elements that its file declares missing, such as fill values."""
+        if not isinstance(self.memory, Stored):
+            return self
+        order = np.argsort(self.modes)
+        tensor = DenseTensor(self.memory.with_gaps().transpose(tuple(map(int, order))), self.path)
+        tensor.labels = self.labels
+        return tensor
 
     @property
     def has_gaps(self) -> bool:

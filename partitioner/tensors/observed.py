@@ -61,6 +61,8 @@ def observed_elements(
     for name, other in (("mask", mask), ("weights", weights)):
         if other is not None and not isinstance(other, str) and other.shape != tensor.shape:
             raise InputError(f"{name} has shape {other.shape}, the tensor {tensor.shape}")
+    if isinstance(tensor, DenseTensor):
+        tensor = tensor.with_gaps()
     columns = _selected(tensor, weights if mask is None else mask)
     chosen = None
     if weights is not None:

@@ -94,6 +94,22 @@ def test_nan_of_xarray_is_missing() -> None:
     assert model.score(array) == pytest.approx(model.fits[-1])
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_fill_values_in_files_are_missing(tmp_path: Path, scaled: bool) -> None:
+    h5py = pytest.importorskip("h5py")
+    numbers = np.where(SEEN, np.random.default_rng(4).integers(1, 50, SHAPE), -999).astype("i2")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        array = file.create_dataset("x", data=numbers)
+        array.attrs["_FillValue"] = np.int16(-999)
+        if scaled:
+            array.attrs["scale_factor"], array.attrs["valid_max"] = 0.5, np.int16(40)
+    seen = SEEN & (numbers <= 40) if scaled else SEEN
+    want = observed_als(np.argwhere(seen).T, numbers[seen] * (0.5 if scaled else 1.0), START, CP["max_iters"])
+    np.testing.assert_allclose(objectives(tmp_path / "x.h5", mask="nan"), want.objective, rtol=1e-6)
+    with pytest.raises(amped.InputError, match="a missing value"):
+        amped.cp_als(tmp_path / "x.h5", 3, **CP)
+
+
 def test_observed_elements_that_a_sparse_tensor_does_not_store_are_zeros() -> None:
     counts = np.random.default_rng(1).poisson(0.7, SHAPE).astype(float)
     tensor = amped.SparseTensor(np.argwhere(counts), counts[counts > 0], SHAPE)

@@ -65,6 +65,10 @@ class Chunked:
         with naming(self._path):
             return self._opened.packing.unpacked(self._numbers(place), place)
 
+    def with_gaps(self) -> Chunked:
+        """Return the elements with NaN in place of those that the file declares missing."""
+        return Chunked(self._opened._replace(packing=self._opened.packing.with_gaps()), self._path)
+
     def _numbers(self, place: Place) -> NDArray[Any]:
         try:
             numbers = np.asarray(self._opened.array[place])
