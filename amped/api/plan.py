@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from partitioner.readers import PLAIN
 from partitioner.validate import whole
 
 from ..methods.constraints import ConstraintParams
@@ -14,7 +15,8 @@ from ..operators.placement import MAX_DENSE_RANK
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import on_root, world
-from ..runs.assembly import Tensor
+from ..runs.assembly import Tensor, observe
+from ..runs.observing import Mask, ObservedParams
 from ..runs.planned import PlanParams, RunPlan, plan_of, planned
 from ..runs.session import opened
 from .arguments import ARGUMENTS, argument_options, integer
@@ -41,6 +43,7 @@ def plan(
     *,
     loss: str = "gaussian",
     nonnegative: bool | Sequence[int] = False,
+    mask: Mask | None = None,
     ranks: int | None = None,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
@@ -57,6 +60,8 @@ def plan(
     loss : {"gaussian", "poisson"}
         Plan `cp_als` or `cp_apr`.
     nonnegative : bool or sequence of int
+        See `cp_als`.
+    mask : optional
         See `cp_als`.
     ranks : int, optional
         Number of processes; by default those of this run. With another number there is no expected time.
@@ -80,11 +85,14 @@ def plan(
     >>> len(found.host_bytes), found.device_bytes[0]["factor matrices"] >= (40 + 30 + 20) * 8 * 8
     (1, True)
     """
-    comm, chosen = world(), Options(**options)
-    with opened(X, comm, chosen, deadline) as (machine, source):
+    comm, chosen, observed = world(), Options(**options), ObservedParams(mask)  # type: ignore[arg-type]
+    with opened(X, comm, chosen, deadline, observed.form(PLAIN)) as (machine, source):
+        machine, elements = observe(source, observed, machine, chosen)
+        source = source if elements is None else elements.placed
         if isinstance(rank, int):
             constraints = ConstraintParams(nonnegative, 0.0, ()).of(len(source.shape))  # type: ignore[arg-type]
-            params = PlanParams(rank, None, Poisson() if loss == "poisson" else None, constraints)
+            poisson = Poisson() if loss == "poisson" else None
+            params = PlanParams(rank, None, poisson, constraints, observed=elements is not None)
         else:
             params = PlanParams(compression=Compression("hooi", tuple(rank)))
         run, estimate = planned(source, machine, chosen, params, ranks or comm.size)

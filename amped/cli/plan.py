@@ -18,6 +18,7 @@ from ..parallel.mpi import on_root, together
 from ..report import dense as dense_text
 from ..report.plans import ttm_plans
 from ..report.progress import say
+from ..runs.observing import ObservedParams
 from ..runs.planned import PlanParams, planned
 from ..runs.products import product_setting
 from .job import Job, VerbSession
@@ -34,6 +35,7 @@ class PlanRequest(Modelled):
     method: str | None = flag(None, "method of cpd or tucker", choices=(*METHODS, *COMPRESSIONS))
     init: str | None = flag(None, "include the memory of this start", choices=("nvecs",), group="start")
     ranks: int | None = flag(None, "number of processes to plan for (those started)", type=whole_number, metavar="P")
+    mask: str | None = flag(None, "observed elements, see cpd", metavar="nan|stored|FILE")
     mode: int | None = flag(None, "plan the product in this mode (ttm)", type=whole_number, metavar="N")
 
     @property
@@ -52,6 +54,8 @@ class PlanRequest(Modelled):
         else:
             Compression(self.method or "hooi", self.core, init=self.init)
             Request.check(self)
+        if self.mask is not None and (self.counts or self.core or self.mode is not None):
+            raise InputError("--mask requires cpd with --loss gaussian")
         if self.ranks is not None and self.ranks < 1:
             raise InputError(f"--ranks {self.ranks}: at least 1")
 
@@ -63,7 +67,11 @@ def plan(request: PlanRequest, session: VerbSession) -> int:
     ranks = session.comm.size if request.ranks is None else request.ranks
     with Job(request, session) as job:
         source = job.open()
-        run, expected = planned(source, job.machine, request.options, _params(request, len(source.shape)), ranks)
+        observed = job.observe(ObservedParams(request.mask))
+        source = source if observed is None else observed.placed
+        run, expected = planned(
+            source, job.machine, request.options, _params(request, len(source.shape), observed is not None), ranks
+        )
         if run.plans is not None:
             _record(job, request, source, run.plans, seconds=expected.seconds)
             say("\n".join(filter(None, [run.text(expected), _advice(source, request)])))
@@ -77,12 +85,12 @@ def _advice(source: DescribedSource, request: PlanRequest) -> str | None:
     return dense_text.advice(source, request.rank, request.options.dtype.itemsize)
 
 
-def _params(request: PlanRequest, order: int) -> PlanParams:
+def _params(request: PlanRequest, order: int, observed: bool) -> PlanParams:
     """Return what is planned for a tensor of this order."""
     if request.core is not None:
         return PlanParams(compression=Compression(request.method or "hooi", request.core, init=request.init))
     poisson = request.poisson() if request.counts else None
-    return PlanParams(request.rank, None, poisson, request.constraint_params.of(order), request.init)
+    return PlanParams(request.rank, None, poisson, request.constraint_params.of(order), request.init, observed)
 
 
 def _memory_on_one_host(job: Job, ranks: int) -> int:

@@ -43,6 +43,7 @@ class NoProduct(Product[Kernel]):
     """No sums: the shards are used only by the additional computations of a plan."""
 
     op, label, output, reading = MTTKRP, "row problems", "output", ""
+    doubt = "decompositions of observed elements are not predicted"
 
     def suits(self, provider: Kernel, kernel: Kernel, mode: ModePlan) -> bool:
         return True

@@ -268,14 +268,22 @@ def observed_decomposition(
     machine = chosen(machine, source, options, work)
     if direct and machine.device.folder == "plain":
         return _direct_observed(observed, rank, machine, options, constraints, init, held_out)
-    setting = setting_for(source, rank, machine, options, observed_als.solving_bytes(machine))._replace(
-        product=NoProduct(),
-        extras=(observed_als.PROBLEMS,),
-        pipelined=False,
-        root_bytes=start_bytes(source, rank, machine.comm, init) + (8 * sum(source.shape) * rank if held_out else 0),
-    )
+    setting = observed_setting(source, rank, machine, options, init)
+    if held_out:
+        setting = setting._replace(root_bytes=setting.root_bytes + 8 * sum(source.shape) * rank)
     operator = SPARSE.place(source, machine, setting, None)
     return _observed_als(operator, RowSolver(operator, observed_als.PROBLEMS), constraints, observed.terms, held_out)
+
+
+def observed_setting(
+    source: SparseSource, rank: int, machine: Machine, options: Options, init: Init | None = None
+) -> Setting:
+    """Return the setting for CP-ALS over the stored elements of a tensor. Collective."""
+    setting = setting_for(source, rank, machine, options, observed_als.solving_bytes(machine))
+    memory = start_bytes(source, rank, machine.comm, init)
+    return setting._replace(
+        product=NoProduct(), extras=(observed_als.PROBLEMS,), pipelined=False, overlaps=False, root_bytes=memory
+    )
 
 
 def _direct_observed(

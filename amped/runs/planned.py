@@ -20,7 +20,7 @@ from ..options import Options
 from ..parallel.mpi import together
 from ..report.notebook import plan_html
 from ..report.text import forecast_line
-from .assembly import as_counts, setting_for
+from .assembly import as_counts, observed_setting, setting_for
 from .compression import core_setting
 from .kinds import kind_of
 from .planning import PlannedRun, TimeEstimate
@@ -34,6 +34,7 @@ class PlanParams(NamedTuple):
     poisson: Poisson | None = None
     constraints: Constraints = NONE
     init: str | None = None
+    observed: bool = False  # whether only the stored elements are observed
 
 
 class RunPlan(NamedTuple):
@@ -109,6 +110,8 @@ def _setting(source: DescribedSource, machine: Machine, options: Options, params
         checked = together(machine.comm, lambda: check_ranks(source.shape, columns))
         return core_setting(source, checked, machine, options, compression)
     assert params.rank is not None
+    if params.observed:
+        return observed_setting(source.sparse(None), params.rank, machine, options, params.init)
     if params.poisson is not None:
         solving = apr.solving_bytes(machine, params.poisson, order)
     else:

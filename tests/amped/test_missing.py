@@ -217,6 +217,18 @@ def test_a_device_that_solves_no_rows_leaves_them_to_the_cpu(monkeypatch: pytest
         assembly.on_host(connect(CpuDevice(world()), world()), amped.Options(device="cuda"))
 
 
+def test_plans(tmp_path: Path) -> None:
+    """The plan is that of the run: no product, and row problems."""
+    lines = [f"{i + 1} {j + 1} {k + 1} {NOISY[i, j, k]:.17g}" for i, j, k in np.argwhere(SEEN).tolist()]
+    (tmp_path / "seen.tns").write_text("\n".join(lines))
+    succeeded(run_amped("plan", tmp_path / "seen.tns", "--rank", 3, "--mask", "stored", "--device", "cpu"))
+    plan = amped.plan(tmp_path / "seen.tns", 3, mask="stored", device="cpu")
+    assert plan.device_bytes[0]["row problems"] > 0
+    assert "observed elements are not predicted" in plan.expectation
+    assert amped.plan(GAPS, 3, mask="nan", device="cpu").device_bytes == plan.device_bytes
+    refused(run_amped("plan", tmp_path / "seen.tns", "--rank", "2,2,2", "--mask", "stored"), "--mask requires cpd")
+
+
 def test_a_resumed_run_continues_the_path(tmp_path: Path) -> None:
     weights = SEEN * 2.0
     whole = amped.cp_als(NOISY, 3, weights=weights, **CP)
