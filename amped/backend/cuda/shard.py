@@ -49,7 +49,7 @@ class CudaShard:
     jobs: int
     blocks: int  # number of thread blocks, which share the jobs
     chunks: int  # number of chunks with nonzeros
-    long_runs: int  # number of runs whose sums have rows of their own after the output
+    long_runs: int  # number of runs whose sums have separate rows after the output
     filled: bool  # whether every row has nonzeros and its sum is stored
     offsets: tuple[int, ...]  # start in `memory` of each `MemoryPart`
     memory: Array  # (bytes,) uint8; on the device, or page-locked on the host

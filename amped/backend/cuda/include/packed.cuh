@@ -6,13 +6,13 @@
 // nonzeros of equal output row. Each thread sums 16 bytes of the row in registers over a run. The sum is then handled
 // by layout:
 //
-// segmented  One tile. The sum of a run that began in its chunk is stored; that of a run that began earlier is the
-// chunk's //            carry, and `combine` sums the carries in double precision, in a fixed order: no atomics,
-// bitwise repeatable. TILED      Output rows recur in many tiles, so sums are added by vector reductions in L2, in
-// the factors' precision: //            those of short runs to the output's rows, that of each long run to a separate
-// row after the output, which //            `gather_long` adds in double precision. The packer marks long runs, and
-// splits those that are too long. //            If products are in double precision but values are not, all sums are
-// added to the output's rows. //            Blocks of the input modes in STAGED are loaded into shared memory.
+// - segmented: One tile. The sum of a run that began in its chunk is stored; that of a run that began earlier is the
+//   chunk's carry. `combine` sums the carries in double precision, in a fixed order: no atomics, bitwise repeatable.
+// - TILED: Output rows recur in many tiles, so sums are added by vector reductions in L2, in the factors' precision:
+//   those of short runs to the output's rows, that of each long run to a separate row after the output, which
+//   `gather_long` adds in double precision. The packer marks long runs, and splits those that are too long. If products
+//   are in double precision but values are not, all sums are added to the output's rows. Blocks of the input modes in
+//   STAGED are loaded into shared memory.
 //
 // Compile-time parameters, one set per layout:
 //   INPUTS        number of input modes
