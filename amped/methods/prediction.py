@@ -9,7 +9,6 @@ Forecasts that may be wrong by more than 20 % are withheld: see `hopeless` and `
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -126,7 +125,7 @@ def foretell(
     rounds, began = list[list[float]](), time.perf_counter()
     while len(rounds) < ROUNDS and (len(rounds) < FEW or time.perf_counter() - began < ENOUGH):
         rounds.append([trial.seconds(of) for of in (*chosen, *empty)])
-    mine = [statistics.median(of) for of in zip(*rounds, strict=True)]
+    mine = [float(np.median(of)) for of in zip(*rounds, strict=True)]
     full, bare = mine[: len(chosen)], mine[len(chosen) :]
     scales = [mode.nnz / of.share.nnz if of else 0.0 for mode, of in zip(modes, chosen, strict=True)]
     seconds = [max(0.0, f * s - b) for f, s, b in zip(full, scales, bare, strict=True)]
@@ -134,7 +133,7 @@ def foretell(
     compute = by_rank.mean(axis=0)  # a run redistributes modes whose times differ between ranks
     copy = max(comm.allgather(trial.copying(chosen, modes)))
     spreads = [spread_of([sum(of[: len(chosen)]) for of in rounds]), spread_of(rest)]
-    weights = [float(compute.sum()), statistics.median(rest)]
+    weights = [float(compute.sum()), float(np.median(rest))]
     spread = max(comm.allgather(float(np.average(spreads, weights=weights))))
     each = [source.used(mode.mode) // comm.size for mode in modes if mode.mode in constraints.nonnegative]
     rows = max(comm.allgather(sum(_row_seconds(few, count) for count in each)))

@@ -7,7 +7,6 @@ to that mode's length. Only runs of one process whose tensor stays on the device
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -66,7 +65,7 @@ def foretell_dense(
         operator.set_factor(mode, factor)
     taken = iterations(operator, constraints, TURNS)
     each = np.mean(np.reshape(taken[: len(taken) // TURNS * TURNS], (-1, TURNS)), axis=1).tolist()
-    seconds = statistics.median(each) * lengths[0] / length
+    seconds = float(np.median(each)) * lengths[0] / length
     del operator, few, array
     device.rest()
     return Forecast(seconds, 0.0, 0.0, spread_of(each))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import socket
 import time
 
@@ -34,7 +34,7 @@ def connect(comm: Comm) -> dict[socket.socket, int]:
         except OSError as error:
             fault = str(error)
     here = [LOCAL] if one_host else addresses()
-    token, answer = secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(TOKEN_BYTES)
+    token, answer = os.urandom(TOKEN_BYTES), os.urandom(TOKEN_BYTES)
     hosts, port, fault, token, answer = comm.bcast((here, port, fault, token, answer))
     if fault:  # raised after the broadcast, so that no rank waits for it
         raise OSError(fault)

@@ -6,16 +6,15 @@ import contextlib
 import json
 import os
 import platform
-import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from stat import S_ISREG
 from typing import IO, Any
 
+import numpy as np
 import psutil
 
 from partitioner.store.locks import lock
@@ -65,7 +64,8 @@ class Metrics:
     def usual(self) -> float | None:
         """Typical seconds per iteration: the median of the means of consecutive pairs, which may share work."""
         times = self.iterations
-        return statistics.median(map(statistics.fmean, zip(times, times[1:] or times, strict=False))) if times else None
+        pairs = zip(times, times[1:] or times, strict=False)
+        return float(np.median([(one + other) / 2 for one, other in pairs])) if times else None
 
     def event(self, name: str, **facts: object) -> None:
         """Write one line: the event's name, the time in seconds since 1970, and its facts."""
@@ -167,6 +167,8 @@ def resident_bytes() -> int:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results depend on."""
+    from importlib.metadata import PackageNotFoundError, version  # takes milliseconds to import
+
     from partitioner import __version__
 
     numbers = {"python": platform.python_version(), "amped": __version__}

@@ -15,8 +15,11 @@ import sys
 import time
 from contextlib import suppress
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
 
 SETTING = "NUMBA_CACHE_DIR"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -30,12 +33,19 @@ def cache_folder() -> Path:
     return Path(configured or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "amped"
 
 
+def new_digest(data: bytes = b"") -> Hash:
+    """Return a SHA-256 object. OpenSSL, which it uses, is loaded only now, as that takes milliseconds."""
+    from hashlib import sha256
+
+    return sha256(data)
+
+
 def load_entry(name: str) -> bytes | None:
     """Return the data of a cache entry; None if it is missing, damaged, or writable by other users."""
     with suppress(OSError, RuntimeError):  # RuntimeError: no home folder
         folder = cache_folder()
         stored = read_private(folder / name) if is_private(folder, SETTING) else None
-        if stored is not None and sha256(stored[DIGEST:]).digest() == stored[:DIGEST]:
+        if stored is not None and new_digest(stored[DIGEST:]).digest() == stored[:DIGEST]:
             return stored[DIGEST:]
     return None
 
@@ -45,7 +55,7 @@ def save_entry(name: str, data: bytes) -> None:
     with suppress(OSError, RuntimeError):
         folder = cache_folder()
         if is_private(folder, SETTING):
-            write_private(folder / name, sha256(data).digest() + data)
+            write_private(folder / name, new_digest(data).digest() + data)
 
 
 class Reservation:

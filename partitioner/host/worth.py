@@ -14,12 +14,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import InputError
-from .cache import load_entry, save_entry
+from .cache import load_entry, new_digest, save_entry
 
 SETTING = "AMPED_COMPILE"
 ALWAYS, NEVER, AUTO = "always", "never", ""
@@ -83,7 +82,7 @@ class Compilable:
 
     def _file(self, form: str) -> str:
         facts = self.name, form, _sources(*self.folders, PACKAGE / "host"), _machine()
-        return f"compiled-{self.name}-{sha256(repr(facts).encode()).hexdigest()[:40]}"
+        return f"compiled-{self.name}-{new_digest(repr(facts).encode()).hexdigest()[:40]}"
 
 
 def _wish() -> str:
@@ -96,7 +95,7 @@ def _wish() -> str:
 @cache
 def _sources(*folders: Path) -> str:
     """Return a digest of all source files in folders."""
-    found = sha256()
+    found = new_digest()
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):
             found.update(path.name.encode() + path.read_bytes())

@@ -10,13 +10,12 @@ import json
 import math
 from collections.abc import Mapping
 from functools import cache
-from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from partitioner import __version__
-from partitioner.host.cache import load_entry, save_entry
+from partitioner.host.cache import load_entry, new_digest, save_entry
 
 from ...backend.device import Device
 
@@ -45,13 +44,13 @@ def rounded(count: int) -> str:
 
 def _name(kind: str, facts: Mapping[str, Any], device: Device) -> str:
     whole = {**facts, "device": device.model, "version": __version__, "code": _code(device.folder)}
-    return f"{kind}-{sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:40]}.json"
+    return f"{kind}-{new_digest(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:40]}.json"
 
 
 @cache
 def _code(device: str) -> str:
     """Return a digest of the source of a device and its kernels."""
-    folder, digest = Path(str(files(f"amped.backend.{device}"))), sha256()
+    folder, digest = Path(str(files(f"amped.backend.{device}"))), new_digest()
     for each in sorted(folder.rglob("*")):
         if each.suffix in (".py", ".cu", ".cuh"):
             digest.update(str(each.relative_to(folder)).encode() + b"\0" + each.read_bytes() + b"\0")
