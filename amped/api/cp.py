@@ -112,8 +112,8 @@ def cp_als(
     holdout_seed : int
         Number of the random draw of `holdout`. The drawn elements depend on nothing else.
     patience : int
-        With `holdout`: stop when the RMSE on held-out elements has not decreased by a factor of 1e-4 in this many
-        iterations. The test of `tol` applies, too.
+        With `holdout`: stop when the RMSE on held-out elements has not fallen by 0.01 % in this many iterations. The
+        test of `tol` applies, too.
     callback : callable, optional
         Called after each iteration with its number, the fit and, if it requires a third argument, a `ModelView`, whose
         method ``model()`` returns the model so far. If it returns True, the run stops, and the model so far is

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from partitioner.errors import one_line
-from partitioner.flags import flag, path, whole_number
+from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.tensors.observed import NAN, STORED
+from partitioner.validate import whole
 
 from ..backend.device import Device
 from ..errors import InputError
@@ -24,6 +25,7 @@ from ..operators.sources.protocols import DescribedSource
 from ..report import page
 from ..runs.assembly import counts, decomposition, observed_decomposition
 from ..runs.compression import cp_start
+from ..runs.holding_out import PATIENCE, SEED, HoldoutParams, fraction
 from ..runs.observing import ObservedParams
 from .decompose import decompose
 from .job import Job, VerbSession
@@ -32,6 +34,14 @@ from .run_requests import RunRequest
 
 REPORT = "report.html"
 BESIDE_MODEL = Path()  # `--report` without a file name
+
+
+def fraction_or_path(text: str) -> float | Path:
+    """Parse a number, or the name of a file."""
+    try:
+        return real_number(text)
+    except argparse.ArgumentTypeError:
+        return path(text)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -54,6 +64,19 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
     )
     weights: Path | None = flag(
         None, "weight of each element, at least 0; those of weight 0 are missing", type=path, metavar="FILE"
+    )
+    holdout: float | Path | None = flag(
+        None,
+        "keep the iteration that predicts held-out elements best: a fraction of the observed ones, or those of a file",
+        type=fraction_or_path,
+        metavar="F|FILE",
+    )
+    holdout_seed: int = flag(SEED, "number of the random draw of --holdout (0)", type=whole_number, metavar="K")
+    patience: int | None = flag(
+        None,
+        f"with --holdout: stop after K iterations without improvement ({PATIENCE})",
+        type=whole_number,
+        metavar="K",
     )
     report: Path | None = flag(
         None, f"write an HTML report (DIR/{REPORT})", type=path, nargs="?", const=BESIDE_MODEL, metavar="FILE.html"
@@ -91,12 +114,26 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
             raise InputError("--init tucker yields negative entries: it needs --loss gaussian without --nonnegative")
         if self.counts and (self.mask is not None or self.weights is not None):
             raise InputError("--mask and --weights require --loss gaussian")
+        self._check_holdout()
         if self.starts < 1:
             raise InputError(f"--starts {self.starts}: at least 1")
         if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
             reason = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
             raise InputError(f"--starts {self.starts}: {reason}")
         super().check()
+
+    def _check_holdout(self) -> None:
+        if self.holdout is None:
+            for name, value in (("holdout-seed", self.holdout_seed), ("patience", self.patience)):
+                if value:
+                    raise InputError(f"--{name} needs --holdout")
+            return
+        if self.counts:
+            raise InputError("--holdout requires --loss gaussian")
+        if isinstance(self.holdout, float):
+            fraction("--holdout", self.holdout)
+        whole("--holdout-seed", self.holdout_seed, 0)
+        whole("--patience", PATIENCE if self.patience is None else self.patience, 1)
 
     @property
     def tolerance(self) -> float:
@@ -114,7 +151,14 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
     @property
     def inputs(self) -> dict[str, Path | None]:
         mask = None if self.mask in (None, NAN, STORED) else Path(str(self.mask))
-        return {**super().inputs, "--mask": mask, "--weights": self.weights}
+        holdout = self.holdout if isinstance(self.holdout, Path) else None
+        return {**super().inputs, "--mask": mask, "--weights": self.weights, "--holdout": holdout}
+
+    @property
+    def iterations_without_improvement(self) -> int | None:
+        if self.holdout is None:
+            return None
+        return PATIENCE if self.patience is None else self.patience
 
     @property
     def start_count(self) -> int:
@@ -138,7 +182,11 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
 
     def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[KruskalTensor], Init | None]:
         machine, options = job.machine, self.options
-        observed = job.observe(self.observed)
+        split = None
+        if self.holdout is not None:
+            elements = os.fspath(self.holdout) if isinstance(self.holdout, Path) else self.holdout
+            split = job.hold_out(self.observed, HoldoutParams(elements, self.holdout_seed))
+        observed = split.fitted if split else job.observe(self.observed)
         if self.counts:
             poisson = self.poisson()
             budget = job.budget(self.max_iters * poisson.inner_iters * self.starts)
@@ -146,7 +194,9 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
         constraints, budget = self.constraint_params.of(len(source.shape)), job.budget(self.max_iters * self.starts)
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None
         if observed is not None:
-            return observed_decomposition(observed, self.rank, machine, options, constraints, self.init), start
+            held_out = split.held_out if split else None
+            method = observed_decomposition(observed, self.rank, machine, options, constraints, self.init, held_out)
+            return method, start
         return decomposition(source, self.rank, machine, options, budget, constraints, self.init), start
 
     def write_report(

@@ -70,6 +70,7 @@ def _params(request: RunRequest[M], start: Init | None, limit: float) -> RunPara
     return RunParams(
         request.iterations, request.tolerance, request.first_seed, request.start if start is None else start,
         request.start_count, request.deadline, checkpoints, limit, request.init, request.random,
+        request.iterations_without_improvement,
     )  # fmt: skip
 
 

@@ -87,6 +87,11 @@ class RunRequest(Seeded, ABC, Generic[M]):
         return 1
 
     @property
+    def iterations_without_improvement(self) -> int | None:
+        """The iterations without improvement on held-out elements that end a run; see `StopRule`."""
+        return None
+
+    @property
     @abstractmethod
     def facts_of_verb(self) -> dict[str, Any]:
         """The parameters of this verb in the record of the run."""

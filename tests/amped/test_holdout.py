@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command import refused, run_amped, succeeded, write_tns
 
 import amped
 from amped.methods.driver import MethodState, best_iteration, is_stale
@@ -171,3 +174,44 @@ def test_wrong_tensors() -> None:
     elsewhere[1] = 1
     with pytest.raises(amped.InputError, match="selects none of the 2 observed"):
         amped.cp_als(tensor, 1, mask="stored", holdout=elsewhere, **HOW)
+
+
+def test_command_line(folder: Path) -> None:
+    noisy, seen = planted()
+    tensor = stored(noisy, seen)
+    write_tns(folder / "x.tns", tensor.indices, tensor.values)
+    flags = ["--rank", 3, "--mask", "stored", "--holdout", 0.2, "--starts", 3, "--tol", 0, "--precision", "fp64"]
+    where = ["--device", "cpu", "--threads", 1, "--deterministic"]
+    result = succeeded(run_amped("cpd", "x.tns", *flags, "--patience", 4, "--output", "m", *where))
+    assert "observed elements are held out (" in result.out
+    assert "the held-out RMSE fell by less than 0.01% in 4 iterations); best held-out RMSE 0." in result.out
+    record, model = json.loads(Path("m/run.json").read_text()), amped.load("m")
+    expected = amped.cp_als(tensor, 3, mask="stored", holdout=0.2, starts=3, patience=4, threads=1, **HOW)
+    np.testing.assert_allclose(model.full(), expected.full(), rtol=1e-9, atol=1e-9)
+    assert record["holdout_rmse"] == pytest.approx(expected.series["holdout_rmse"], rel=1e-9)
+    assert record["best_iteration"] == model.run["best_iteration"] == expected.run["best_iteration"]
+    words = shlex.split(record["command"])
+    succeeded(run_amped(*words[1:], "--output", "again"))
+    np.testing.assert_array_equal(amped.load("again").full(), model.full())
+    np.save("held.npy", seen & (np.arange(SHAPE[0]) % 4 == 0)[:, None, None])
+    held = ["--rank", 3, "--mask", "stored", "--holdout", "held.npy", "--max-iters", 3, "--output", "other", *where]
+    assert (
+        f"{np.load('held.npy').sum():,} observed elements are held out"
+        in succeeded(run_amped("cpd", "x.tns", *held)).out
+    )
+
+
+def test_wrong_flags(folder: Path) -> None:
+    write_tns(folder / "x.tns", np.array([[0, 0, 0], [3, 2, 1]]), np.array([1.0, 2.0]))
+    cpd = ["cpd", "x.tns", "--rank", 1, "--device", "cpu"]
+    for flags, cause in [
+        (["--holdout", 0.5], "holdout needs mask='stored' (--mask stored)"),
+        (["--mask", "stored", "--holdout", 1], "--holdout 1: expected a fraction between 0 and 1"),
+        (["--mask", "stored", "--holdout", "nan"], "--holdout nan"),
+        (["--mask", "stored", "--holdout", "none.tns"], "none.tns: no such file"),
+        (["--patience", 3], "--patience needs --holdout"),
+        (["--holdout-seed", 3], "--holdout-seed needs --holdout"),
+        (["--mask", "stored", "--holdout", 0.5, "--patience", 0], "--patience 0"),
+        (["--loss", "poisson", "--holdout", 0.5], "--holdout requires --loss gaussian"),
+    ]:
+        refused(run_amped(*cpd, *flags), cause)
