@@ -35,6 +35,7 @@ UNEVEN = """
     amped/test_callers_arrays_mpi.py::test_rank_0_shares_what_it_may_not_write_to
     amped/test_missing_mpi.py::test_the_same_path_as_an_oracle
     amped/test_missing_mpi.py::test_files_keep_their_zeros
+    amped/test_holdout_mpi.py::test_ranks_agree
     amped/test_tables_mpi.py::test_a_store_has_the_same_bytes
     amped/test_tables_mpi.py::test_compact
     amped/test_tables_mpi.py::test_every_rank_has_its_share_and_all_labels
