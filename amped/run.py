@@ -29,6 +29,7 @@ from .cli.plan import PlanRequest, plan
 from .cli.predict import PredictRequest, predict
 from .cli.report import ReportRequest, report
 from .cli.requests import Request
+from .cli.residuals import ResidualsRequest, residuals
 from .cli.scan import ScanRequest, scan
 from .cli.show import ShowRequest, info, show
 from .cli.table import TableRequest, table
@@ -49,6 +50,7 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # the request of each verb, an
     ttm: (TtmRequest, "amped ttm nell-2.tns --mode 2 --rank 16 --output nell-2-mode2.npz"),
     plan: (PlanRequest, "amped plan nell-2.tns --rank 32 --ranks 4"),
     info: (Request, "amped info nell-2.tns"),
+    residuals: (ResidualsRequest, "amped residuals flights-rank10 flights.csv --top 100 --output residuals.csv"),
     scan: (ScanRequest, "amped scan flights --rank 1-16 --starts 5"),
     show: (ShowRequest, "amped show flights-rank10 --top 5"),
     predict: (PredictRequest, "amped predict flights-rank10 --at june.csv --output june-predicted.csv"),

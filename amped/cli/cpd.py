@@ -181,12 +181,12 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
             als.prepare(device, self.rank, dtype, bool(self.constraint_params.nonnegative))
 
     def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[KruskalTensor], Init | None]:
-        machine, options = job.machine, self.options
-        split = None
+        options, split = self.options, None
         if self.holdout is not None:
             elements = os.fspath(self.holdout) if isinstance(self.holdout, Path) else self.holdout
             split = job.hold_out(self.observed, HoldoutParams(elements, self.holdout_seed))
         observed = split.fitted if split else job.observe(self.observed)
+        machine = job.machine  # observed elements may need another one
         if self.counts:
             poisson = self.poisson()
             budget = job.budget(self.max_iters * poisson.inner_iters * self.starts)
@@ -195,8 +195,8 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None
         if observed is not None:
             held_out = split.held_out if split else None
-            method = observed_decomposition(observed, self.rank, machine, options, constraints, self.init, held_out)
-            return method, start
+            terms = constraints, self.init, budget, held_out
+            return observed_decomposition(observed, self.rank, machine, options, *terms), start
         return decomposition(source, self.rank, machine, options, budget, constraints, self.init), start
 
     def write_report(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from partitioner.errors import one_line
 from partitioner.flags import flag, path
-from partitioner.readers import ReadOptions, is_dense, open_dense, read_sparse, with_zeros
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 
@@ -23,7 +22,7 @@ from ..report import page
 from ..report.progress import PlainDisplay
 from .cpd import REPORT
 from .job import VerbSession
-from .show import ModelRequest
+from .show import ModelRequest, recorded_tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -84,13 +83,10 @@ def _written(request: ReportRequest) -> bool:
 
 def _compared(place: Path, model: KruskalTensor, record: dict[str, Any]) -> SparseTensor | DenseTensor:
     """Read a tensor with the read options of the record; raise `InputError` if it does not match the model."""
-    known = {field.name: record[field.name] for field in fields(ReadOptions) if record.get(field.name) is not None}
-    form = ReadOptions(**known | {"shape": tuple(known["shape"]) if "shape" in known else None})
-    sparse = None if is_dense(place) else read_sparse(place, form)
-    tensor = open_dense(place, form) if sparse is None else sparse
+    tensor = recorded_tensor(place, record)
     if tensor.shape != model.shape:
         sizes = (" x ".join(map(str, shape)) for shape in (tensor.shape, model.shape))
         raise InputError("has shape {}, the model {}".format(*sizes), path=place)
     if model.labels is not None and tensor.labels is not None and model.labels.checksum() != tensor.labels.checksum():
         raise InputError("has other labels than the model", path=place)
-    return with_zeros(sparse, place) if form.dense and sparse is not None else tensor
+    return tensor

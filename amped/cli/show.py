@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any, ClassVar
 
 from partitioner.errors import one_line
 from partitioner.flags import flag, path, whole_number
-from partitioner.readers import PLAIN
+from partitioner.readers import PLAIN, ReadOptions, is_dense, open_dense, read_sparse, with_zeros
+from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import whole
 
 from ..errors import EXIT_INCOMPLETE
@@ -44,6 +47,16 @@ class ModelRequest(Request):
         values = vars(args)
         own = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         return cls(options=Options(), form=PLAIN, **own)
+
+
+def recorded_tensor(place: Path, record: Mapping[str, Any]) -> SparseTensor | DenseTensor:
+    """Read a tensor with the read options in the record of a model."""
+    known = {field.name: record[field.name] for field in fields(ReadOptions) if record.get(field.name) is not None}
+    form = ReadOptions(**known | {"shape": tuple(known["shape"]) if "shape" in known else None})
+    if is_dense(place):
+        return open_dense(place, form)
+    sparse = read_sparse(place, form)
+    return with_zeros(sparse, place) if form.dense else sparse
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""Interpretation of CP models: top labels of each component, residuals, fit and explained deviance."""
+"""Interpretation of CP models: top labels of each component, values at coordinates, fit and explained deviance."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from .dataframe import dataframe
 
 BLOCK = 1 << 16  # coordinates evaluated at once by a thread
 DENSE_BLOCK = 1 << 22  # elements of a dense tensor whose coordinates are in memory at once
+ORDERED = "iufMmb"  # kinds of labels that are numbers or times
 LEAST = 1e-10  # lower bound of the expected counts in logarithms
 
 Item = tuple[Any, float]
@@ -89,68 +90,6 @@ class Components(list[Component]):
         return components_table(self)
 
 
-class Entry(NamedTuple):
-    """An entry of a tensor, and the model's value there.
-
-    Attributes
-    ----------
-    labels : tuple
-        One label per mode; indices if the tensor has no labels.
-    value, expected : float
-        The tensor's value and the model's value.
-    """
-
-    labels: tuple[Any, ...]
-    value: float
-    expected: float
-
-
-class Residuals(NamedTuple):
-    """The entries and labels where a model fits a tensor worst.
-
-    Attributes
-    ----------
-    entries : tuple of Entry
-        Entries with the largest residuals, the largest first.
-    labels : tuple
-        For each mode the pairs (label, share of `squared`), the largest first.
-    squared : float
-        Sum of the squared residuals over all stored entries.
-    names : tuple of str
-        Names of the modes.
-    """
-
-    entries: tuple[Entry, ...]
-    labels: tuple[tuple[Item, ...], ...]
-    squared: float
-    names: tuple[str, ...] = ()
-
-    def to_frame(self) -> Any:
-        """Return the entries as a pandas DataFrame.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per entry: its label in each mode, ``value``, ``expected`` and ``residual``, their difference.
-
-        Raises
-        ------
-        InputError
-            If pandas is not installed.
-        """
-        columns: dict[str, list[Any]] = {
-            name: [entry.labels[mode] for entry in self.entries] for mode, name in enumerate(self.names)
-        }
-        numbers = [(entry.value, entry.expected, entry.value - entry.expected) for entry in self.entries]
-        heads = "value", "expected", "residual"
-        return dataframe(columns | {head: [row[at] for row in numbers] for at, head in enumerate(heads)})
-
-    def _repr_html_(self) -> str:
-        from ..report.notebook import residuals_table
-
-        return residuals_table(self)
-
-
 def shares(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
     """Return each component's share of the model, (R,); the shares add up to 1.
 
@@ -188,6 +127,11 @@ def tops_of(factor: NDArray[Any], labels: NDArray[Any] | None, count: int) -> li
         rows = rows[np.lexsort((rows, -sizes[rows, r]))]
         tops.append(tuple((label_of(labels, row), float(factor[row, r])) for row in rows if factor[row, r]))
     return tops
+
+
+def is_ordered(labels: NDArray[Any] | None) -> bool:
+    """Return whether labels are numbers, times or indices."""
+    return labels is None or labels.dtype.kind in ORDERED
 
 
 def label_of(labels: NDArray[Any] | None, row: int) -> Any:
@@ -264,37 +208,6 @@ def _not_finite(values: NDArray[Any]) -> int | None:
         if not finite.all():
             return begin + int(finite.argmin())
     return None
-
-
-def residuals(
-    weights: NDArray[np.float64],
-    factors: Sequence[NDArray[Any]],
-    tensor: SparseTensor | DenseTensor,
-    labels: Labels | None,
-    count: int,
-) -> Residuals:
-    """Return the entries, and for each mode the labels, with the largest residuals."""
-    sums, farthest = [np.zeros(length) for length in tensor.shape], list[tuple[float, tuple[int, ...], float, float]]()
-    for columns, values in blocks_of(tensor):
-        expected = values_at(weights, factors, columns)
-        squares = np.square(values - expected)
-        for total, column in zip(sums, columns, strict=True):
-            total += np.bincount(column, squares, total.size)
-        top = min(count, squares.size)
-        for row in np.argpartition(-squares, top - 1)[:top] if top else ():
-            place = tuple(int(column[row]) for column in columns)
-            farthest.append((float(squares[row]), place, float(values[row]), float(expected[row])))
-        farthest = sorted(farthest, key=lambda each: (-each[0], each[1]))[:count]
-    labels_by_mode = [None] * len(sums) if labels is None else labels
-    entries = tuple(
-        Entry(tuple(map(label_of, labels_by_mode, place)), value, expected) for _, place, value, expected in farthest
-    )
-    squared = float(sums[0].sum())
-    by_mode = [
-        tops_of(total[:, None] / (squared or 1.0), each, count)[0]
-        for total, each in zip(sums, labels_by_mode, strict=True)
-    ]
-    return Residuals(entries, tuple(by_mode), squared, tuple(mode_names(labels, len(factors))))
 
 
 def inner_product(

@@ -22,21 +22,11 @@ from .columns import arrange_columns, column_norms, column_sums, scale_columns
 from .comparison import Comparable, Comparison, compared
 from .coordinates import Index, coordinates_of, selected_rows, selection
 from .dataframe import dataframe
-from .explained import (
-    Components,
-    Residuals,
-    components,
-    fit_at,
-    fit_of,
-    inner_product,
-    readable_signs,
-    residuals,
-    shares,
-    values_at,
-)
+from .explained import Components, components, fit_at, fit_of, inner_product, readable_signs, shares, values_at
 from .history import history_arrays, take_history
 from .interop import Conversions
 from .record import MODEL as MODEL
+from .residuals import KINDS, Residuals, Standard, residuals
 
 
 class KruskalTensor(Conversions):
@@ -404,31 +394,44 @@ class KruskalTensor(Conversions):
         value: str | None = None,
         where: str | None = None,
         unknown: str = "error",
+        kind: str = "deviance",
     ) -> Residuals:
-        """Return the entries, and the labels of each mode, with the largest residuals.
+        """Return where the model fits a tensor worst: elements, absent elements, slices, and groups of these.
 
         Parameters
         ----------
         X : tensor, array, table or path
-            See `score`. For a sparse tensor only the nonzeros are examined, not absent elements for which the model
-            expects a value.
-        count : int
-            Maximum number of entries, and of labels per mode.
-        mask : optional
             See `score`.
+        count : int
+            Maximum number of entries, of absent elements, of findings, and of labels per mode.
+        mask : optional
+            See `score`. Missing elements are not examined.
         value, where : str, optional
             Query of a table; see `transform`.
         unknown : {"error", "drop"}
             See `score`.
+        kind : {"deviance", "pearson"}
+            Residuals of a Poisson model. Pearson residuals of elements where the model expects nearly 0 are huge.
 
         Returns
         -------
         Residuals
-            `entries`: (labels, value, expected), the largest residual first; `labels`: for each mode the pairs (label,
-            share of the squared residuals); `squared`: the sum of the squared residuals.
+            ``print`` shows the findings, `to_frame` returns the elements, and `plot` draws the slices of a mode.
+
+        Examples
+        --------
+        >>> model = KruskalTensor(np.array([6.0]), [np.full((3, 1), 1 / 3), np.full((2, 1), 0.5)])
+        >>> X = SparseTensor([[0, 0], [0, 1], [1, 0], [2, 0], [2, 1]], [1.0, 1, 1, 1, 9], (3, 2))
+        >>> found = model.residuals(X)
+        >>> found.entries[0].labels, found.absent[0].labels
+        ((2, 1), (1, 1))
+
         """
-        tensor, _ = self._elements(X, mask, value, where, unknown)
-        return residuals(self.weights, self.factors, tensor, self.labels, whole("count", count, 1))
+        tensor, partial = self._elements(X, mask, value, where, unknown)
+        if kind not in KINDS:
+            raise InputError(f"kind is {kind!r}: expected 'deviance' or 'pearson'")
+        standard = Standard(self.loss == "poisson", kind == "pearson")
+        return residuals(self.weights, self.factors, tensor, self.labels, whole("count", count, 1), standard, partial)
 
     def _elements(
         self, X: Any, mask: Any, value: str | None, where: str | None, unknown: str = "error"

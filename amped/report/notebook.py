@@ -12,13 +12,15 @@ from partitioner.tensors.labels import mode_names
 
 from ..models.comparison import Comparison
 from ..models.dataframe import unused_name
-from ..models.explained import Components, Item, Residuals, tops_of
+from ..models.explained import Components, Item, tops_of
 from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
+from ..models.residuals import Residuals
 from ..models.scanned import ScannedRank, Suggestion
 from ..models.tucker import TuckerTensor
 from .comparison import change_lines, headlines
 from .components import as_text, number_text, shown
+from .residuals import labels_text
 from .text import human
 
 Columns = Mapping[str, Sequence[Any]]
@@ -124,14 +126,18 @@ def _headline(size: str, model: AnyModel) -> str:
 
 
 def residuals_table(residuals: Residuals) -> str:
-    """Return the largest residuals as HTML."""
-    columns: dict[str, list[Any]] = {
-        name: [as_text(entry.labels[mode], LONGEST) for entry in residuals.entries]
-        for mode, name in enumerate(residuals.names)
-    }
-    for head in ("value", "expected"):
-        columns[unused_name(head, columns)] = [float(getattr(entry, head)) for entry in residuals.entries]
-    return html(columns, [f"largest residuals; the sum of all squared residuals is {residuals.squared:.6g}"])
+    """Return the findings, and the largest residuals, as HTML."""
+    above = [f"findings, the most unusual first; the sum of all squared residuals is {residuals.squared:.6g}"]
+    found: dict[str, list[Any]] = {"finding": [each.kind for each in residuals.findings]}
+    for mode, name in enumerate(residuals.names):
+        texts = [LongText(labels_text(each.labels[mode])) for each in residuals.findings]
+        found[unused_name(name, found)] = texts
+    for name in ("elements", "value", "expected", "score"):
+        found[unused_name(name, found)] = [getattr(each, name) for each in residuals.findings]
+    columns = residuals.columns()
+    hidden = "residual", "finding"
+    elements = {name: values for name, values in columns.items() if name not in hidden}
+    return html(found, above) + html(elements, ["elements with the largest standardised residuals"])
 
 
 def plan_html(columns: Columns, expectation: str) -> str:

@@ -19,15 +19,15 @@ from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..files import write_text
-from ..models.explained import Component, Item, Residuals
+from ..models.explained import Component, Item, is_ordered
 from ..models.kruskal import KruskalTensor
 from ..models.matching import congruences
+from ..models.residuals import Residuals
 from ..operators.sources.protocols import DescribedSource
 from . import charts, facts
 from .components import as_text, number_text
 from .facts import Run
 from .metrics import versions
-from .pictures import is_ordered
 from .timing import balance, stages
 
 REQUIRED = {"jinja2": "Jinja2", "matplotlib": "Matplotlib"}

@@ -14,14 +14,14 @@ from partitioner.validate import whole
 
 from ..errors import InputError
 from ..models.comparison import Comparable, Comparison, compared, mode_order, scaled
-from ..models.explained import label_of, tops_of
+from ..models.explained import is_ordered, label_of, tops_of
 from ..models.kruskal import KruskalTensor
+from ..models.slices import SliceResiduals
 from .calendar import LONGEST_CALENDAR, calendar_order
 from .components import mode_names, one_line, shown
 from .figures import figure_class, save
 
 MOST = 32  # maximum components in a picture
-ORDERED = "iufMmb"  # kinds of labels that are numbers or times
 FIRST, LAST = np.datetime64("0001"), np.datetime64("9999")  # range of Python's calendar
 WIDE, HIGH, EACH = 2.9, 1.0, 0.16  # inches: width of a panel, its least height, and height per label of its bars
 POSITIVE, NEGATIVE = "#4477aa", "#ee6677"  # colour-blind safe (Paul Tol's)
@@ -194,11 +194,6 @@ def draw_panel(axes: Any, panel: Panel, top: int) -> None:
         axes.spines[side].set_visible(False)
 
 
-def is_ordered(labels: NDArray[Any] | None) -> bool:
-    """Return whether labels are ordered, so that a column can be drawn as a curve."""
-    return labels is None or labels.dtype.kind in ORDERED
-
-
 def curve(
     axes: Any,
     labels: NDArray[Any],
@@ -279,3 +274,25 @@ def _entry(column: Column, label: Any) -> float:
 def _plain(text: str) -> str:
     """Escape text for Matplotlib, which would read dollar signs as formulas."""
     return text.replace("$", r"\$")
+
+
+NAMED = 5  # slices with their labels in a picture
+
+
+def draw_slices(slices: SliceResiduals, path: str | os.PathLike[str] | None = None, ax: Any = None) -> Any:
+    """Draw the misfit of slices over their leverage; see `Residuals.plot`."""
+    if ax is None:
+        figure = figure_class()(figsize=(4.8, 3.6), dpi=DOTS, layout="constrained")
+        ax = figure.subplots()
+    ax.scatter(slices.leverage, slices.misfit, s=14, color=POSITIVE, alpha=0.6)
+    ax.set_xlabel(f"leverage of {_plain(one_line(slices.name))}", fontsize=8)
+    ax.set_ylabel("misfit", fontsize=8)
+    for row in slices.top()[:NAMED]:
+        text = _plain(shown(label_of(slices.labels, row)))
+        ax.annotate(
+            text, (slices.leverage[row], slices.misfit[row]), fontsize=7, xytext=(3, 3), textcoords="offset points"
+        )
+    ax.tick_params(labelsize=7, length=2)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    return save(ax.figure, path)

@@ -156,6 +156,7 @@ NEEDED = {
     "show": [],
     "report": [],
     "compare": ["m"],
+    "residuals": ["m"],
     "scan": [],
     "table": ["--output", "store"],
     "ttm": ["--rank", "3", "--mode", "0"],

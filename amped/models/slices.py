@@ -1,0 +1,149 @@
+"""Misfit and leverage of each slice of a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .dataframe import dataframe
+from .explained import label_of
+
+FEWEST = 5  # slices of a mode with z-scores
+ROUNDING = 1e-24  # misfit over size that is a rounding error
+LEAST_SCALE = 0.1  # least robust standard deviation of the logarithm of the misfit
+WINDOW, ANCHORS = 15, 64  # least number of neighbours of a slice, and of sizes at which they are compared
+SAMPLE = 100  # slices whose pairs determine a slope
+MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
+
+
+class SliceResiduals(NamedTuple):
+    """The residuals of the slices of one mode.
+
+    Attributes
+    ----------
+    name : str
+        Name of the mode.
+    labels : array or None
+        Labels of the slices; None for indices.
+    misfit : (I,) array
+        Sum of the squared residuals over all elements of a slice, including absent ones; for a Poisson model its
+        deviance.
+    leverage : (I,) array
+        Influence of each slice on the factor matrix: the diagonal of its projection matrix, 0 to 1.
+    z : (I,) array
+        How unusual the misfit is, as a robust z-score: its logarithm is compared with that of slices of similar size,
+        by a local regression. The size is the sum of squares of the tensor and the model (Poisson: of the values). NaN
+        for modes with fewer than five slices.
+    value, expected : (I,) array
+        Sums of the tensor and of the model over the slice.
+    """
+
+    name: str
+    labels: NDArray[Any] | None
+    misfit: NDArray[np.float64]
+    leverage: NDArray[np.float64]
+    z: NDArray[np.float64]
+    value: NDArray[np.float64]
+    expected: NDArray[np.float64]
+
+    def to_frame(self) -> Any:
+        """Return the slices as a pandas DataFrame, in the order of the mode.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``label``, ``misfit``, ``leverage``, ``z``, ``value`` and ``expected``.
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+        """
+        return dataframe(self.columns())
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of `to_frame`."""
+        labels = [label_of(self.labels, row) for row in range(self.misfit.size)]
+        names = "misfit", "leverage", "z", "value", "expected"
+        return {"label": labels, **{name: getattr(self, name).tolist() for name in names}}
+
+    def top(self) -> NDArray[np.intp]:
+        """Return the slices with z-scores, the most unusual first."""
+        order = np.argsort(-np.nan_to_num(self.z, nan=-math.inf), kind="stable")
+        return order[: int(np.isfinite(self.z).sum())]
+
+    def __repr__(self) -> str:
+        return f"SliceResiduals({self.name!r}, {self.misfit.size} slices)"
+
+
+def slice_sums(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
+    """Return the model's sum over each slice."""
+    exact = [factor.astype(np.float64, copy=False) for factor in factors]
+    others = np.prod([factor.sum(axis=0) for m, factor in enumerate(exact) if m != mode], axis=0)
+    sums: NDArray[np.float64] = exact[mode] @ (weights * others)
+    return sums
+
+
+def slice_squares(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
+    """Return the sum of the model's squares over each slice."""
+    exact = [factor.astype(np.float64, copy=False) for factor in factors]
+    grams = np.prod([factor.T @ factor for m, factor in enumerate(exact) if m != mode], axis=0)
+    rows = exact[mode] * weights
+    return np.asarray(np.maximum(0.0, np.einsum("ir,ir->i", rows @ grams, rows)), np.float64)
+
+
+def leverage(factor: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the diagonal of the projection on the columns of a factor matrix."""
+    exact = factor.astype(np.float64, copy=False)
+    inverse = np.linalg.pinv(exact.T @ exact, hermitian=True)
+    return np.asarray(np.clip(np.einsum("ir,ir->i", exact @ inverse, exact), 0.0, 1.0), np.float64)
+
+
+def robust_z(
+    misfit: NDArray[np.float64], size: NDArray[np.float64], counts: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return robust z-scores of the logarithm of a misfit, compared with similar sizes, and the usual misfit.
+
+    `counts` are the numbers of elements: the fewer, the more the misfit varies by chance. Rounding errors do not count.
+    """
+    z, usual = np.full(misfit.size, np.nan), misfit.copy()
+    usable = np.flatnonzero(misfit > ROUNDING * size)
+    if usable.size < FEWEST:
+        return z, usual
+    x, y = np.log(size[usable]), np.log(misfit[usable])
+    middle, spread = _baseline(x, y)
+    rest = y - middle
+    z[usable] = rest / np.sqrt(spread**2 + 2 / np.maximum(1, counts[usable]))
+    usual[usable] = np.exp(middle)
+    return z, usual
+
+
+def _baseline(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the usual `y` for each `x`, and its robust standard deviation: from neighbours of similar `x`."""
+    order = np.argsort(x, kind="stable")
+    width = max(WINDOW, x.size // ANCHORS)
+    centres = np.unique(np.linspace(0, x.size - 1, ANCHORS).astype(np.intp))
+    anchors = np.empty((3, centres.size))
+    for at, centre in enumerate(centres):
+        begin = int(np.clip(centre - width // 2, 0, max(0, x.size - width)))
+        near = order[begin : begin + width]
+        place = x[order[centre]]
+        rest = y[near] - _slope(x[near], y[near]) * (x[near] - place)
+        middle = float(np.median(rest))
+        anchors[:, at] = place, middle, max(LEAST_SCALE, MAD * float(np.median(np.abs(rest - middle))))
+    return np.interp(x, anchors[0], anchors[1]), np.interp(x, anchors[0], anchors[2])
+
+
+def _slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    """Return the median slope between pairs of points (Theil-Sen), between 0 and 2."""
+    step = -(-x.size // SAMPLE)
+    x, y = x[::step], y[::step]
+    run = x[:, None] - x
+    pairs = np.triu(np.abs(run) > 1e-6, 1)
+    if not pairs.any():
+        return 0.0
+    return float(np.clip(np.median((y[:, None] - y)[pairs] / run[pairs]), 0.0, 2.0))
