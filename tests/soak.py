@@ -100,7 +100,7 @@ class Soak:
         return time.monotonic() > self._until
 
     def run(self, number: int, kills: int) -> int:
-        """Kill one run up to so many times until it ends; return how often it was killed."""
+        """Kill one run up to this many times until it ends; return how often it was killed."""
         name, done, ranks, changed, newest = f"run-{number}", 0, self.ranks, False, -1
         checkpoints = self.folder / f"{name}-checkpoint"
         while True:

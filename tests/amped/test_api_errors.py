@@ -35,7 +35,7 @@ def test_input_error_is_a_value_error_that_knows_where() -> None:
     assert (str(error), error.cause, error.path, error.line) == ("t.tns, line 7: bad value", "bad value", "t.tns", 7)
     assert str(InputError("bad value", path=Path("t.tns"))) == "t.tns: bad value"
     assert str(InputError("bad value")) == "bad value"
-    # Ranks tell each other of errors by pickling them.
+    # Ranks exchange errors by pickling them.
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.line) == (InputError, str(error), 7)
 

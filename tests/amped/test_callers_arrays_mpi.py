@@ -60,7 +60,7 @@ def dense(given: Given, dtype: str, order: Any) -> np.ndarray:
 
 
 def semisparse(given: Given, dtype: str, order: Any) -> amped.SemiSparseTensor:
-    """The product of a tensor and a matrix, from arrays of its own."""
+    """The product of a tensor and a matrix, from the caller's arrays."""
     found = amped.ttm(sparse(given, "i4", dtype, order), matrices(given, dtype, order)[1], 1, **HOW)
     indices, values = (given(np.array(each, order=order)) for each in (found.indices, found.values))
     return amped.SemiSparseTensor(indices, values, 1, found.shape)

@@ -60,7 +60,7 @@ def arrays(path: Path | str) -> dict[str, np.ndarray]:
 
 
 def same(left: Path | str, right: Path | str) -> bool:
-    """Tell whether two archives hold the same bits."""
+    """Return whether two archives are bitwise equal."""
     one, two = arrays(left), arrays(right)
     return one.keys() == two.keys() and all(one[n].tobytes() == two[n].tobytes() for n in one)
 
@@ -113,7 +113,7 @@ def test_the_example_on_two_ranks_takes_flags(folder: Path) -> None:
     assert result.code == 0, result.err
     record = json.loads((folder / "out" / "run.json").read_text())
     assert (record["ranks"], record["iterations"], record["rank"]) == (2, 2, 4)
-    assert result.progress.count("iteration ") == 2  # by rank 0 alone
+    assert result.progress.count("iteration ") == 2  # by rank 0 only
     assert result.out.count("model in") == 1
     labels = amped.load(folder / "out").labels
     assert labels is not None
@@ -153,7 +153,7 @@ def test_partition_is_the_partitioner(folder: Path) -> None:
 
 
 def test_help_and_versions_load_neither_compiler_nor_driver() -> None:
-    """They are asked for often, and each of these takes longer to load than all else."""
+    """They are used often, and each of these modules takes longer to load than everything else."""
     program = """
 import sys
 from amped import run

@@ -109,7 +109,7 @@ def test_record_of_a_run(folder: Path) -> None:
 def test_mttkrp_archive(folder: Path, precision: str) -> None:
     path = small_tns(folder)
     succeeded(run_amped("mttkrp", path, "--rank", RANK, "--output", "m", "--precision", precision, *CPU))
-    assert names(folder) == {"small.tns", "m"}  # the very name that was asked for
+    assert names(folder) == {"small.tns", "m"}  # exactly the requested name
     with np.load("m", allow_pickle=False) as archive:
         assert archive.files == ["mode_0", "mode_1", "mode_2"]
         for mode, length in enumerate(SHAPE):
@@ -275,7 +275,7 @@ def test_a_partitioner_that_is_told_to_end_leaves_nothing(folder: Path, number: 
             time.sleep(0.05)
             with suppress(OSError):  # nobody reads yet
                 written = written if written >= 0 else os.open(folder / "t.tns", os.O_WRONLY | os.O_NONBLOCK)
-        time.sleep(0.5)  # it reads then: what is told just before a system call is heard only after it
+        time.sleep(0.5)  # it reads then: a signal just before a system call is handled only after it
         process.send_signal(number)
         _, err = process.communicate(timeout=TIMEOUT)
     finally:
@@ -288,7 +288,7 @@ def test_a_partitioner_that_is_told_to_end_leaves_nothing(folder: Path, number: 
 
 
 def test_a_side_output_that_fails_loses_no_model(folder: Path) -> None:
-    """It is told at once, and by the exit code."""
+    """It is reported at once, and by the exit code."""
     path = small_tns(folder)
     flags = ["--rank", RANK, "--max-iters", 3, *CPU]
     result = in_process("cpd", path, *flags, "--output", "a", "--metrics", "/dev/full", "--force", cwd=folder)

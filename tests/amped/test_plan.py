@@ -150,7 +150,7 @@ def test_one_copy_takes_less(folder: Path) -> None:
     nonzeros = number(copies[0][0]["nonzeros"])
 
     def in_pieces(each: int, rows: float) -> int:
-        """Return the bytes of nonzeros, `each`, and of as many pieces as so many rows may have."""
+        """Return the bytes of nonzeros, `each`, and of the pieces that these rows may have."""
         return int(each * nonzeros + 8 * min(nonzeros, rows + nonzeros // PIECE))
 
     def possible(each: int, row: dict[str, str]) -> set[str]:
@@ -319,7 +319,7 @@ def test_plans_count_the_code_that_solves_rows(folder: Path, method: str) -> Non
 def test_spectra_are_planned(large: Path, tmp_path: Path, method: str) -> None:
     """A process seldom gives back what finding spectra has taken, before nonzeros are placed."""
     arguments = ["tucker", large / "t.npz", "--rank", "4,4,4", "--method", method, *CPU, "--output", tmp_path / "out"]
-    for _ in range(2):  # the first one compiles, which takes memory of its own
+    for _ in range(2):  # the first one compiles, which takes memory
         assert in_process(*arguments, "--force", "--metrics", tmp_path / "m.jsonl").code == 0
     ((used, planned),) = (place["host"] for place in events(tmp_path / "m.jsonl")["memory"]["used_and_planned_bytes"])
     assert -0.15 <= planned / used - 1 <= 0.25, f"{planned:,} planned, {used:,} used"

@@ -71,7 +71,7 @@ def test_unwritable_output_is_refused_before_the_work(folder: Path) -> None:
         refused(run_amped("mttkrp", path, "--rank", RANK, "--metrics", where), where)
         refused(run_partitioner(path, "--output", where), where, program="amped-partition")
         refused(run_amped("cpd", path, "--rank", RANK, "--output", "o", "--checkpoint", where), where)
-        shutil.rmtree("o", ignore_errors=True)  # whether it is left is asked by another test
+        shutil.rmtree("o", ignore_errors=True)  # another test checks whether it is left
     refused(run_amped("cpd", path, "--rank", RANK, "--output", "file"), "file")
     assert entries(folder) == before
 

@@ -33,8 +33,8 @@ def test_show_names_the_labels_of_each_component(folder: Path, named_model: ampe
             "component 2: 20.0% of the model, weight 2",
         ]
         assert max(map(len, lines)) <= 200
-    named_model.save(folder / "alone.npz")
-    assert succeeded(run_amped("show", "alone.npz")).out.startswith("alone.npz: 2 components\n")
+    named_model.save(folder / "single.npz")
+    assert succeeded(run_amped("show", "single.npz")).out.startswith("single.npz: 2 components\n")
 
 
 def test_labels_stay_in_their_line_and_lines_in_the_terminal(named_model: amped.KruskalTensor) -> None:

@@ -268,7 +268,7 @@ def test_numbers_of_components() -> None:
 @pytest.mark.parametrize("loss", ["gaussian", "poisson"])
 @pytest.mark.exhaustive
 def test_where_memory_has_no_room_for_several_runs(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are computed one after the other, and tell the same."""
+    """They are computed one after the other, with equal results."""
     tensor = sparse(np.round(np.abs(low_rank((14, 12, 10), 2, 0.1, 4)) * 3))
     how: dict[str, Any] = {"starts": 3, "loss": loss, "halves": False, "max_iters": 30, **HOW}
     wide = amped.scan(tensor, "1-3", **how)

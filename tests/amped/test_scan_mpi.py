@@ -1,4 +1,4 @@
-"""A scan on several ranks tells what one rank does."""
+"""A scan on several ranks equals one on a single rank."""
 
 from __future__ import annotations
 

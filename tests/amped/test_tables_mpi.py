@@ -53,8 +53,8 @@ def test_a_store_has_the_same_bytes(comm: Comm, path: Path) -> None:
     for name, form in (("store", FORM), ("summed", ReadOptions(key=FORM.key, value="1::DOUBLE"))):
         store = partition(path, path.parent / f"{name}-{path.suffix[1:]}", ranks=comm, form=form)
         if comm.rank == 0:
-            alone = partition(path, path.parent / f"alone-{name}-{path.suffix[1:]}", form=form)
-            assert files_of(store.path) == files_of(alone.path)
+            single = partition(path, path.parent / f"single-{name}-{path.suffix[1:]}", form=form)
+            assert files_of(store.path) == files_of(single.path)
         comm.allgather(None)
 
 

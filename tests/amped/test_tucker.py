@@ -28,7 +28,7 @@ def record_in(output: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("method", ["hooi", "hosvd", "sthosvd"])
 def test_model_and_record(tns: Path, method: str) -> None:
-    told = succeeded(run_amped("tucker", tns, "--rank", "3,2,4", "--method", method, *COMMON, "--output", "out"))
+    result = succeeded(run_amped("tucker", tns, "--rank", "3,2,4", "--method", method, *COMMON, "--output", "out"))
     model, record = amped.load("out"), record_in("out")
     assert isinstance(model, amped.TuckerTensor)
     assert model.ranks == (3, 2, 4)
@@ -40,7 +40,7 @@ def test_model_and_record(tns: Path, method: str) -> None:
     dense = np.zeros(tensor.shape)
     dense[tuple(tensor.columns)] = tensor.values
     assert 1 - np.linalg.norm(dense - model.full()) / np.linalg.norm(dense) == pytest.approx(record["fits"][-1])
-    assert "model in out/model.npz" in told.out
+    assert "model in out/model.npz" in result.out
 
 
 def test_ranks_by_an_error(tns: Path) -> None:
@@ -55,8 +55,8 @@ def test_a_run_goes_on_from_its_checkpoint(tns: Path) -> None:
     succeeded(run_amped(*flags, "--max-iters", 6, "--output", "whole"))
     part = [*flags, "--output", "part", "--checkpoint", "kept"]
     succeeded(run_amped(*part, "--max-iters", 2))
-    told = succeeded(run_amped(*part, "--max-iters", 6, "--resume"))
-    assert "resumed after" in told.out
+    result = succeeded(run_amped(*part, "--max-iters", 6, "--resume"))
+    assert "resumed after" in result.out
     np.testing.assert_allclose(record_in("part")["fits"], record_in("whole")["fits"], atol=1e-13)
     refused(run_amped("tucker", tns, "--rank", "3,2,3", *COMMON, "--checkpoint", "kept", "--resume"), "rank")
 
@@ -84,7 +84,7 @@ def test_labels_are_kept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--rank", "3,2"], "2 numbers for a tensor of 3 modes"),
         (["--rank", "30,2,2"], "mode 0 has length"),
@@ -99,8 +99,8 @@ def test_labels_are_kept(folder: Path) -> None:
         (["--rank", "2,2,2", "--kernel", "fibre"], "computes no Tucker decomposition: segmented do"),
     ],
 )
-def test_wrong_flags(tns: Path, flags: list[str], told: str) -> None:
-    refused(run_amped("tucker", tns, *flags, "--device", "cpu"), told)
+def test_wrong_flags(tns: Path, flags: list[str], message: str) -> None:
+    refused(run_amped("tucker", tns, *flags, "--device", "cpu"), message)
 
 
 def test_a_tensor_without_nonzeros(folder: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_tensor_without_nonzeros(folder: Path) -> None:
 
 
 def test_plans(tns: Path) -> None:
-    told = succeeded(run_amped("plan", tns, "--rank", "3,2,4", "--ranks", 2, "--device", "cpu"))
-    assert "TTMc output" in told.out
+    result = succeeded(run_amped("plan", tns, "--rank", "3,2,4", "--ranks", 2, "--device", "cpu"))
+    assert "TTMc output" in result.out
     refused(run_amped("plan", tns, "--rank", "3,2,40", "--device", "cpu"), "mode 2 has length")
     refused(run_amped("plan", tns, "--rank", "3,2,4", "--method", "als", "--device", "cpu"), "takes one --rank")
     np.save("x.npy", np.random.default_rng(0).random((6, 7, 8)))
@@ -139,5 +139,5 @@ def test_cpd_from_a_compressed_start(tns: Path) -> None:
 def test_a_mode_of_two_billion_rows(folder: Path, method: str, flags: list[str]) -> None:
     """It is refused before spectra are looked for: matrices are as long."""
     (folder / "t.tns").write_text("2147483647 1 1 1.5\n1 2 3 2\n5 3 1 1\n")
-    told = "mode 0 has length 2,147,483,647, of which 3 indices are used"
-    refused(run_amped("tucker", "t.tns", "--method", method, *flags, *COMMON), told)
+    message = "mode 0 has length 2,147,483,647, of which 3 indices are used"
+    refused(run_amped("tucker", "t.tns", "--method", method, *flags, *COMMON), message)

@@ -265,7 +265,7 @@ def result(model: str, **facts: Any) -> str:
 
 
 def test_ceilings_come_from_the_same_model(folder: Path) -> None:
-    """Where a result has none of its own."""
+    """A result without its own value."""
     facts = {"placement": "auto", "kernel": "auto", "skew": 0.6, "rank": 32, "finished": "2026-01-01", "link": None}
     facts |= dict.fromkeys(["device", "nonzeros", "values", "precision", "gather", "deterministic"])
     named = {name: [{"shape": name, "ranks": 1, **facts}] for name in ("nell2", "enron", "patents4")}

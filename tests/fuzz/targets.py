@@ -89,7 +89,7 @@ def promise(size: int) -> Iterator[None]:
 def tns(data: bytes) -> None:
     """Text: as it is, compressed, or as what claims to be compressed.
 
-    After "n" and "c" lines are read without values and indices are numbered anew; after "s" the same lines come a
+    After "n" and "c" lines are read without values and indices are renumbered; after "s" the same lines come a
     thousand times, compressed to next to nothing.
     """
     kind, content = data[:1], data[1:]
@@ -217,7 +217,7 @@ WORDS.append("9" * 5000)
 
 
 def command(data: bytes) -> None:
-    """A command line, up to where the tensor would be read. A byte alone stands for a word, others for themselves."""
+    """A command line, up to where the tensor would be read. A single byte stands for a word, others for themselves."""
     verb = VERBS[data[0] % len(VERBS)] if data else ""
     pieces = data[1:].split(b"\0")
     words = [WORDS[p[0] % len(WORDS)] if len(p) == 1 else os.fsdecode(p) for p in pieces]

@@ -18,7 +18,7 @@ SLURM = sorted((ROOT / "launch" / "slurm").glob("*.sbatch"))
 SCRIPTS = [*COMMANDS, ROOT / "launch" / "environment.sh", *SLURM]
 TOOLS = "bash cat cksum dirname env grep head mkdir mktemp mv readlink rm sed tail tr xargs".split()
 
-# A Python that makes environments of itself and writes down what pip was asked for.
+# A Python that makes environments of itself and records the arguments of pip.
 PYTHON = """#!/usr/bin/env bash
 case "$*" in
     -c*) exit 0 ;;

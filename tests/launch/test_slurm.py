@@ -55,7 +55,7 @@ PartitionName=test Nodes={host} Default=YES State=UP
 
 
 class Slurm:
-    """A cluster of one node in a folder of its own."""
+    """A cluster of one node in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

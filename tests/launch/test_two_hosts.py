@@ -51,7 +51,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tensor as a store that one process has made."""
-    path = tmp_path_factory.mktemp("alone") / "uber.store"
+    path = tmp_path_factory.mktemp("single") / "uber.store"
     succeeded(run_partitioner(TENSOR, "--output", path))
     return path
 
@@ -59,7 +59,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """The fits of five iterations by one process."""
-    folder = tmp_path_factory.mktemp("alone")
+    folder = tmp_path_factory.mktemp("single")
     succeeded(run_amped("cpd", TENSOR, *FEW, "--output", folder))
     return fits(folder)
 
@@ -133,7 +133,7 @@ def test_a_store_that_one_host_sees(hosts: Hosts, tmp_path: Path, store: Path) -
 
 @pytest.mark.exhaustive
 def test_what_rank_0_reads_on_a_folder_that_the_other_host_sees(hosts: Hosts, tmp_path: Path) -> None:
-    """A start, and a checkpoint, without which the run would begin anew."""
+    """A start, and a checkpoint, without which the run would start again."""
     away = tmp_path / "away"
     away.mkdir()
     np.savez(away / "start.npz", **{f"factor_{n}": np.ones((length, 4)) for n, length in enumerate(SHAPE)})
@@ -148,7 +148,7 @@ def test_what_rank_0_reads_on_a_folder_that_the_other_host_sees(hosts: Hosts, tm
 
 
 class Job:
-    """A run without end, of one rank on each of two hosts of its own."""
+    """A run without end, of one rank on each of two separate hosts."""
 
     def __init__(self, folder: Path, hosts: Hosts) -> None:
         folder.mkdir(exist_ok=True)

@@ -52,7 +52,7 @@ assert set(threads().values()) == set(before.values()), (before, threads())
     ids=["a call", "a call within another one"],
 )
 def test_a_library_that_a_call_has_loaded_is_limited_and_given_back(inner: str) -> None:
-    """In a process of its own: here SciPy is loaded already."""
+    """In a separate process, because SciPy is already loaded in this one."""
     subprocess.run(
         [sys.executable, "-c", SCIPY.replace("INNER", inner)],
         env={**os.environ, "OPENBLAS_NUM_THREADS": "2"}, check=True, timeout=120,

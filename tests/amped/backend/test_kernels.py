@@ -161,7 +161,7 @@ def test_products_in_double_over_many_tiles(tiny: Device, order: int, rank: int)
     ("order", "gather"), [(3, "fp16"), (5, "bf16"), *starmap(exhaustive, [(3, "bf16"), (5, "fp16")])]
 )
 def test_factors_in_16_bits(comm: Comm, order: int, gather: GatherName) -> None:
-    """Exact where 16 bits hold the factors; elsewhere with the error of a product of so many rounded numbers."""
+    """Exact where 16 bits hold the factors; elsewhere with the error of a product of rounded numbers."""
     if missing := probe():
         pytest.skip(missing)
     backend = choose("cuda", comm)
@@ -199,7 +199,7 @@ def test_the_same_bits_every_time(backend: Device, order: int, rank: int, precis
 
 @pytest.mark.parametrize(("nonzeros", "used"), [(100, 1), (20_000, 4), (393_000, 16)])
 def test_small_tensors_use_few_threads(comm: Comm, nonzeros: int, used: int) -> None:
-    """To start a thread takes a time of its own."""
+    """Starting a thread takes time."""
     shard: Any = SimpleNamespace(nnz=nonzeros, indices=[None] * 3)
     factor = np.zeros((4, 16), np.float32)
     assert sums.threads_worth(16, shard, factor) == pytest.approx(used, abs=1)

@@ -1,4 +1,4 @@
-"""`amped warmup` compiles in processes of its own, and says how long that took."""
+"""`amped warmup` compiles in separate processes, and reports the time."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_one_nonzero(device: str, nonnegative: Any, precision: str) -> None:
 
 
 def test_all_values_negative(device: str) -> None:
-    """Zeros are the best that there are."""
+    """Zeros are the optimum."""
     tensor = amped.SparseTensor(np.argwhere(np.ones((4, 5, 6))), -np.ones(120), (4, 5, 6))
     with pytest.warns(UserWarning, match="is below 10 times tol"):
         model = amped.cp_als(tensor, 3, nonnegative=True, device=device)

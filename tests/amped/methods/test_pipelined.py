@@ -160,7 +160,7 @@ def test_iterations_of_dense_tensors_take_turns(
         found.append(method)
         if can_pipeline:
             kinds = {begins for _, begins in replays}
-            assert len(kinds) == (1 if wanted.fixed_modes else 2), "two modes alone take a product in each iteration"
+            assert len(kinds) == (1 if wanted.fixed_modes else 2), "only two modes need a product in each iteration"
     assert_equal(*found)
 
 
@@ -248,7 +248,7 @@ def test_columns_that_grow_too_long_are_solved_again(
 @pytest.mark.filterwarnings("ignore:overflow encountered in dot:RuntimeWarning")
 @pytest.mark.parametrize("rank", [7, exhaustive(9), exhaustive(30)])
 def test_more_components_than_rows_hardly_go_ahead(comm: Comm, where: str, rank: int, returns: list[int]) -> None:
-    """The host inverts what is singular; it is asked the less often, the more often it was needed."""
+    """The host inverts singular matrices; it is polled less often the more often it was needed."""
     ahead, checked = methods(random_tensor(5, (2, 2, 2)), rank, where, comm, precision="fp64")
     for _ in zip(iterate(ahead, StopRule(40, 0)), iterate(checked, StopRule(40, 0)), strict=True):
         assert_equal(ahead, checked)

@@ -1,4 +1,4 @@
-"""What an iteration will take, from the machine at hand, and the rule by which it is told."""
+"""The predicted time of an iteration, from measurements, and the rule by which it is reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SURE = Forecast(compute=2e-3, copy=0.0, rest=1e-3, spread=0.05)
 @pytest.fixture
 def machine(device: str, comm: Comm) -> Machine:
     chosen = choose(device, comm)  # type: ignore[arg-type]
-    chosen.steady = True  # or no CPU is asked
+    chosen.steady = True  # otherwise a CPU is not timed
     return connect(chosen, comm)
 
 
@@ -132,7 +132,7 @@ def test_one_mode_without_negative_numbers_is_hopeless(machine: Machine) -> None
 
 
 def test_a_sample_stands_for_all(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples are as many nonzeros as are asked for, and their seconds count as often as they are in the whole."""
+    """Samples have the requested number of nonzeros, and their time is scaled to the whole tensor."""
     source, plan, setting = planned(machine)
     monkeypatch.setattr(type(machine.device), "sample", 640)
     seen = list[int]()

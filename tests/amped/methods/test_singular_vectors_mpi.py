@@ -20,7 +20,7 @@ SHAPE, RANKS = (40, 30, 20), (3, 3, 4)
 
 
 class Own(NumpyEigh):
-    """Each rank would take vectors of its own, with other signs; and one of them finds all alike."""
+    """Vectors whose signs differ by rank; one rank finds them all equal."""
 
     def __init__(self, rank: int, failing: int | None) -> None:
         self._rank, self._fails = rank, rank == failing

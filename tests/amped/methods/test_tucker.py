@@ -125,7 +125,7 @@ def test_hooi_from_spectra_begins_with_their_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"rank": (2, 2)}, "rank 2,2: 2 numbers for a tensor of 3 modes"),
         ({"rank": (9, 3, 3)}, "mode 0 has length 6"),
@@ -140,11 +140,11 @@ def test_hooi_from_spectra_begins_with_their_fit() -> None:
         ({"rank": (2, 2, 2), "init": [np.ones((6, 3))] * 3}, "expected (6, 2)"),
     ],
 )
-def test_wrong_arguments_are_told_in_one_line(arguments: dict[str, Any], told: str) -> None:
+def test_wrong_arguments_are_told_in_one_line(arguments: dict[str, Any], message: str) -> None:
     tensor, _ = random_tensor((6, 7, 8))
     with pytest.raises(InputError, match=r"rank|error|init|method|start|expected") as caught:
         amped.tucker(tensor, device="cpu", **arguments)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -162,18 +162,18 @@ def test_core_consistency(device: str, dense: bool) -> None:
     true = [rng.standard_normal((n, 2)) for n in (9, 8, 7)]
     data = np.einsum("ir,jr,kr->ijk", *true) + 1e-3 * rng.standard_normal((9, 8, 7))
     tensor: Any = data if dense else amped.SparseTensor(np.argwhere(data != 0), data[data != 0], data.shape)
-    told = []
+    found = []
     for extra in (0, 1):
         factors = [np.hstack([f, rng.standard_normal((len(f), extra))]) for f in true]
         model = amped.KruskalTensor(np.full(2 + extra, 2.0), [factors[0] / 2, *factors[1:]])
-        told.append(amped.core_consistency(tensor, model, precision="fp64", device=device))
+        found.append(amped.core_consistency(tensor, model, precision="fp64", device=device))
         kron = np.kron(np.kron(factors[0], factors[1]), factors[2])
         core = np.linalg.lstsq(kron, data.ravel(), rcond=None)[0]
         wanted = np.zeros((2 + extra,) * 3)
         wanted[(np.arange(2 + extra),) * 3] = 1
-        assert told[-1] == pytest.approx(100 * (1 - np.sum((core - wanted.ravel()) ** 2) / (2 + extra)), abs=1e-6)
-    assert told[0] > 99
-    assert told[1] < 90
+        assert found[-1] == pytest.approx(100 * (1 - np.sum((core - wanted.ravel()) ** 2) / (2 + extra)), abs=1e-6)
+    assert found[0] > 99
+    assert found[1] < 90
     with pytest.raises(InputError, match="shape differs"):
         amped.core_consistency(tensor, amped.KruskalTensor(np.ones(1), [np.ones((3, 1))] * 3), device="cpu")
 

@@ -126,7 +126,7 @@ def test_what_is_not_finite_is_refused_after_the_fit_too(tmp_path: Path, bad: fl
     core = amped.TuckerTensor(np.ones((2, 2, 2)), [np.eye(n)[:, :2] for n in SHAPE])
     given: Any = amped.SparseTensor(np.argwhere(array > 0), array.reshape(-1), SHAPE)
     if kind == "sparse":
-        given.values[3] = bad  # whoever has the tensor can change it
+        given.values[3] = bad  # the caller can change its tensor
     else:
         array[1, 2, 3] = bad
         given = array

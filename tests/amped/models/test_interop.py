@@ -83,7 +83,7 @@ GOOD = "ktensor\n2\n2 3\n1\n1.5\nmatrix\n2\n2 1\n1\n2\nmatrix\n2\n3 1\n3\n4\n5\n
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "told"),
+    ("old", "new", "line", "message"),
     [
         ("2 3\n1\n", "2 x\n1\n", 3, "'2 x' where the mode lengths should be"),
         ("2 3\n1\n", "2 3 4\n1\n", 3, "'2 3 4' where the mode lengths"),
@@ -99,16 +99,16 @@ GOOD = "ktensor\n2\n2 3\n1\n1.5\nmatrix\n2\n2 1\n1\n2\nmatrix\n2\n3 1\n3\n4\n5\n
         ("2 3\n1\n", "2 99999999999\n1\n", None, "expected"),
     ],
 )  # fmt: skip
-def test_text_that_is_wrong(tmp_path: Path, old: str, new: str, line: int | None, told: str) -> None:
+def test_text_that_is_wrong(tmp_path: Path, old: str, new: str, line: int | None, message: str) -> None:
     path = tmp_path / "x.ktn"
     path.write_text(GOOD)
     amped.load(path)
     path.write_text(GOOD.replace(old, new, 1))
-    with pytest.raises(InputError, match=told) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         amped.load(path)
     assert line is None or caught.value.line == line
     assert "\n" not in str(caught.value)
-    for cut in range(1, len(GOOD)):  # wherever it ends, that is told, or it is all there
+    for cut in range(1, len(GOOD)):  # wherever the text ends, that is an error unless it is complete
         path.write_text(GOOD[:cut])
         if GOOD[:cut].split() != GOOD.split():
             with pytest.raises(InputError):

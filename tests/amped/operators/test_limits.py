@@ -89,7 +89,7 @@ def test_an_mttkrp_that_overflows_or_underflows_is_refused(device: str, precisio
                 amped.mttkrp(TENSOR, scaled(power), mode, device=device, precision=precision)
             assert ("use precision fp64" in str(refused.value)) == (precision == "fp32")
     mixed = random_factors(2, SHAPE, 3)
-    mixed[1][:, 1] *= 10.0 ** -(1.2 * BEYOND[precision])  # one column alone
+    mixed[1][:, 1] *= 10.0 ** -(1.2 * BEYOND[precision])  # one column only
     mixed[2][:, 1] *= 10.0 ** -(0.6 * BEYOND[precision])
     with pytest.raises(InputError, match="too small"):
         amped.mttkrp(TENSOR, mixed, 0, device=device, precision=precision)

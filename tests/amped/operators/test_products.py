@@ -27,7 +27,7 @@ TENSOR = amped.SparseTensor(INDICES, RNG.integers(1, 9, len(INDICES)).astype(flo
 
 @dataclass(frozen=True)
 class Times(Mttkrp):
-    """The MTTKRP a number of times, in a column of its own each."""
+    """Several copies of the MTTKRP, side by side."""
 
     times: int = 2
 

@@ -165,7 +165,7 @@ NEEDED = {
 
 
 def flags() -> list[tuple[str, list[str]]]:
-    """Return each verb with each of its flags, as one rank alone is given it."""
+    """Return each verb with each of its flags, as passed to one rank."""
     found = []
     for function in VERBS:
         verb = function.__name__

@@ -181,9 +181,9 @@ def test_a_rank_that_raises(tmp_path: Path, jobs: list[Job], kind: str, bad: int
 
 
 def test_the_usual_times_add_up_to_what_is_promised() -> None:
-    """Until a fault is noticed, until the ranks have been told, and until they have ended."""
-    told = 2 * watchdog.BEAT_SECONDS + watchdog.ABORT_SECONDS + watchdog.LAST_WORDS_SECONDS
-    assert max(watchdog.SILENCE_SECONDS, step_timeout.LEAST_SECONDS) + told <= PROMISED
+    """Until a fault is noticed, until the ranks are notified, and until they have ended."""
+    notified = 2 * watchdog.BEAT_SECONDS + watchdog.ABORT_SECONDS + watchdog.LAST_WORDS_SECONDS
+    assert max(watchdog.SILENCE_SECONDS, step_timeout.LEAST_SECONDS) + notified <= PROMISED
     assert watchdog.ENDING_SECONDS <= PROMISED
 
 
@@ -242,7 +242,7 @@ def test_a_rank_that_takes_longer_is_no_fault(tmp_path: Path, jobs: list[Job]) -
 
 
 DEADLINE = 8.0
-HOW: dict[str, dict[str, Any]] = {"ranks": {}, "alone": {"ranks": 1}}
+HOW: dict[str, dict[str, Any]] = {"ranks": {}, "one process": {"ranks": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.mark.parametrize(
     "cases",
     [
-        [("ranks", None), ("alone", DEADLINE)],
+        [("ranks", None), ("one process", DEADLINE)],
         exhaustive([(how, call) for how in HOW for call in (None, DEADLINE)]),
     ],
     ids=["two", "all"],

@@ -52,7 +52,7 @@ def until(there: Callable[[], object], process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def held(pipe: Path, text: bytes) -> Iterator[Callable[[], bool]]:
-    """Make a pipe that has some text, and never ends; yield what tells whether it is read."""
+    """Make a pipe that has some text, and never ends; yield a function that returns whether it is read."""
     os.mkfifo(pipe)
     writer = -1
 

@@ -90,7 +90,7 @@ def test_what_is_done_before_iterations_is_shown() -> None:
                 assert "loading" in shown(live)
         assert not shown(live).strip()
         with STAGES.of("choose"):
-            assert not shown(live).strip(), "nobody asked for it"
+            assert not shown(live).strip(), "not requested"
 
 
 def test_what_is_left_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ CPU = ("--device", "cpu", "--rank", 3)
 
 
 @pytest.mark.parametrize(
-    ("state", "told", "line"),
+    ("state", "sent", "line"),
     [
         (
             MethodState({}, {"fit": [0.25]}, 9), None,
@@ -41,8 +41,8 @@ CPU = ("--device", "cpu", "--rank", 3)
         ),
     ],
 )  # fmt: skip
-def test_why_a_run_has_ended(state: MethodState, told: signal.Signals | None, line: str) -> None:
-    assert end_line(state, told, StopRule(9, 1e-5)) == line
+def test_why_a_run_has_ended(state: MethodState, sent: signal.Signals | None, line: str) -> None:
+    assert end_line(state, sent, StopRule(9, 1e-5)) == line
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_the_command_warns_of_it(folder: Path) -> None:
 
 def test_the_python_interface_warns_of_it(folder: Path) -> None:
     path = small_tns(folder)
-    with pytest.warns(UserWarning, match="below 10 times tol") as told:
+    with pytest.warns(UserWarning, match="below 10 times tol") as message:
         assert amped.cp_als(path, 3, tol=0.9, device="cpu").converged
-    assert told[0].filename == __file__
+    assert message[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         amped.cp_als(path, 3, tol=1e-3, device="cpu")

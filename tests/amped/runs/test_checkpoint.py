@@ -313,7 +313,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(folder: Path, name: st
     assert "c/iteration-3" in result.err
     assert "iteration-2" in result.err
     assert fits_in("b") == fits
-    assert newest().name == "iteration-3"  # written anew
+    assert newest().name == "iteration-3"  # written again
 
 
 def test_no_checkpoint_that_is_whole(folder: Path) -> None:
@@ -346,7 +346,7 @@ def test_every_thousandth_byte_of_a_checkpoint(folder: Path) -> None:
 
 
 def test_a_checkpoint_of_the_first_version_is_read(folder: Path) -> None:
-    """It knew CP-ALS alone: no method, and fits under their own name; and not from which start."""
+    """It supported only CP-ALS: no method, fits under their own name, and no start."""
     path, init = small_tns(folder), ("--init", "nvecs")
     whole = cpd(path, "whole", "--max-iters", 6, *init)
     cpd(path, "first", "--max-iters", 3, "--checkpoint", "c", *init)
@@ -447,7 +447,7 @@ def test_what_killed_runs_have_left_is_removed(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------ the signal
 
 
-def stopped_after(line: list[str], iterations: int, folder: Path, told: signal.Signals = signal.SIGUSR1) -> Result:
+def stopped_after(line: list[str], iterations: int, folder: Path, sent: signal.Signals = signal.SIGUSR1) -> Result:
     """Run a command, send a signal once it has shown some iterations; return exit code and output."""
     process = subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=folder
@@ -460,7 +460,7 @@ def stopped_after(line: list[str], iterations: int, folder: Path, told: signal.S
         for text in process.stderr:
             seen.append(text)
             if text.startswith(f"iteration {iterations:3d} "):
-                process.send_signal(told)
+                process.send_signal(sent)
         assert process.stdout is not None
         out = process.stdout.read()
         return Result.of(process.wait(TIMEOUT), out, "".join(seen))
@@ -491,7 +491,7 @@ def test_sigusr1_writes_a_checkpoint_and_the_same_command_goes_on(folder: Path, 
 
 
 def test_sigusr1_while_the_tensor_is_read(folder: Path) -> None:
-    """A job that is told to stop before its first iteration stops as it should, and is not killed."""
+    """A job that receives a signal before its first iteration stops, and is not killed."""
     indices, values = random_tensor()
     pipe = folder / "t.tns"
     os.mkfifo(pipe)
@@ -520,15 +520,15 @@ def test_sigusr1_without_a_checkpoint_stops_too(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "code"), [exhaustive(signal.SIGTERM, EXIT_STOPPED), (signal.SIGINT, EXIT_INTERRUPTED)]
+    ("sent", "code"), [exhaustive(signal.SIGTERM, EXIT_STOPPED), (signal.SIGINT, EXIT_INTERRUPTED)]
 )
-def test_other_signals_that_stop_a_run(folder: Path, told: signal.Signals, code: int) -> None:
+def test_other_signals_that_stop_a_run(folder: Path, sent: signal.Signals, code: int) -> None:
     line = ["cpd", small_tns(folder), *COMMON, "--checkpoint", "c", "--every", 10**6, "--output", "out"]
-    found = stopped_after(python_line(*line, "--max-iters", 10**6), 3, folder, told)
+    found = stopped_after(python_line(*line, "--max-iters", 10**6), 3, folder, sent)
     assert found.code == code, found
-    words = "interrupted" if told == signal.SIGINT else "stopped by SIGTERM"
+    words = "interrupted" if sent == signal.SIGINT else "stopped by SIGTERM"
     assert found.err == f"amped: {words}; checkpoint in c: the same command with --resume continues\n"
-    assert f"stopped by {told.name} after iteration" in found.out
+    assert f"stopped by {sent.name} after iteration" in found.out
     assert "the same command with --resume continues" in found.out
     assert newest().state.iterations >= 3
 
@@ -553,7 +553,7 @@ sys.exit(run.main(sys.argv[2:]))
 
 @pytest.mark.parametrize(("iteration", "mode", "ranks"), [(0, 1, 1), (2, 2, 2), exhaustive(2, 2, 3)])
 def test_a_run_stops_within_an_iteration(folder: Path, iteration: int, mode: int, ranks: int) -> None:
-    """After the mode that it is at, though one rank alone was told; what goes on ends as if nothing had been."""
+    """After the mode that it is at, although only one rank received the signal; the resumed run ends as usual."""
     path, driver = small_tns(folder), folder / "driver.py"
     driver.write_text(STOPPED)
     start = [] if ranks == 1 else mpirun_line(ranks)

@@ -45,7 +45,7 @@ def test_sql_sees_the_table_alone(tmp_path: Path, csv: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [
         ({"keys": ["whoo", "what"]}, "key 'whoo': no column whoo; nearest: who"),
         ({"keys": ["hour(nothing_like_it)", "what"]}, "no column nothing_like_it; columns: who, what, t, cost"),
@@ -85,19 +85,19 @@ def test_sql_sees_the_table_alone(tmp_path: Path, csv: Path) -> None:
         ({"keys": ["who", "what"], "missing": "ignore"}, "missing 'ignore': expected 'drop' or 'keep'"),
     ],
 )
-def test_what_is_wrong_is_said(csv: Path, how: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told) as error:
+def test_what_is_wrong_is_said(csv: Path, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
         read(csv, **how)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"), [("", "events.csv"), ("who,what,t,cost\n", "no rows"), ("who\n\0\x01\xff\n", "events.csv")]
+    ("content", "message"), [("", "events.csv"), ("who,what,t,cost\n", "no rows"), ("who\n\0\x01\xff\n", "events.csv")]
 )
-def test_files_that_are_no_tables(tmp_path: Path, content: str, told: str) -> None:
+def test_files_that_are_no_tables(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "events.csv"
     path.write_text(content)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         read(path, keys=["who", "what"])
     with pytest.raises(InputError, match="no such file"):
         read(tmp_path / "none.csv", keys=["who", "what"])
@@ -179,8 +179,8 @@ def test_a_table_that_changes_is_told_of(
 
 
 def test_the_limit_of_memory_has_a_remedy() -> None:
-    told = r"^needs more memory .* --memory BYTES\)$"
-    with Database(LEAST, 1) as database, pytest.raises(InputError, match=told), database.naming(None):
+    message = r"^needs more memory .* --memory BYTES\)$"
+    with Database(LEAST, 1) as database, pytest.raises(InputError, match=message), database.naming(None):
         database.run("CREATE TEMP TABLE t AS SELECT lpad('x', 100000000, 'y') || i FROM range(9) AS r(i)")
 
 

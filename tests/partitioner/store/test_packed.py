@@ -77,11 +77,11 @@ def test_sums(
 
 
 @pytest.mark.parametrize(
-    ("values", "told"), [([1.0, -1.0], "every value is zero"), ([1.7e308, 1.7e308], "sum of duplicates overflows")]
+    ("values", "message"), [([1.0, -1.0], "every value is zero"), ([1.7e308, 1.7e308], "sum of duplicates overflows")]
 )
-def test_sums_that_are_none(values: list[float], told: str) -> None:
+def test_sums_that_are_none(values: list[float], message: str) -> None:
     halves = np.zeros((2, 2), np.int32)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         PackedTensor(halves, (2, 2), None, 1, np.array(values))
 
 

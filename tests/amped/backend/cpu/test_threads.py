@@ -1,4 +1,4 @@
-"""The threads of a rank: they run a compiled call together, tell of what fails, and end with their owner."""
+"""The threads of a rank: they run a compiled call together, report failures, and end with their owner."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_all_threads_come_if_they_have_time(count: int, spare: bool) -> None:
             done, size = np.zeros(1000, np.int64), min(most, count)
             assert shared_out(0, threads.team, size, turn, done, size) == 0
             assert done.min() > 0
-            assert done.max() <= size  # each place once, by a thread that was asked for
+            assert done.max() <= size  # each place once, by a thread of the call
             assert turn[1] == size
 
 

@@ -218,7 +218,7 @@ def tilings(draw: st.DrawFn) -> tuple[PackedLayout, np.ndarray, Limits]:
 
 
 def check_jobs(jobs: Jobs, layout: PackedLayout, tiles: np.ndarray) -> None:
-    """Every nonzero is in one job of its own tile, in order; its chunks, and their place, hold what it has."""
+    """Every nonzero is in one job of its tile, in order; its chunks, and their place, hold what it has."""
     assert (jobs.nonzeros > 0).all()
     assert jobs.begin[0] == 0
     assert np.array_equal(np.cumsum(jobs.nonzeros), [*jobs.begin[1:], tiles.sum()])
@@ -254,7 +254,7 @@ def test_jobs_are_the_nonzeros_in_order(tiling: tuple[PackedLayout, np.ndarray, 
 
 @given(tilings(), st.integers(1, 4))
 def test_shards_take_no_more_than_is_said(tiling: tuple[PackedLayout, np.ndarray, Limits], shards: int) -> None:
-    """All but the runs' rows, which only the nonzeros tell; one run for each chunk is the least there is."""
+    """All but the runs' rows, which depend on the nonzeros; each chunk has at least one run."""
     layout, tiles, limits = tiling
     jobs, nnz = cut_jobs(layout, tiles, limits), int(tiles.sum())
     chunks = int(np.sum(-(-jobs.nonzeros // jobs.chunk))) if layout.tiled else 0

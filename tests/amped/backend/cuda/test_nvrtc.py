@@ -54,7 +54,7 @@ MOST_IN_ROWS = 64  # once for each row or part of it, not for each nonzero
 MOST_IN_TTMC = 128  # once for each fibre
 MOST_IN_ONE_PRODUCT = 48  # of fp64 by 64 columns and three factor matrices, which only `split-fused` takes
 MOST_IN_WGMMA = 80  # all registers of a multiprocessor are in use
-SHARED_BESIDE = 1024  # bytes: it is aligned to so many, behind what the compiler places
+SHARED_BESIDE = 1024  # bytes: its alignment, after the compiler's own shared memory
 MOST_IN_DENSE = 256  # of arrays with a number for each mode, by which an index is looked up
 TIGHT = {(4, "fp32", "tiled-2"): 48, (4, "fp32", "tiled-3"): 48, (5, "fp32", "fibre"): 16, (8, "fp64", "tiled-1"): 24}
 
@@ -71,7 +71,7 @@ def compiled(file: str, macros: Mapping[str, Any], architecture: str) -> str:
 
 @cache
 def compiled_text(source: str, name: str, options: tuple[str, ...], architecture: str) -> str:
-    """Return what the compiler says of kernels; it is asked once of each, and a quarter of all layouts are others'."""
+    """Return the compiler's log of kernels; cached, because a quarter of all layouts have equal code."""
 
     def checked(result: tuple[object, ...]) -> object:
         assert result[0] == nvrtc.nvrtcResult.NVRTC_SUCCESS, result[0]
@@ -90,7 +90,7 @@ def compiled_text(source: str, name: str, options: tuple[str, ...], architecture
 
 
 def check(log: str, kernels: set[str], most: int = 0) -> None:
-    """Hold what the compiler says to at most so many bytes of spills, and no warning but those of `MEANT`."""
+    """Check that a log has at most `most` bytes of spills, and no warnings except those of `MEANT`."""
     assert set(re.findall(r"Compiling entry function '(\w+)'", log)) == kernels
     spills = SPILLS.findall(log)
     assert len(spills) >= len(kernels)

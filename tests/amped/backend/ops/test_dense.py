@@ -102,7 +102,7 @@ def test_what_is_kept_serves_a_later_sweep(backend: Device, precision: Any, held
 @pytest.mark.parametrize("shape", SPACED, ids=str)
 @KINDS
 def test_rows_with_gaps(backend: Device, shape: tuple[int, ...], precision: Any, held: Any) -> None:
-    """Every kernel that wants gaps, with partial results that fit, and in pieces."""
+    """Every kernel that needs gaps, with partial results that fit, and in pieces."""
     dtype, seen = np.dtype(precision), set[str]()
     for rank, workspace in (1, PLENTY), (7, 1), (16, PLENTY), (33, 1 << 16), (64, PLENTY), (100, 1 << 18):
         plain = held or dtype

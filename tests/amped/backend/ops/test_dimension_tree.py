@@ -141,7 +141,7 @@ def test_pairs_of_modes(
     for rank, blocks, slab in ((5, 0, shape[0]), (33, 0, -(-shape[0] // 4)), (16, 1, shape[0]), (7, 3, shape[0])):
         stride = backend.stride(rank, dtype.itemsize)
         columns = rank if backend.on_host else stride
-        # Rows of an MTTKRP to come, and of so many blocks of a partial result.
+        # Rows of the next MTTKRP, and of `blocks` blocks of a partial result.
         room = (blocks + 1) * max(shape) * columns * 8
         workspace = (room * 4 // 3 + 4 if backend.on_host else room + parts) if blocks else PLENTY
         form = BlockForm(shape, slab, rank, stride, dtype, workspace, whole=True, dimension_tree=True)

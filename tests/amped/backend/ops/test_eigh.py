@@ -23,7 +23,7 @@ def way_of(device: Device, size: int, count: int) -> Eigh:
 
 
 def solved(device: Device, gram: np.ndarray, count: int) -> tuple[EighStatus, np.ndarray]:
-    """Return what is told of a matrix's eigenvectors, and these over the roots of their eigenvalues."""
+    """Return the status of a matrix's eigenvectors, and these over the roots of their eigenvalues."""
     way = way_of(device, len(gram), count)
     vectors, facts = device.empty((len(gram), count), np.float64), device.zeros((status_size(count),), np.float64)
     way.eigenvectors(device.to_device(gram), vectors, facts)

@@ -36,7 +36,7 @@ def solver_of(backend: Any, kind: str, rank: int, dtype: str) -> NonnegativeSolv
 
 
 def system_of(rng: np.random.Generator, rank: int) -> System:
-    """Return equations as of columns of length about 1, not to be told from each other by far."""
+    """Return equations of columns of length about 1, which are far from independent."""
     columns = rng.random((rank + 3, rank)) * (rng.random((rank + 3, rank)) < 0.7) + 1e-3
     columns /= np.linalg.norm(columns, axis=0) * (0.5 + rng.random(rank))
     return System(columns.T @ columns, 0.5 + rng.random(rank), 2 * rng.random(rank))
@@ -127,7 +127,7 @@ def test_no_sweep_makes_anything_worse(backend: Any, kind: str, rank: int) -> No
 
 
 def test_columns_without_a_diagonal_stay(backend: Any, kind: str) -> None:
-    """A component that another mode has lost: no equation tells its numbers, and none must become NaN."""
+    """A component that another mode has lost: no equation determines it, and it must not become NaN."""
     rng = np.random.default_rng(3)
     system = system_of(rng, 5)
     system.gram[:, 2] = system.gram[2] = 0

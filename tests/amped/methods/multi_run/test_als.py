@@ -1,4 +1,4 @@
-"""Runs side by side are what they are alone."""
+"""Runs in one batch equal separate runs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_dense_tensors(device: str, comm: Comm) -> None:
 
 
 def test_a_pass_serves_all(comm: Comm) -> None:
-    """So many runs of one iteration take one pass for each mode."""
+    """All runs of one iteration take one pass per mode."""
     tensor, chosen = counts((15, 11, 12)), Options(device="cpu")
     ranks = dict.fromkeys(range(5), 3)
     with opened(tensor, comm, chosen, None) as (machine, source):

@@ -1,4 +1,4 @@
-"""Runs of CP-APR side by side are what they are alone."""
+"""Runs of CP-APR in one batch equal separate runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in a batch are what they are alone: of each device's batch, and of one that has a single run's parts."""
+"""Runs in a batch equal separate runs: in each device's batch, and in one that consists of single runs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_flag_in_the_midst_of_an_iteration(
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
 def test_a_flag_between_iterations(device: str, comm: Comm, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """What an operator keeps from pass to pass is not that of a launch that it was not told of."""
+    """An operator's partial results are invalid after a launch of which it was not notified."""
     raised = list[int]()
     following = equations._Iterations.next
 

@@ -66,7 +66,7 @@ def test_all_parts_arrive_and_are_looked_at(
 def test_what_reading_takes_is_planned(
     tmp_path: Path, comm: Comm, kind: str, placement: Any, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads hold no more of what they have read than plans tell, whatever its type."""
+    """Threads buffer at most the elements that plans count, for any type."""
     for module, sizes in (
         (dense_load, {"PART": 1 << 19, "RUN": 1, "PIECE": 1 << 19}),
         (dense, {"PART": 1 << 16, "PIECE": 1 << 17}),

@@ -276,7 +276,7 @@ def test_a_pass_in_double_precision_serves_the_next_iteration(comm: Comm, device
 
 
 def test_a_pair_is_dropped_where_rows_are_solved_anew(comm: Comm, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that were passed on and then changed, or a mode that is asked for again."""
+    """Rows that were passed on and then changed, or a mode that is computed again."""
     use_dimension_trees(monkeypatch)
     array = np.random.default_rng(0).random((60, 62, 64))
     factors = random_factors(1, array.shape, 40)
@@ -440,7 +440,7 @@ def test_gaps_between_rows_are_zero(comm: Comm, device: str, kind: str, monkeypa
 
 
 def test_gaps_are_planned(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elements that are copied get gaps where their kernel wants these and they fit; those in place get none."""
+    """Elements that are copied get gaps where their kernel needs gaps and they fit; those in place get none."""
     monkeypatch.setattr(CpuSplit, "rows", lambda _, form: RowLayout(2, 80) if form.gaps else None)
     array = np.random.default_rng(0).standard_normal((4, 5, 7, 11)).astype(np.float32)
     factors = random_factors(0, array.shape, 3)

@@ -48,7 +48,7 @@ def test_mttkrps_are_right(
 
 @pytest.mark.parametrize("kind", ["file", "array"])
 def test_one_rank_alone_streams(comm: Comm, shared: Path, kind: str) -> None:
-    """Ranks have devices of their own, with as much room as these have."""
+    """Each rank has its own device, with this much memory."""
     array = np.random.default_rng(1).random((40, 30, 20))
     factors = random_factors(2, array.shape, 5)
     if comm.rank == 0:
@@ -120,7 +120,7 @@ def test_constraints_are_kept(comm: Comm, device: str, shape: tuple[int, ...]) -
 def test_products_that_serve_pairs_of_modes(
     comm: Comm, device: str, shape: tuple[int, ...], placement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where partial results are whole, on any number of ranks; rows of one rank alone may be passed on, too."""
+    """Where partial results are whole, on any number of ranks; rows of a single rank may be passed on, too."""
     use_dimension_trees(monkeypatch)
     array, options = low_rank(shape, 3, noise=0.05), {"device": device, "placement": placement}
     start = [f.copy() for f in random_factors(0, shape, 3)]

@@ -37,7 +37,7 @@ ROOM = 1 << 30
 
 @pytest.fixture(params=["null", pytest.param("cuda", marks=pytest.mark.gpu)])
 def machine(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """A device that sorts even few nonzeros, of tensors that are not sorted before it is asked for."""
+    """A device that sorts even few nonzeros, of tensors whose sorting is deferred."""
     if request.param == "cuda" and (missing := probe()):
         pytest.skip(missing)
     monkeypatch.setattr(device_tensor, "LEAST", 1)
@@ -142,7 +142,7 @@ def test_without_room_the_host_sorts(machine: Machine) -> None:
 @pytest.mark.skipif(bool(probe()), reason=probe() or "a GPU is there")
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 def test_an_operator_computes_the_same_bits(comm: Comm, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
-    """With room for the shards alone, what was held is given back before they are made."""
+    """If memory suffices only for the shards, the tensor is freed before they are built."""
     shape = 3000, 2000, 1000
     columns, values = random_nonzeros(shape, 300_000, 1)
     results, planned = [], []

@@ -88,7 +88,7 @@ def test_any_tensor_any_placement(comm: Comm, machine: Any, precision: str) -> N
 
 
 class EagerExchange(HostExchange):
-    """One that is told of rows as they are done, as NCCL is."""
+    """One that is notified of finished rows, as NCCL is."""
 
     overlaps = True
 

@@ -1,4 +1,4 @@
-"""The rows of modes over shards: which rows each is asked about."""
+"""The rows of modes over shards: the rows of each."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_a_mode_that_was_given_up_leaves_no_slot_in_use(comm: Comm, device: str)
     with small_pieces(100):
         operator = make_operator(TENSOR, FACTORS, comm, device=device, placement="stream")
     taken = operator.stream.shards(0, [1])
-    next(taken)  # its slot is in use, and it never asks for another one
+    next(taken)  # its slot is in use, and it never requests another one
     released: list[object] = []
     with mock.patch.object(type(operator.stream.slots[0]), "release", lambda slot: released.append(slot)):
         next(operator.stream.shards(2, [3]))

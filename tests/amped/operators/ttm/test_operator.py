@@ -117,7 +117,7 @@ def test_equal_bits_every_time(backend: Device, comm: Comm) -> None:
 
 
 def test_as_many_bytes_as_planned(comm: Comm) -> None:
-    """What the null device was asked for is what the plan counts as what stays."""
+    """The null device allocates what the plan counts as permanent."""
     tensor, device = tensor_of((200, 300, 40), 20_000), NullDevice(comm)
     device.allocated.clear()
     operator = operator_of(source_of(tensor, comm), device, comm, 1, 16)
@@ -132,7 +132,7 @@ def test_as_many_bytes_as_planned(comm: Comm) -> None:
     before = len(device.allocated)
     operator.compute()
     operator.compute()
-    assert len(device.allocated) == before, "a product asks for no memory"
+    assert len(device.allocated) == before, "a product allocates no memory"
 
 
 def test_how_many_fibres_there_are_at_most() -> None:

@@ -107,7 +107,7 @@ def test_wgmma_where_it_is_and_is_faster(
 @pytest.mark.parametrize("lengths", [(8_400_001, 3), (3, 8_400_001), (2, 4_200_001, 2), (1 << 26, 2), (300, 200, 100)])
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
 def test_few_launches_whatever_the_shape_and_the_workspace(lengths: tuple[int, ...], precision: type) -> None:
-    """Matrices that do not fit the workspace are cut into pieces, each of which takes launches of its own."""
+    """Matrices that do not fit the workspace are cut into pieces, each with its own launches."""
     for columns, workspace, processors in product((8, 32), (1, 1 << 20, 1 << 28), (0, 132)):
         block = form(lengths, columns, precision)._replace(workspace=workspace)
         for split in range(1, len(lengths)):
