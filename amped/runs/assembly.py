@@ -426,8 +426,8 @@ def counts(
         If a value is negative, or the device does not support the method.
     """
     source = as_counts(source, machine, options)
-    repeats = budget.repeats if budget and not poisson.rows else None
-    machine = chosen(machine, source, options, Work(rank, repeats, "phi"))
+    repeats, product = budget.repeats if budget else None, "rows" if poisson.rows else "phi"
+    machine = chosen(machine, source, options, Work(rank, repeats, product))
     solving = apr.solving_bytes(machine, poisson, len(source.shape))
     setting = setting_for(source, rank, machine, options, solving, poisson)
     setting = setting._replace(root_bytes=start_bytes(source, rank, machine.comm, init))

@@ -16,9 +16,9 @@ from ..options import Options
 BACKEND = Path(__file__).parents[1] / "backend"
 FOLDERS = BACKEND / "cpu", BACKEND / "normal_equations"
 DENSE, ROWS = "dense", "row problems"
-COMPILING = {"mttkrp": 5.0, DENSE: 2.5, "phi": 5.0, "ttmc": 4.0, "ttm": 1.0, ROWS: 5.0}  # seconds, about
+COMPILING = {"mttkrp": 5.0, DENSE: 2.5, "phi": 5.0, "ttmc": 4.0, "ttm": 1.0, "rows": 10.0, ROWS: 5.0}  # seconds, about
 CODE = {name: Compilable(name, seconds, FOLDERS) for name, seconds in COMPILING.items()}
-SWEPT, UPDATED, MULTIPLIED = 3e-9, 2e-9, 5e-10
+SWEPT, MULTIPLIED, UPDATES = 3e-9, 5e-10, {"phi": 2e-9, "rows": 8e-9}
 """Seconds without compiled code of a nonzero and a component: of an iteration, of an update of Phi for one mode, and
 of an iteration of dense tensors. Repeated index pairs take a third of it, hypersparse tensors four times as long."""
 SUMMED, COMPILED = 5e-9, 1e-9
@@ -46,7 +46,7 @@ class Work(NamedTuple):
 
     columns: int  # of factor matrices
     repeats: int | None  # of each mode, at most; None if unknown
-    product: str = "mttkrp"  # what is computed: MTTKRPs, Phi, TTMc, SpTTM or row problems
+    product: str = "mttkrp"  # what is computed: MTTKRPs, Phi, rows of CP-APR, TTMc, SpTTM, or least squares of rows
     elements: int = 0  # of the dense array that code for row problems would use if it is not compiled
 
 
@@ -62,7 +62,8 @@ def chosen(machine: Machine, source: TensorSize, options: Options, work: Work) -
     compiles = _code_of(source, work).compiles(plain, _form(machine, source, options, work))
     if any(machine.comm.allgather(compiles)):  # caches of the ranks' hosts may differ
         return machine
-    one_copy = machine.comm.size == 1 or work.product not in ("phi", ROWS)  # a row's sums are on the row's rank
+    # The nonzeros of a row are contiguous for rows of CP-APR; those of several ranks are on the row's rank.
+    one_copy = work.product != "rows" and (machine.comm.size == 1 or work.product not in ("phi", ROWS))
     return machine._replace(device=PlainDevice(machine.device, one_copy))
 
 
@@ -111,7 +112,7 @@ def _seconds(source: TensorSize, work: Work) -> float:
     if _is_dense(source):
         each = MULTIPLIED * numbers
     else:
-        each = UPDATED * numbers * len(source.shape) if work.product == "phi" else SWEPT * numbers
+        each = UPDATES.get(work.product, 0.0) * numbers * len(source.shape) or SWEPT * numbers
         if work.product == ROWS:
             time = MULTIPLIED * work.elements - COMPILED * source.nnz if work.elements else SUMMED * source.nnz
             each = time * _pairs(work.columns)

@@ -47,6 +47,7 @@ from .assembly import (
     multi_run_apr,
     open_tensor,
 )
+from .compiling import Work, chosen
 from .compression import consistent
 from .run import Run, RunParams
 from .scan_parts import check_counts, deviance_of, halves_of
@@ -186,6 +187,12 @@ class _Part(NamedTuple):
 Key = tuple[int, int]  # the number of components, and the number of the start
 
 
+def _work(params: ScanParams) -> Work:
+    """Return the work of all runs of CP-APR on the whole tensor, at most, as repetitions of the largest one."""
+    most, inner = max(params.ranks), Poisson().inner_iters
+    return Work(most, params.max_iters * inner * params.starts * sum(params.ranks) // most, "phi")
+
+
 class _Scanner:
     """Decomposes a tensor, and its halves if requested, for several numbers of components. Collective."""
 
@@ -197,6 +204,7 @@ class _Scanner:
         self._silent = RunReporter(machine.comm, enabled=False)
         if params.loss == "poisson":
             source = as_counts(source, machine, options)
+            self._machine = chosen(machine, source, options, _work(params))
         is_needed = params.halves or params.loss == "poisson"
         whole = source.tensor() if is_needed else None  # read only once
         self._whole = self._part(source, whole)

@@ -147,7 +147,7 @@ class Tree:
     """The nonzeros of a tensor in lexicographic order, each coordinate once, as a matrix between two `IndexTree`."""
 
     def __init__(self, columns: Sequence[NDArray[Any]], values: NDArray[Any], lengths: Sequence[int]) -> None:
-        self.values, self.lengths = np.asarray(values, np.float64), tuple(lengths)
+        self.values, self.lengths, self.rows = np.asarray(values, np.float64), tuple(lengths), columns[0]
         starts = list(_prefix_starts(columns))
         self.split = split = _split_of(columns, [int(np.count_nonzero(differs)) for differs in starts], lengths)
         first, ends = _first_leaves(columns[0], starts[split - 1], lengths[0] if split == 1 else None)
@@ -157,7 +157,6 @@ class Tree:
         shape = ends.size - 1, self._trees[1].leaves
         self._matrix = csr_array((self.values, leaves, ends), shape=shape)
         self._leaf_rows: list[Matrix | None] = [None, None]  # of each tree: products with the rows of the other tree
-        self._first_leaf: NDArray[Any] | None = None  # of each nonzero, in the first tree
 
     @property
     def nbytes(self) -> int:
@@ -228,15 +227,27 @@ class Tree:
         """Return the model's value at each nonzero."""
         self._update([*factors[:mode], own, *factors[mode + 1 :]])
         first, second = (tree.products() for tree in self._trees)
-        if self._first_leaf is None:
-            counts = np.diff(self._matrix.indptr)
-            self._first_leaf = np.repeat(np.arange(counts.size, dtype=POSITION), counts)
         model = np.empty(self.values.size)
         for begin in range(0, model.size, BLOCK):
             block = slice(begin, begin + BLOCK)
             one, other = np.take(first, self._first_leaf[block], axis=0), self._matrix.indices[block]
             np.einsum("pr,pr->p", one, np.take(second, other, axis=0), out=model[block])
         return model
+
+    def other_rows(self, factors: Factors, nonzeros: slice) -> Matrix:
+        """Return the product of the factor rows of all modes but the first, for some nonzeros."""
+        rank = _given(factors[1]).shape[1]
+        self._update([np.ones((self.lengths[0], rank)), *factors[1:]])
+        rows: Matrix = np.take(self._trees[1].products(), self._matrix.indices[nonzeros], axis=0)
+        if self.split > 1:
+            rows *= np.take(self._trees[0].products(), self._first_leaf[nonzeros], axis=0)
+        return rows
+
+    @cached_property
+    def _first_leaf(self) -> NDArray[Any]:
+        """The leaf of each nonzero in the first tree."""
+        counts = np.diff(self._matrix.indptr)
+        return np.repeat(np.arange(counts.size, dtype=POSITION), counts)
 
 
 def _given(matrix: Matrix | None) -> Matrix:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counts import by_rows, random_counts
+from oracle import random_factors
 
 import amped
 from amped.parallel.mpi import Comm
@@ -54,3 +56,16 @@ def test_products_agree(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
         products[-1] += [amped.mttkrp(COUNTS, factors, mode, precision="fp64", device="cpu") for mode in (0, 2)]
     for compiled, plain in zip(*products, strict=True):
         np.testing.assert_allclose(plain, compiled, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["pdnr", "pqnr"])
+def test_rows_of_several_ranks(comm: Comm, method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTING, "never")
+    shape = (6, 2, 8)
+    tensor, start = random_counts(3, shape), random_factors(0, shape, 3)
+    want = by_rows(tensor, start, 5, method)
+    model = amped.cp_apr(
+        tensor, 3, init=start, max_iters=5, precision="fp64", method=method, mu_iters=0, device="cpu"
+    )  # fmt: skip
+    assert "without compiled code" in model.run["device_description"]
+    np.testing.assert_allclose(model.series["loglikelihood"], want.loglikelihood, rtol=1e-9)

@@ -110,6 +110,7 @@ class ModeTreeKernel(TreeKernel):
     """The same with a copy of the nonzeros for each mode, sorted by its index. See `Kernel`."""
 
     name = code = "trees"
+    offers = Offers.TREE | Offers.ROWS
     derive = None  # type: ignore[assignment]
 
 
