@@ -5,16 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Unpack
 
+from partitioner.readers import PLAIN
+from partitioner.validate import whole
+
 from ..models.scanned import ScannedRank
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..report.scan_text import ScanTable
 from ..runs.assembly import Tensor
+from ..runs.holding_out import fraction
+from ..runs.observing import Mask, ObservedParams
 from ..runs.scanning import Scan, ScanParams, ranks_of, scanned
 from .arguments import ARGUMENTS, BOOLEAN, argument_options
 from .sessions import session
 
-SCAN_ARGUMENTS = {**ARGUMENTS, "ranks": Argument(ranks_of), "nonnegative": BOOLEAN, "halves": BOOLEAN}
+
+def _fraction(name: str, value: object) -> float | None:
+    return None if value is None else fraction(name, value)
+
+
+def _mode(name: str, value: object) -> int | None:
+    return None if value is None else whole(name, value, 0)
+
+
+SCAN_ARGUMENTS = {
+    **ARGUMENTS,
+    "ranks": Argument(ranks_of),
+    "nonnegative": BOOLEAN,
+    "halves": BOOLEAN,
+    "split": Argument(_mode),
+    "holdout": Argument(_fraction),
+}
 
 
 @collective(SCAN_ARGUMENTS, argument_options)
@@ -30,6 +51,9 @@ def scan(
     tol: float = 1e-6,
     seed: int = 0,
     halves: bool = True,
+    split: int | None = None,
+    mask: Mask | None = None,
+    holdout: float | None = None,
     callback: Callable[[ScannedRank], object] | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
@@ -56,8 +80,17 @@ def scan(
     seed : int
         Seed of the first start.
     halves : bool
-        Decompose the even and the odd indices of the longest mode separately, and compare the factor matrices of the
-        other modes.
+        Decompose the even and the odd indices of one mode separately, and compare the factor matrices of the other
+        modes.
+    split : int, optional
+        The mode that `halves` splits, counted from 0: usually that of the samples. By default the longest.
+    mask : {"nan", "stored"}, array, tensor or path, optional
+        The observed elements; see `cp_als`. The figures refer to them; for the core consistency the other elements are
+        those of the model.
+    holdout : float, optional
+        Fraction of the observed elements that are held out, in five random draws. For each number of components and
+        draw, a model of the other elements predicts them; its run starts near the best model of all elements. Not for
+        counts; a sparse tensor needs a `mask`.
     callback : callable, optional
         Called with the `ScannedRank` of each number of components.
     verbose : bool or int
@@ -70,7 +103,8 @@ def scan(
     Scan
         `tried` has the figures for each number of components, `models` the best model of each. `suggestion` is a rule
         of thumb: the largest number whose components recur from other starts and in the halves, whose core is
-        consistent, and that explains clearly more than the next smaller number. `plot` draws the figures.
+        consistent, and that explains clearly more than the next smaller number. With `holdout` it is the smallest
+        number whose held-out RMSE is within one standard error of the lowest. `plot` draws the figures.
 
     Raises
     ------
@@ -85,9 +119,11 @@ def scan(
     >>> [each.rank for each in found.tried], [model.rank for model in found.models]
     ([1, 2], [1, 2])
     """
-    params = ScanParams(tuple(ranks), starts, seed, loss, nonnegative, max_iters, tol, halves)  # type: ignore[arg-type]
+    params = ScanParams(tuple(ranks), starts, seed, loss, nonnegative, max_iters, tol, halves, split, holdout)  # type: ignore[arg-type]
+    elements = ObservedParams(mask)  # type: ignore[arg-type]
     chosen = Options(**options)
-    with session(X, chosen, deadline, verbose) as call:
+    with session(X, chosen, deadline, verbose, form=elements.form(PLAIN)) as call:
+        observed = call.observe_all(elements) if holdout else call.observe(elements)
         call.reporter.machine(call.machine, chosen.precision)
         table = ScanTable(call.display)
 
@@ -96,6 +132,6 @@ def scan(
             if callback is not None:
                 callback(tried)
 
-        result = scanned(call.source, call.machine, chosen, params, report)
+        result = scanned(call.source, call.machine, chosen, params, report, observed=observed)
         table.end(result.suggestion)
         return result

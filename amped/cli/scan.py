@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.host.signals import NOTHING, Stopped
+from partitioner.tensors.observed import NAN, STORED
 from partitioner.validate import real, whole
 
 from ..errors import InputError
@@ -18,6 +20,8 @@ from ..parallel.mpi import on_root
 from ..parallel.stopping import Stop
 from ..report.figures import check_picture
 from ..report.scan_text import ScanTable
+from ..runs.holding_out import fraction
+from ..runs.observing import ObservedParams
 from ..runs.scanning import LOSSES, Scan, ScanParams, ranks_of, scanned
 from .job import Job, VerbSession
 from .requests import Request
@@ -35,6 +39,17 @@ class ScanRequest(Request):
     max_iters: int = flag(200, "maximum number of iterations per start (200)", type=whole_number, metavar="N")
     tol: float = flag(1e-6, "stop when the fit changes by less than TOL (1e-6); 0 disables it", type=real_number)
     no_halves: bool = flag(False, "do not compare halves of the tensor")
+    split: int | None = flag(
+        None, "mode whose even and odd indices are the halves (the longest)", type=whole_number, metavar="MODE"
+    )
+    mask: str | None = flag(
+        None,
+        "observed elements: all but NaN, the stored ones, or those of a file (all)",
+        metavar="nan|stored|FILE",
+    )
+    holdout: float | None = flag(
+        None, "choose by the RMSE on a held-out fraction of the observed elements", type=real_number, metavar="F"
+    )
     output: Path | None = flag(None, "write the figures and the suggestion", type=path, metavar="FILE.json")
     plot: Path | None = flag(None, "draw the figures: .png, .svg or .pdf", type=path, metavar="FILE")
 
@@ -47,8 +62,24 @@ class ScanRequest(Request):
         """The parameters of the scan."""
         return ScanParams(
             ranks_of("--rank", self.rank), self.starts, self.seed, self.loss, self.nonnegative, self.max_iters,
-            self.tol, not self.no_halves,
+            self.tol, not self.no_halves, self.split, self.holdout,
         )  # fmt: skip
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Self:
+        """See `Request`; explicit zeros are kept if they are observed."""
+        request = super().of(args)
+        return replace(request, form=request.observed.form(request.form))
+
+    @property
+    def observed(self) -> ObservedParams:
+        """Which elements are observed."""
+        return ObservedParams(self.mask)
+
+    @property
+    def inputs(self) -> dict[str, Path | None]:
+        mask = None if self.mask in (None, NAN, STORED) else Path(str(self.mask))
+        return {**super().inputs, "--mask": mask}
 
     def check(self) -> None:
         for name, least in (("starts", 1), ("seed", 0), ("max_iters", 1)):
@@ -56,6 +87,14 @@ class ScanRequest(Request):
         real("--tol", self.tol, "a number of at least 0")
         if self.loss == "poisson" and self.nonnegative:
             raise InputError("--nonnegative requires --loss gaussian: models of counts are always non-negative")
+        if self.loss == "poisson" and (self.mask is not None or self.holdout is not None):
+            raise InputError("--mask and --holdout require --loss gaussian")
+        if self.holdout is not None:
+            fraction("--holdout", self.holdout)
+        if self.split is not None:
+            whole("--split", self.split, 0)
+            if self.no_halves:
+                raise InputError("--split needs halves: leave out --no-halves")
         if self.plot is not None:
             check_picture(self.plot)
         self.params  # noqa: B018 - raises for invalid ranks
@@ -72,7 +111,8 @@ def scan(request: ScanRequest, session: VerbSession) -> int:
     """Compare numbers of components: how much they explain, and how stable they are."""
     comm, stop = session.comm, session.stop
     with Job(request, session) as job:
-        source = job.open()
+        job.open()
+        observed = job.observe_all(request.observed) if request.holdout else job.observe(request.observed)
         job.say_machine()
         table, rows = ScanTable(job.display), list[ScannedRank]()
 
@@ -82,7 +122,9 @@ def scan(request: ScanRequest, session: VerbSession) -> int:
             job.metrics.event("tried", **tried._asdict())
 
         try:
-            result = scanned(source, job.machine, request.options, request.params, report, Stop(stop, comm))
+            result = scanned(
+                job.source, job.machine, request.options, request.params, report, Stop(stop, comm), observed
+            )
         except Stopped:
             result = Scan(tuple(rows), (), suggestion(rows), {})
             stop.saved = lambda: _saved(request, result)

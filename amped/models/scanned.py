@@ -37,6 +37,10 @@ class ScannedRank(NamedTuple):
         Total over all starts.
     seconds : float
         Time of all computations for this number of components; its share where several numbers are computed together.
+    holdout : float or None
+        Mean RMSE on held-out elements over several random draws of them; None if none were held out.
+    holdout_error : float or None
+        Standard error of that mean.
     """
 
     rank: int
@@ -48,6 +52,8 @@ class ScannedRank(NamedTuple):
     consistency: float | None
     iterations: int
     seconds: float
+    holdout: float | None = None
+    holdout_error: float | None = None
 
 
 class Suggestion(NamedTuple):
@@ -81,12 +87,17 @@ class Fault(NamedTuple):
 
 
 def suggestion(tried: Sequence[ScannedRank]) -> Suggestion:
-    """Suggest the largest number of components that passes every test; if none does, name the tests that failed.
+    """Suggest a number of components: by held-out elements if there are any, otherwise by tests.
+
+    The suggestion is the largest number that passes every test; if none does, the reason names the tests that failed.
 
     The tests: the components are reproducible from other starts and in halves of the tensor, the core is consistent,
     and the model explains clearly more than the next smaller one. Too few components can pass the tests, too; therefore
     the largest number is chosen.
     """
+    evaluated = [each for each in tried if each.holdout is not None]
+    if evaluated:
+        return _best_on_held_out(evaluated)
     faults = {each.rank: _faults(each, tried) for each in tried}
     passing = [each for each in tried if not faults[each.rank]]
     if not passing:
@@ -99,6 +110,21 @@ def suggestion(tried: Sequence[ScannedRank]) -> Suggestion:
         why = f"with {larger.rank}, {faults[larger.rank][0].clause}"
     reason = f"{best.rank} is the largest number of components that passes every test{_passed(best)}; {why}"
     return Suggestion(best.rank, reason)
+
+
+def _best_on_held_out(tried: Sequence[ScannedRank]) -> Suggestion:
+    """Suggest the smallest number whose held-out RMSE is within one standard error of the lowest (Breiman 1984)."""
+    errors = {each.rank: (each.holdout or 0.0, each.holdout_error or 0.0) for each in tried}
+    lowest = min(sorted(errors), key=lambda rank: errors[rank][0])
+    limit = sum(errors[lowest])
+    best = min(rank for rank, (mean, _) in errors.items() if mean <= limit)
+    (mean, _), (least, error) = errors[best], errors[lowest]
+    passed = _passed(next(each for each in tried if each.rank == best))
+    if best == lowest:
+        why = f"has the lowest held-out RMSE, {least:.4g} (standard error {error:.1g})"
+        return Suggestion(best, f"{best} {why}{passed}, and no smaller number is within one standard error")
+    why = f"is the smallest number whose held-out RMSE, {mean:.4g}, is within one standard error, {error:.1g},"
+    return Suggestion(best, f"{best} {why} of the lowest, {least:.4g} with {lowest}{passed}")
 
 
 def _nearest(tried: Sequence[ScannedRank], faults: dict[int, list[Fault]]) -> str:

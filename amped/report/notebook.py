@@ -155,6 +155,7 @@ def comparison_table(comparison: Comparison) -> str:
 
 def scan_columns(tried: Sequence[ScannedRank], suggestion: Suggestion) -> dict[str, list[Any]]:
     """Return a table of a scan."""
+    held, errors = [each.holdout for each in tried], [each.holdout_error for each in tried]
     return {
         "rank": [each.rank for each in tried],
         "explained": [each.squared for each in tried],
@@ -163,6 +164,7 @@ def scan_columns(tried: Sequence[ScannedRank], suggestion: Suggestion) -> dict[s
         "match": [each.match for each in tried],
         "halves": [each.halves for each in tried],
         "consistency": [each.consistency for each in tried],
+        **({"holdout": held, "holdout_error": errors} if any(each is not None for each in held) else {}),
         "iterations": [each.iterations for each in tried],
         "seconds": [each.seconds for each in tried],
         "suggested": [each.rank == suggestion.rank for each in tried],

@@ -16,7 +16,7 @@ LOWEST = -100.0  # lowest core consistency shown, in percent
 
 
 def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.PathLike[str] | None = None) -> Any:
-    """Draw a scan as three panels over the number of components.
+    """Draw a scan as panels over the number of components: three, or four if elements were held out.
 
     Parameters
     ----------
@@ -37,10 +37,13 @@ def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.Pa
     """
     figure = figure_class()(figsize=SIZE, dpi=DOTS, layout="constrained")
     tried = sorted(tried, key=lambda each: each.rank)
-    panels = figure.subplots(3, 1, sharex=True)
+    evaluated = any(each.holdout is not None for each in tried)
+    panels = figure.subplots(3 + evaluated, 1, sharex=True)
     _explained(panels[0], tried)
     _matches(panels[1], tried)
     _consistency(panels[2], tried)
+    if evaluated:
+        _held_out(panels[3], tried)
     for axes in panels:
         if suggestion.rank is not None:
             axes.axvline(suggestion.rank, color=CHOSEN, lw=6, alpha=0.5, zorder=0)
@@ -87,3 +90,10 @@ def _consistency(axes: Any, tried: Sequence[ScannedRank]) -> None:
     axes.plot(*zip(*shown, strict=True), color=BEST, lw=1)
     for (rank, number), (_, unclipped) in zip(shown, points, strict=True):
         axes.plot([rank], [number], color=BEST, marker="v" if unclipped < LOWEST else "o", ms=5, ls="")
+
+
+def _held_out(axes: Any, tried: Sequence[ScannedRank]) -> None:
+    points = [(each.rank, each.holdout, each.holdout_error) for each in tried if each.holdout is not None]
+    ranks, means, errors = zip(*points, strict=True)
+    axes.errorbar(ranks, means, yerr=errors, color=BEST, marker="o", ms=4, lw=1, capsize=3)
+    axes.set_ylabel("held-out RMSE")

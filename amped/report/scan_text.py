@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..models.scanned import ScannedRank, Suggestion
 from .progress import Display
 
-HEAD = "components  explained  reached  match  halves  consistency  iterations  seconds"
+HEADS = "components", "explained", "reached", "match", "halves", "consistency", "iterations", "seconds"
+HOLDOUT = "held-out RMSE".rjust(19)  # before the iterations, if elements are held out
 
 
 class ScanTable:
@@ -16,7 +17,7 @@ class ScanTable:
 
     def __call__(self, tried: ScannedRank) -> None:
         """Print the next row, after the head if it is the first."""
-        self._display.note(line(tried) if self._begun else f"{HEAD}\n{line(tried)}")
+        self._display.note(line(tried) if self._begun else f"{'  '.join(_heads(tried))}\n{line(tried)}")
         self._begun = True
 
     def end(self, suggestion: Suggestion) -> None:
@@ -26,8 +27,13 @@ class ScanTable:
         self._display.note(f"suggested: {chosen}; {suggestion.reason}")
 
 
+def _heads(tried: ScannedRank) -> list[str]:
+    """Return the heads of the columns."""
+    return [*HEADS] if tried.holdout is None else [*HEADS[:-2], HOLDOUT, *HEADS[-2:]]
+
+
 def line(tried: ScannedRank) -> str:
-    """Return a row of the table, aligned with `HEAD`."""
+    """Return a row of the table, aligned with its head."""
     cells = [
         str(tried.rank),
         f"{tried.squared:.4f}",
@@ -35,7 +41,8 @@ def line(tried: ScannedRank) -> str:
         "-" if tried.match is None else f"{tried.match:.2f}",
         "-" if tried.halves is None else f"{tried.halves:.2f}",
         "-" if tried.consistency is None else f"{tried.consistency:.0f} %",
+        *([] if tried.holdout is None else [f"{tried.holdout:.4g} ± {tried.holdout_error:.1g}"]),
         str(tried.iterations),
         f"{tried.seconds:.3g}",
     ]
-    return "  ".join(cell.rjust(len(head)) for cell, head in zip(cells, HEAD.split(), strict=True))
+    return "  ".join(cell.rjust(len(head)) for cell, head in zip(cells, _heads(tried), strict=True))

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.host.stages import STAGES
+from partitioner.tensors.lowrank import full
+from partitioner.tensors.sparse import SparseTensor
 
 from ..backend.blas import SCIPY_BYTES
 from ..backend.exchange import Machine
@@ -22,14 +24,16 @@ from ..methods.hosvd import (
 )
 from ..methods.small_cp import of_core
 from ..methods.tucker import TuckerMethod, attainable, check_ranks, consistency, core_of, solving_bytes
+from ..models.explained import values_at
 from ..operators.base import CoreOperator
 from ..operators.limits import check_range
 from ..operators.placement import Setting
 from ..operators.products import Ttmc
 from ..operators.sources.lengths import check_lengths
-from ..operators.sources.protocols import DescribedSource
+from ..operators.sources.protocols import DescribedSource, SparseSource
+from ..operators.sources.sparse import TensorSource
 from ..options import Options
-from ..parallel.mpi import together
+from ..parallel.mpi import on_root, together
 from .assembly import begin, setting_for
 from .compiling import Work, chosen, uncompiled
 from .kinds import CoreSource, kind_of
@@ -98,9 +102,16 @@ def compressed(
 
 
 def consistent(
-    source: DescribedSource, machine: Machine, options: Options, factors: Sequence[NDArray[np.floating]]
+    source: DescribedSource,
+    machine: Machine,
+    options: Options,
+    factors: Sequence[NDArray[np.floating]],
+    further: NDArray[np.float64] | float = 0.0,
 ) -> float:
-    """Return the core consistency of a CP model whose factor matrices include the weights. Collective."""
+    """Return the core consistency of a CP model whose factor matrices include the weights. Collective.
+
+    `further` is added to the core of the tensor.
+    """
     ranks = [factor.shape[1] for factor in factors]
     machine = _chosen(source, ranks, machine, options)
     operator = core_operator(source, ranks, machine, options)
@@ -108,7 +119,30 @@ def consistent(
         operator.set_factor(mode, np.linalg.pinv(factor.astype(np.float64)).T)
     last = operator.order - 1
     product = operator.compute(Ttmc(), last)
-    return consistency(core_of(operator, product, machine.device.empty(operator.owned(last).shape, np.float64)))
+    core = core_of(operator, product, machine.device.empty(operator.owned(last).shape, np.float64))
+    return consistency(core + further)
+
+
+def consistent_with_gaps(
+    observed: SparseSource, machine: Machine, options: Options, factors: Sequence[NDArray[np.floating]]
+) -> float:
+    """Return the core consistency of a CP model of observed elements; others are those of the model. Collective.
+
+    The completed tensor is the model plus the residuals of the observed elements, and so is its core.
+    """
+    elements, exact = observed.tensor(), [factor.astype(np.float64) for factor in factors]
+
+    def residual() -> SparseTensor | None:
+        if elements is None:
+            return None
+        values = elements.values - values_at(np.ones(exact[0].shape[1]), exact, list(elements.columns))
+        return SparseTensor.from_columns(elements.columns, values, elements.shape, keep_zeros=True)
+
+    own, rest = full(None, [np.linalg.pinv(factor) @ factor for factor in exact]), on_root(machine.comm, residual)
+    if not machine.comm.bcast(rest is not None and bool(rest.values.any())):
+        return consistency(own)
+    source = TensorSource(rest, machine.comm, memory=None)
+    return consistent(source, machine, options, factors, own)
 
 
 def _chosen(

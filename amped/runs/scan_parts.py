@@ -42,7 +42,8 @@ def _(tensor: SparseTensor, mode: int) -> list[SparseTensor | DenseTensor] | Non
         columns = tensor.columns[:, inside]
         columns[mode] //= 2
         shape = [(length - k + 1) // 2 if m == mode else n for m, n in enumerate(tensor.shape)]
-        halves.append(SparseTensor.from_columns(columns, tensor.values[inside], shape))
+        half = SparseTensor.from_columns(columns, tensor.values[inside], shape, keep_zeros=tensor.keeps_zeros)
+        halves.append(half)
     return halves
 
 

@@ -21,6 +21,8 @@ from ..backend.exchange import Machine
 from ..backend.ops.phi import interleaved
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams, Constraints
+from ..methods.driver import HOLDOUT
+from ..methods.held_out import HeldOut
 from ..methods.multi_run.als import AlsRuns
 from ..methods.multi_run.apr import AprRuns
 from ..methods.poisson import Poisson
@@ -42,13 +44,17 @@ from .assembly import (
     as_counts,
     counts,
     decomposition,
+    device_memory,
     max_shared_rank,
     multi_run_als,
     multi_run_apr,
+    observed_decomposition,
     open_tensor,
 )
 from .compiling import Work, chosen
-from .compression import consistent
+from .compression import consistent, consistent_with_gaps
+from .holding_out import HoldoutParams, hold_out
+from .observing import ObservedSource
 from .run import Run, RunParams
 from .scan_parts import check_counts, deviance_of, halves_of
 
@@ -56,6 +62,8 @@ LOSSES = "gaussian", "poisson"
 MAX_CORE_SIZE = 1 << 20  # elements of a core whose consistency is computed
 MAX_MODEL_BYTES = 1 << 30  # bytes of models that are computed at once
 HALF_STARTS = 3  # maximum number of starts for halves
+DRAWS = 5  # draws of held-out elements
+DISTURBANCE = 0.2  # relative change of each entry of a start, well above the errors of estimates from useful data
 
 
 def ranks_of(name: str, value: str | int | Iterable[Any]) -> tuple[int, ...]:
@@ -87,6 +95,8 @@ class ScanParams(NamedTuple):
     max_iters: int = 200
     tol: float = 1e-6
     halves: bool = True  # whether to compare halves of the tensor
+    split: int | None = None  # the mode whose even and odd indices are the halves; by default the longest
+    holdout: float | None = None  # fraction of the observed elements that are held out
 
 
 class Scan(NamedTuple):
@@ -101,7 +111,7 @@ class Scan(NamedTuple):
     suggestion : Suggestion
         The suggested `rank`, or None, and the `reason`.
     seconds : dict
-        Seconds by kind of work: `runs`, `halves` and `diagnostics`.
+        Seconds by kind of work: `runs`, `halves`, `diagnostics` and, if elements were held out, `holdout`.
     """
 
     tried: tuple[ScannedRank, ...]
@@ -116,7 +126,8 @@ class Scan(NamedTuple):
         -------
         pandas.DataFrame
             ``rank``, ``explained`` by the best start, ``reached`` and ``starts``, ``match``, ``halves``,
-            ``consistency``, ``iterations``, ``seconds`` and ``suggested``; see `ScannedRank`.
+            ``consistency``, ``holdout`` and ``holdout_error`` if elements were held out, ``iterations``, ``seconds``
+            and ``suggested``; see `ScannedRank`.
 
         Raises
         ------
@@ -160,12 +171,15 @@ def scanned(
     params: ScanParams,
     report: Callable[[ScannedRank], object],
     stop: Stop | NeverStop = NEVER,
+    observed: ObservedSource | None = None,
 ) -> Scan:
     """Scan numbers of components; call `report` with the figures for each. Collective.
 
+    With `observed`, models are fitted to these elements only, and `source` is the source of `observed`.
+
     If `stop`, called between iterations, returns True, the scan ends with the results so far.
     """
-    scanner = _Scanner(source, machine, options, params, stop)
+    scanner = _Scanner(source, machine, options, params, stop, observed)
     tried, models = list[ScannedRank](), list[KruskalTensor]()
     for ranks in scanner.batches():
         if scanner.stopped():
@@ -178,10 +192,23 @@ def scanned(
 
 
 class _Part(NamedTuple):
-    """The whole tensor or a half of it."""
+    """The whole tensor or a part of it."""
 
     source: DescribedSource
     explained: Callable[[float], float]  # from the method's merit: the share that a model explains
+    observed: ObservedSource | None = None
+    held_out: HeldOut | None = None  # with it the merit, and `explained`, is the negative RMSE on these elements
+
+
+def _mode_to_split(shape: Sequence[int], params: ScanParams) -> int:
+    """Return the mode whose even and odd indices are the halves."""
+    if params.split is None:
+        return int(np.argmax(shape))
+    if params.split >= len(shape):
+        raise InputError(f"split: mode {params.split} is outside 0..{len(shape) - 1}")
+    if shape[params.split] < 2:
+        raise InputError(f"split: mode {params.split} has only one index")
+    return params.split
 
 
 Key = tuple[int, int]  # the number of components, and the number of the start
@@ -197,24 +224,41 @@ class _Scanner:
     """Decomposes a tensor, and its halves if requested, for several numbers of components. Collective."""
 
     def __init__(
-        self, source: DescribedSource, machine: Machine, options: Options, params: ScanParams, stop: Stop | NeverStop
+        self,
+        source: DescribedSource,
+        machine: Machine,
+        options: Options,
+        params: ScanParams,
+        stop: Stop | NeverStop,
+        observed: ObservedSource | None,
     ) -> None:
         self._stop, self._was_stopped = stop, False
         self._machine, self._options, self._params = machine, options, params
         self._silent = RunReporter(machine.comm, enabled=False)
+        self._mode = together(machine.comm, lambda: _mode_to_split(source.shape, params))
         if params.loss == "poisson":
+            if observed is not None:
+                raise InputError("loss 'poisson': mask and holdout need loss 'gaussian'")
             source = as_counts(source, machine, options)
             self._machine = chosen(machine, source, options, _work(params))
         is_needed = params.halves or params.loss == "poisson"
         whole = source.tensor() if is_needed else None  # read only once
-        self._whole = self._part(source, whole)
-        self._mode = int(np.argmax(source.shape))
+        self._whole = self._part(source, whole, observed)
         self._halves = self._parts_of(whole) if params.halves else []
-        self.seconds = dict.fromkeys(("runs", "halves", "diagnostics"), 0.0)
+        work = "runs", "halves", "diagnostics", *(["holdout"] if params.holdout else [])
+        self.seconds = dict.fromkeys(work, 0.0)
 
-    def _part(self, source: DescribedSource, tensor: SparseTensor | DenseTensor | None) -> _Part:
+    def _part(
+        self,
+        source: DescribedSource,
+        tensor: SparseTensor | DenseTensor | None,
+        observed: ObservedSource | None = None,
+    ) -> _Part:
         """Return a part, whose tensor is on rank 0 if it is needed. Collective."""
         source.stay_on_device()
+        if observed is not None:
+            squares = source.norm**2 or 1.0
+            return _Part(source, lambda merit: 1 + merit / squares, observed)
         if self._params.loss != "poisson":
             return _Part(source, lambda fit: 1 - (1 - fit) ** 2)
         together(self._machine.comm, lambda: check_counts(source))
@@ -231,8 +275,23 @@ class _Scanner:
         parts = []
         for number in range(2):
             half = halves[number] if halves else None
-            parts.append(self._part(open_tensor(half, self._machine, self._options), half))
+            source = open_tensor(half, self._machine, self._options)
+            observed = None
+            if (whole_observed := self._whole.observed) is not None:
+                elements = source.sparse(None)
+                terms = whole_observed.terms._replace(total=float(elements.nnz))
+                source, observed = elements, ObservedSource(elements, elements, terms)
+            parts.append(self._part(source, half, observed))
         return parts
+
+    def _draw(self, number: int) -> _Part:
+        """Return the tensor without a draw of held-out elements. Collective."""
+        observed, holdout = self._whole.observed, self._params.holdout
+        assert observed is not None
+        params = HoldoutParams(holdout, self._params.seed + number)
+        memory = device_memory(self._machine, self._options)
+        split = hold_out(observed, params, self._machine.comm, memory)
+        return _Part(split.fitted.source, lambda merit: merit, split.fitted, split.held_out)
 
     def stopped(self) -> bool:
         """Return whether to end the scan. Collective."""
@@ -252,12 +311,37 @@ class _Scanner:
             whole = self._runs(self._whole, ranks, starts)
         with self._timed("halves"):
             halves = [self._runs(half, ranks, min(HALF_STARTS, starts)) for half in self._halves]
+        draws = self._evaluated(whole) if self._params.holdout else []
         for rank in ranks:
-            runs = [half.get(rank, []) for half in halves]
+            runs, evaluated = ([each.get(rank, []) for each in parts] for parts in (halves, draws))
             if whole.get(rank):
                 with self._timed("diagnostics"):
-                    result = self._result(rank, whole[rank], runs if all(runs) else [])
+                    result = self._result(
+                        rank, whole[rank], runs if all(runs) else [], evaluated if all(evaluated) else []
+                    )
                 yield result
+
+    def _evaluated(self, whole: dict[int, list[_Run]]) -> list[dict[int, list[_Run]]]:
+        """Return a run without each draw of held-out elements, for each number of components.
+
+        They start near the best model of all elements, as random starts often end in different local optima.
+        """
+        with self._timed("holdout"):
+            draws = list[dict[int, list[_Run]]]()
+            for number in range(DRAWS):
+                part = self._draw(number)
+                draws.append({rank: self._near_best(part, number, runs) for rank, runs in whole.items() if runs})
+            return draws
+
+    def _near_best(self, part: _Part, number: int, runs: Sequence[_Run]) -> list[_Run]:
+        """Return a run of a part from the best model of `runs`, so disturbed that it forgets held-out elements."""
+        if self.stopped():
+            return []
+        model = max(runs, key=lambda run: run.explained).model
+        factors, random = factors_of(model), np.random.default_rng(self._params.seed + number)
+        assert factors is not None
+        start = [factor * random.uniform(1 - DISTURBANCE, 1 + DISTURBANCE, factor.shape) for factor in factors]
+        return list(self._single_runs(part, model.rank, [self._run_params(0)._replace(init=start)]).values())
 
     @contextmanager
     def _timed(self, work: str) -> Iterator[None]:
@@ -266,7 +350,7 @@ class _Scanner:
         self.seconds[work] += time.perf_counter() - began
 
     def _result(
-        self, rank: int, runs: Sequence[_Run], halves: Sequence[Sequence[_Run]]
+        self, rank: int, runs: Sequence[_Run], halves: Sequence[Sequence[_Run]], draws: Sequence[Sequence[_Run]]
     ) -> tuple[ScannedRank, KruskalTensor]:
         """Return the figures of the runs of one number of components, and the best model."""
         began = time.perf_counter()
@@ -275,7 +359,8 @@ class _Scanner:
         matches = [factor_match(runs[best].model.factors, runs[k].model.factors) for k in equals if k != best]
         match = self._match_of_halves(halves)
         consistency = None if self.stopped() else self._consistency(runs[best].model)
-        computing = sum(each.seconds for each in (*runs, *(run for half in halves for run in half)))
+        computing = sum(each.seconds for part in (runs, *halves, *draws) for each in part)
+        errors = [-max(each.explained for each in part) for part in draws]
         figures = ScannedRank(
             rank,
             explained,
@@ -286,6 +371,8 @@ class _Scanner:
             consistency,
             sum(each.iterations for each in runs),
             computing + time.perf_counter() - began,
+            float(np.mean(errors)) if errors else None,
+            float(np.std(errors, ddof=1) / np.sqrt(len(errors))) if errors else None,
         )
         return figures, runs[best].model
 
@@ -293,13 +380,14 @@ class _Scanner:
         """Return the completed runs for each number of components; those with few components run at once."""
         if self.stopped():
             return {}
-        small = {(rank, start): rank for rank in self._small(ranks, starts) for start in range(starts)}
+        shared = [] if part.observed is not None else self._small(ranks, starts)
+        small = {(rank, start): rank for rank in shared for start in range(starts)}
         runs = self._multi_run(part, small) if len(small) > 1 else {}
         if not runs:
             small = {}
         for rank in ranks:
             if (rank, 0) not in small and not self.stopped():
-                runs |= self._single_runs(part, rank, starts)
+                runs |= self._single_runs(part, rank, [self._run_params(start) for start in range(starts)])
         return {rank: [runs[rank, start] for start in range(starts) if (rank, start) in runs] for rank in ranks}
 
     def _small(self, ranks: Sequence[int], starts: int) -> list[int]:
@@ -335,14 +423,14 @@ class _Scanner:
         budget = Budget(params.max_iters * -(-sum(ranks.values()) // columns))
         return multi_run_als(source, ranks, columns, machine, options, budget, self._constraints, self._seed)
 
-    def _single_runs(self, part: _Part, rank: int, starts: int) -> dict[Key, _Run]:
+    def _single_runs(self, part: _Part, rank: int, starts: Sequence[RunParams]) -> dict[Key, _Run]:
         """Compute the runs of one number of components one after another."""
         runs, began = dict[Key, _Run](), time.perf_counter()
-        method = self._method(part.source, rank)
-        for number in range(starts):
+        method = self._method(part, rank)
+        for number, params in enumerate(starts):
             if number:
                 method.restart()
-            run = Run(method, part.source, self._run_params(number), self._silent, stop=self.stopped)
+            run = Run(method, part.source, params, self._silent, stop=self.stopped)
             run.begin()
             with self._stop.listening():
                 run.iterate()
@@ -353,7 +441,9 @@ class _Scanner:
         return runs
 
     def _ended(self, part: _Part, method: Decomposition[KruskalTensor], seconds: float) -> _Run:
-        explained = part.explained(self._machine.comm.bcast(method.merit()))
+        # Not the best iteration on held-out elements, as the start is not independent of them.
+        merit = -method.state.series[HOLDOUT][-1] if part.held_out else method.merit()
+        explained = part.explained(self._machine.comm.bcast(merit))
         return _Run(method.model(), explained, method.state.iterations, seconds)
 
     def _run_params(self, start: int) -> RunParams:
@@ -366,8 +456,12 @@ class _Scanner:
     def _seed(self, key: Key) -> int:
         return self._run_params(key[1]).seed
 
-    def _method(self, source: DescribedSource, rank: int) -> Decomposition[KruskalTensor]:
+    def _method(self, part: _Part, rank: int) -> Decomposition[KruskalTensor]:
         params, budget = self._params, Budget(self._params.max_iters * self._params.starts)
+        source, observed = part.source, part.observed
+        if observed is not None:
+            constraints, held_out = self._constraints, part.held_out
+            return observed_decomposition(observed, rank, self._machine, self._options, constraints, held_out=held_out)
         if params.loss == "poisson":
             return counts(source, rank, self._machine, self._options, Poisson(params.tol), budget)
         return decomposition(source, rank, self._machine, self._options, budget, self._constraints)
@@ -379,6 +473,8 @@ class _Scanner:
             return None
         factors = factors_of(model)
         assert factors is not None
+        if (observed := self._whole.observed) is not None:
+            return consistent_with_gaps(observed.source, self._machine, self._options, factors)
         return consistent(self._whole.source, self._machine, self._options, factors)
 
     def _match_of_halves(self, halves: Sequence[Sequence[_Run]]) -> float | None:

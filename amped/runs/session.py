@@ -85,11 +85,16 @@ class Session:
             self.display.note(observed.note)
         return observed
 
+    def observe_all(self, params: ObservedParams) -> ObservedSource:
+        """See `observe`; without gaps and parameters, all elements of a dense tensor are observed."""
+        observed = self.observe(params) or self.observe(all_observed(self.source, self.comm))
+        assert observed is not None
+        return observed
+
     def hold_out(self, params: ObservedParams, holdout: HoldoutParams) -> HoldoutSource:
         """Restrict the tensor to its observed elements without those that are held out; see `cp_als`."""
         memory = device_memory(self.machine, self.options)
-        observed = self.observe(params) or self.observe(all_observed(self.source, self.comm))
-        assert observed is not None
+        observed = self.observe_all(params)
         split = hold_out(observed, holdout, self.comm, memory)
         self.source = split.fitted.source
         self.display.note(split.note)
