@@ -108,6 +108,8 @@ def _chosen(elements: SparseTensor, params: HoldoutParams) -> NDArray[np.bool_]:
         raise InputError(f"holdout selects none of the {elements.nnz:,} observed elements")
     if chosen.all():
         raise InputError(f"holdout selects all {elements.nnz:,} observed elements: none is left to fit")
+    if not elements.values[~chosen].any():
+        raise InputError("holdout selects all observed elements that are not zero: none of them is left to fit")
     return chosen
 
 

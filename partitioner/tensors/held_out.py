@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from .dense import DenseTensor
 from .digest import BLOCK, stir
-from .observed import observed_elements
+from .observed import elements_at
 from .sparse import SparseTensor
 
 
@@ -44,8 +44,7 @@ def selected(elements: SparseTensor, mask: SparseTensor | DenseTensor) -> NDArra
     """
     if mask.shape != elements.shape:
         raise InputError(f"holdout has shape {mask.shape}, the tensor {elements.shape}")
-    places = SparseTensor.from_columns(elements.columns, np.ones(elements.nnz), elements.shape)
-    return np.asarray(observed_elements(mask, places).tensor.values != 0)
+    return np.asarray(elements_at(mask, elements.columns) != 0)
 
 
 def part_of(elements: SparseTensor, chosen: NDArray[np.bool_]) -> SparseTensor:

@@ -67,11 +67,11 @@ def observed_elements(
     chosen = None
     if weights is not None:
         _check_weights(weights)
-        chosen = _values_at(weights, columns)
+        chosen = elements_at(weights, columns)
         columns, chosen = np.compress(chosen != 0, columns, axis=1), chosen[chosen != 0]
     if not columns.shape[1]:
         raise InputError("no element is observed: all are missing")
-    values = _values_at(tensor, columns)
+    values = elements_at(tensor, columns)
     if not np.isfinite(values).all():
         at = int(np.argmin(np.isfinite(values)))
         place = columns[:, at].tolist()
@@ -152,7 +152,7 @@ def _where(condition: NDArray[np.bool_]) -> Columns:
     return np.array(np.nonzero(condition), np.int32)
 
 
-def _values_at(tensor: AnyTensor, columns: Columns) -> Values:
+def elements_at(tensor: AnyTensor, columns: Columns) -> Values:
     """Return the elements of a tensor at distinct places, (order, n); zeros where a sparse tensor stores none."""
     if isinstance(tensor, DenseTensor):
         return np.asarray(tensor.array()[tuple(columns)], np.float64)

@@ -62,6 +62,8 @@ def test_the_best_iteration_is_kept() -> None:
     differences = (alone.full() - noisy)[seen & held]
     assert kept.series["holdout_rmse"][best - 1] == pytest.approx(np.sqrt(np.mean(np.square(differences))), rel=1e-9)
     np.testing.assert_allclose(kept.fits[:best], alone.fits, rtol=1e-9)
+    sparse = amped.cp_als(tensor, 8, mask="stored", holdout=stored(noisy, held), patience=5, max_iters=4, **HOW)
+    assert sparse.series["holdout_rmse"] == pytest.approx(kept.series["holdout_rmse"][:4], rel=1e-9)
 
 
 def test_kinds_of_observed_elements_agree() -> None:
@@ -154,6 +156,7 @@ def test_patience() -> None:
         ({"holdout": np.ones((4, 3, 2))}, "selects all 24 observed elements"),
         ({"holdout": np.zeros((4, 3, 2))}, "selects none"),
         ({"holdout": 1e-12}, "selects none"),
+        ({"holdout": 1 - 1e-12}, "selects all"),
         ({"holdout": "no.tns"}, "holdout: .*no such file"),
         ({"holdout": 0.5, "patience": 0}, "patience 0"),
         ({"holdout": 0.5, "holdout_seed": -1}, "holdout_seed -1"),
@@ -170,6 +173,10 @@ def test_wrong_tensors() -> None:
         amped.cp_als(tensor, 1, holdout=0.5, **HOW)
     with pytest.raises(amped.InputError, match="mask='nan'"):
         amped.cp_als(np.array([[1.0, np.nan], [2.0, 3.0]]), 1, holdout=0.5, **HOW)
+    nonzero = np.zeros((4, 3))
+    nonzero[1] = 1
+    with pytest.raises(amped.InputError, match="not zero: none of them is left"):
+        amped.cp_als(nonzero, 1, holdout=nonzero, **HOW)
     elsewhere = np.zeros((4, 3, 2))
     elsewhere[1] = 1
     with pytest.raises(amped.InputError, match="selects none of the 2 observed"):
