@@ -10,16 +10,25 @@ from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.rowproblems import DEFICIENT, RESIDUAL, ROWPROBLEMS, RowBytes, RowMethod, RowProblemsProvider, RowTerms
 from ..device import CpuDevice
-from ..rows.least_squares import grams_of_parts, residuals_of_parts, solve_rows, solve_sums
-from ..rows.model import PART, PART_RANK, kept_in, part_of
+from ..rows.least_squares import (
+    block_of,
+    grams_of_parts,
+    part_of,
+    residuals_of_parts,
+    solve_rows,
+    solve_sums,
+    width_of,
+)
+from ..rows.model import PART, PART_RANK
 from ..rows.problems import RowOrder, order_bytes, order_rows, status_of
 from ..rows.shared import parts_of
 from ..shard import HostShard
 from ..simd.vectors import LINE
-from .rowproblems import RowThreads, add_parts, addresses, clear, heaviest, numbers_of, padded_rank
+from .rowproblems import RowThreads, add_parts, addresses, clear, heaviest
 
 BATCH_BYTES = 32 << 20  # of rows whose nonzeros all threads share, solved at once
-MATRICES = 5  # per thread, of the size of a Gram matrix
+Form = tuple[bool, bool, int, int, int, int, int]
+MATRICES = 6  # per thread, of the size of a Gram matrix
 
 
 class SharedRows:
@@ -53,7 +62,8 @@ class HostLeastSquares:
         rows = min(nnz, share.rows.stop - share.rows.start)
         most = max(PART, PART_RANK * (share.stride - LINE // 4))
         parts = 2 * (nnz // most) + 2  # each part has at least half of that many nonzeros
-        scratch = self._threads.count * (numbers_of(share.stride) + MATRICES * (share.stride + 1) ** 2)
+        width = width_of(share.stride)
+        scratch = self._threads.count * width * (MATRICES * width + block_of(width))
         running = 8 * (scratch + parts * (share.stride + 1) ** 2) + LINE
         running += min(nnz // most, self._batch(share.stride)) * self.shared_bytes(share.stride)
         return RowBytes(order_bytes(rows), running) if nnz else RowBytes(0, 0)
@@ -78,13 +88,10 @@ class HostLeastSquares:
     ) -> None:
         rows = slice(0, len(own)) if whole is None else whole
         clear(made, own[rows, :rank], rows, seen)
-        padded, statistics = padded_rank(rank), status_of(self._threads.count)
-        most = heaviest(made, self._threads.count, part_of(padded))
-        memory, _ = self._threads.scratch(scratch, padded)
-        nonzeros = addresses(shard, factors, rank, padded)
+        statistics, most = status_of(self._threads.count), heaviest(made, self._threads.count, part_of(width_of(rank)))
         bounds = int(rows.start), int(rows.stop), most
-        args = nonzeros, tuple(made), own, bounds, _terms(limits), memory, kept_in(padded, memory.shape[1])
-        self._threads.call(solve_rows, *args, statistics)
+        terms = *_terms(limits), np.empty((0, 0)), np.empty((0, 0))
+        self._threads.call(solve_rows, _nonzeros(shard, factors, rank), tuple(made), own, bounds, terms, statistics)
         seen[[RESIDUAL, DEFICIENT]] += statistics[:, [RESIDUAL, DEFICIENT]].sum(axis=0)
         heavy = made.rows[(made.counts > most) & (made.rows >= rows.start) & (made.rows < rows.stop)]
         batch = self._batch(rank)
@@ -123,16 +130,17 @@ class HostLeastSquares:
         limits: RowTerms,
         scratch: Array = None,
     ) -> None:
-        padded = padded_rank(shared.rows.shape[1])
-        parts = parts_of(made, places, part_of(padded))
-        memory, out = self._threads.scratch(scratch, padded, parts.places.size, shared.sums.shape[1])
-        nonzeros = addresses(shard, factors, shared.rows.shape[1], padded)
-        self._threads.call(grams_of_parts, nonzeros, tuple(parts), memory, out)
+        rank = shared.rows.shape[1]
+        parts = parts_of(made, places, part_of(width_of(rank)))
+        out = np.empty((parts.places.size, shared.sums.shape[1]))
+        self._threads.call(grams_of_parts, _nonzeros(shard, factors, rank), tuple(parts), out)
         add_parts(shared.sums, parts, out)
 
     def step(self, shared: SharedRows, limits: RowTerms, number: int) -> None:
         ridge, sweeps, _ = _terms(limits)
-        shared.seen[DEFICIENT] += solve_sums(shared.sums, shared.rows, ridge, sweeps)
+        shared.seen[DEFICIENT] += solve_sums(
+            shared.sums, shared.rows, ridge, sweeps, _form(False, True, 0, shared.rows.shape[1])
+        )
 
     def add_changes(
         self,
@@ -146,11 +154,10 @@ class HostLeastSquares:
     ) -> None:
         if not limits.measured:
             return
-        padded = padded_rank(shared.rows.shape[1])
-        parts = parts_of(made, places, part_of(padded))
-        memory, out = self._threads.scratch(scratch, padded, parts.places.size, 1)
-        nonzeros = addresses(shard, factors, shared.rows.shape[1], padded)
-        self._threads.call(residuals_of_parts, nonzeros, tuple(parts), shared.rows, memory, out)
+        rank = shared.rows.shape[1]
+        parts = parts_of(made, places, part_of(width_of(rank)))
+        out = np.empty((parts.places.size, 1))
+        self._threads.call(residuals_of_parts, _nonzeros(shard, factors, rank), tuple(parts), shared.rows, out)
         add_parts(shared.changes, parts, out)
 
     def advance(self, shared: SharedRows, limits: RowTerms, number: int) -> None:
@@ -160,6 +167,17 @@ class HostLeastSquares:
 def _terms(limits: RowTerms) -> tuple[float, int, bool]:
     """Return the parameters in the types for which kernels are compiled."""
     return float(limits.ridge), int(limits.sweeps), bool(limits.measured)
+
+
+def _nonzeros(shard: HostShard, factors: Sequence[Array], rank: int) -> tuple[Array, Array, Form]:
+    """Return the addresses of columns and matrices, and their form; see `rows.least_squares`."""
+    columns, matrices, (narrow, wide, stride, *_) = addresses(shard, factors, rank, rank)
+    return columns, matrices, _form(bool(narrow), bool(wide), stride, rank)
+
+
+def _form(narrow: bool, wide: bool, stride: int, rank: int) -> Form:
+    width = width_of(rank)
+    return narrow, wide, stride, rank, width, block_of(width), part_of(width)
 
 
 @ROWPROBLEMS.provider("cpu")

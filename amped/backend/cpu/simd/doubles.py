@@ -212,6 +212,11 @@ _number32 = _reader(ir.FloatType(), types.float64, 1, lambda builder, x: builder
 _number64 = _reader(_double, types.float64, 1, lambda builder, x: x)
 _piece32 = _reader(ir.FloatType(), _four, FOUR, lambda builder, v: builder.fpext(v, _widened))
 _piece64 = _reader(_double, _four, FOUR, lambda builder, v: v)
+_eight32 = _reader(ir.FloatType(), _eight, EIGHT, lambda builder, v: builder.fpext(v, _doubles))
+_eight64 = _reader(_double, _eight, EIGHT, lambda builder, v: v)
+_short64 = _reader(
+    _double, _eight, FOUR, lambda builder, v: _shuffle(builder, v, ir.Constant(v.type, [0.0] * FOUR), range(EIGHT))
+)
 
 
 @inlined
@@ -230,6 +235,14 @@ def number(address, at, wide):  # type: ignore[no-untyped-def]
 def piece(address, at, wide):  # type: ignore[no-untyped-def]
     """Read four entries of a factor matrix as float64; `wide`: stored as float64, otherwise float32."""
     return _piece64(address, at) if wide else _piece32(address, at)
+
+
+@inlined
+def eight(address, at, wide, stride):  # type: ignore[no-untyped-def]
+    """Read eight entries of a factor matrix as float64; zeros after those of rows of length 4."""
+    if not wide:
+        return _eight32(address, at)
+    return _short64(address, at) if stride == FOUR else _eight64(address, at)
 
 
 @operation
