@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.validate import whole
 
 from ..errors import InputError
 from ..models.kruskal import KruskalTensor
@@ -20,17 +23,23 @@ from .frames import Container
 from .projection import projected_score
 from .tucker import tucker
 
+MOST_SEED = 2**31 - 1
+
 
 class Estimator(Container, ABC):
     """Base class of estimators of tensors, whose samples are the indices of one mode."""
 
     mode: int
+    seed: int
+    random_state: Any
     options: Mapping[str, Any] | None
     model_: Any
     n_features_in_: int
+    n_iter_: int
 
     def _set_model(self, model: KruskalTensor | TuckerTensor) -> Self:
         """Set the fitted attributes; raise `InputError` if the model has no such mode."""
+        self.n_iter_ = int(model.run["iterations"])
         lengths = model.shape
         if self.mode not in range(len(lengths)):
             raise InputError(f"mode {self.mode!r} is outside 0..{len(lengths) - 1}")
@@ -55,7 +64,8 @@ class Estimator(Container, ABC):
         float
             At most 1; the same on every rank.
         """
-        return projected_score(self._fitted, X, self.mode, self._projection_options)
+        with naming_missing_values():
+            return projected_score(self._fitted, self._checked(X), self.mode, self._projection_options)
 
     def fit_transform(self, X: Any, y: object = None) -> Any:
         """Decompose a tensor and return the rows of its samples.
@@ -86,7 +96,9 @@ class Estimator(Container, ABC):
         (samples, components) float32 or float64 array, or frame if `set_output` selects one
             One row per sample. Rows of `CP` include the weights.
         """
-        return self._contained(self._fitted.transform(X, self.mode, **self._projection_options), X)
+        with naming_missing_values():
+            rows = self._fitted.transform(self._checked(X), self.mode, **self._projection_options)
+        return self._contained(rows, X)
 
     def fit(self, X: Any, y: object = None) -> Self:
         """Decompose a tensor.
@@ -108,7 +120,8 @@ class Estimator(Container, ABC):
         InputError
             If `X` or a parameter is invalid.
         """
-        return self._set_model(self._decompose(X))
+        with naming_missing_values():
+            return self._set_model(self._decompose(plain_array(X)))
 
     @abstractmethod
     def _decompose(self, X: Any) -> KruskalTensor | TuckerTensor:
@@ -117,6 +130,45 @@ class Estimator(Container, ABC):
     @abstractmethod
     def _fitted_rows(self) -> NDArray[Any]:
         """Return the rows of the samples of the fitted tensor."""
+
+    @property
+    def components_(self) -> NDArray[np.float64]:
+        """The components over the modes of the features, as in scikit-learn's decompositions.
+
+        Its shape is (components, lengths of the other modes). Samples are approximately
+        ``numpy.tensordot(estimator.transform(X), estimator.components_, 1)``, with the samples as first mode.
+        """
+        if not hasattr(self, "model_"):
+            raise AttributeError(f"this {type(self).__name__} is not fitted yet: call fit(X) first")
+        return np.moveaxis(self._components(), self.mode, 0)
+
+    @abstractmethod
+    def _components(self) -> NDArray[np.float64]:
+        """Return the model with the identity matrix as factor matrix of the samples."""
+
+    def _checked(self, X: Any) -> Any:
+        """Return new samples; raise `InputError` if their number of features differs from that of the fit."""
+        X, expected = plain_array(X), getattr(self, "n_features_in_", None)
+        if expected is not None and isinstance(X, np.ndarray) and self.mode < X.ndim:
+            found = X.size // X.shape[self.mode] if X.shape[self.mode] else expected
+            if found != expected:
+                name = type(self).__name__
+                raise InputError(f"X has {found} features, but {name} is expecting {expected} features as input")
+        return X
+
+    @property
+    def _seed(self) -> int:
+        """The seed of the random start."""
+        state = self.random_state
+        if state is None:
+            return self.seed
+        if isinstance(state, np.random.RandomState):
+            return int(state.randint(MOST_SEED))
+        return (
+            int(state.integers(MOST_SEED))
+            if isinstance(state, np.random.Generator)
+            else whole("random_state", state, 0)
+        )
 
     @property
     def _fitted(self) -> Any:
@@ -174,11 +226,12 @@ class Estimator(Container, ABC):
         """Return scikit-learn's description of the valid inputs: dense or sparse tensors of any order."""
         from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
 
+        # Rows have the precision of `options`, not that of X.
         tags = InputTags(one_d_array=False, two_d_array=True, three_d_array=True, sparse=True)
         return Tags(
             estimator_type=None,
             target_tags=TargetTags(required=False),
-            transformer_tags=TransformerTags(),
+            transformer_tags=TransformerTags(preserves_dtype=[]),
             input_tags=tags,
         )
 
@@ -207,6 +260,8 @@ class CP(Estimator):
         By default that of `cp_als` or `cp_apr`.
     starts, seed : int
         See `cp_als`.
+    random_state : int, RandomState or Generator, optional
+        The seed by scikit-learn's name; overrides `seed`.
     options : mapping, optional
         Further arguments of these functions, including the fields of `amped.Options`.
 
@@ -216,6 +271,8 @@ class CP(Estimator):
         Set by `fit`.
     n_features_in_ : int
         Number of elements per sample: the product of the other modes' lengths.
+    n_iter_ : int
+        Number of iterations of the fit.
 
     Examples
     --------
@@ -223,6 +280,8 @@ class CP(Estimator):
     >>> estimator = CP(rank=2)
     >>> estimator.fit_transform(X).shape, estimator.transform(X[:1]).shape
     ((5, 2), (1, 2))
+    >>> estimator.components_.shape
+    (2, 3, 2)
     """
 
     model_: KruskalTensor
@@ -239,19 +298,25 @@ class CP(Estimator):
         tol: float | None = None,
         starts: int = 1,
         seed: int = 0,
+        random_state: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.rank, self.mode, self.loss, self.nonnegative = rank, mode, loss, nonnegative
-        self.max_iters, self.tol, self.starts, self.seed, self.options = max_iters, tol, starts, seed, options
+        self.max_iters, self.tol, self.starts, self.seed = max_iters, tol, starts, seed
+        self.random_state, self.options = random_state, options
 
     def _decompose(self, X: Any) -> KruskalTensor:
-        arguments: dict[str, Any] = {"max_iters": self.max_iters, "starts": self.starts, "seed": self.seed}
+        arguments: dict[str, Any] = {"max_iters": self.max_iters, "starts": self.starts, "seed": self._seed}
         arguments |= ({} if self.tol is None else {"tol": self.tol}) | dict(self.options or {})
         if self.loss == "poisson":
             return cp_apr(X, self.rank, **arguments)
         if self.loss == "gaussian":
             return cp_als(X, self.rank, nonnegative=self.nonnegative, **arguments)
         raise InputError(f"loss {self.loss!r}: expected 'gaussian' or 'poisson'")
+
+    def _components(self) -> NDArray[np.float64]:
+        factors = [np.eye(self.model_.rank) if m == self.mode else f for m, f in enumerate(self.model_.factors)]
+        return KruskalTensor(np.ones(self.model_.rank), factors).full()
 
     def _fitted_rows(self) -> NDArray[Any]:
         factor = self.model_.factors[self.mode]
@@ -274,6 +339,8 @@ class Tucker(Estimator):
         See `tucker`.
     max_iters, tol, seed : int, float, int
         See `tucker`.
+    random_state : int, RandomState or Generator, optional
+        See `CP`.
     options : mapping, optional
         Further arguments of `tucker`, including the fields of `amped.Options`.
 
@@ -283,6 +350,8 @@ class Tucker(Estimator):
         Set by `fit`.
     n_features_in_ : int
         Number of elements per sample: the product of the other modes' lengths.
+    n_iter_ : int
+        Number of iterations of the fit.
 
     Examples
     --------
@@ -303,15 +372,59 @@ class Tucker(Estimator):
         max_iters: int = 50,
         tol: float = 1e-5,
         seed: int = 0,
+        random_state: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.rank, self.error, self.mode, self.method = rank, error, mode, method
-        self.max_iters, self.tol, self.seed, self.options = max_iters, tol, seed, options
+        self.max_iters, self.tol, self.seed = max_iters, tol, seed
+        self.random_state, self.options = random_state, options
 
     def _decompose(self, X: Any) -> TuckerTensor:
         arguments: dict[str, Any] = {"error": self.error, "method": self.method, "max_iters": self.max_iters}
-        arguments |= {"tol": self.tol, "seed": self.seed, **(self.options or {})}
+        arguments |= {"tol": self.tol, "seed": self._seed, **(self.options or {})}
         return tucker(X, self.rank, **arguments)
 
     def _fitted_rows(self) -> NDArray[Any]:
         return self.model_.factors[self.mode]
+
+    def _components(self) -> NDArray[np.float64]:
+        model = self.model_
+        factors = [np.eye(model.ranks[m]) if m == self.mode else factor for m, factor in enumerate(model.factors)]
+        return TuckerTensor(model.core, factors).full()
+
+
+@contextmanager
+def naming_missing_values() -> Iterator[None]:
+    """Name NaN and infinity in errors as scikit-learn does."""
+    try:
+        yield
+    except InputError as error:
+        if "must be finite" not in error.cause:
+            raise
+        raise InputError(f"X contains NaN or inf: {error.cause}", path=error.path) from None
+
+
+def plain_array(X: Any) -> Any:
+    """Return lists and arrays of numbers as scikit-learn's estimators take them; other objects are unchanged.
+
+    Raises
+    ------
+    InputError
+        If an array is empty, complex, or has one dimension only.
+    TypeError
+        If an element is not a number.
+    """
+    if isinstance(X, (list, tuple)):
+        X = np.asarray(X)
+    if not isinstance(X, np.ndarray):
+        return X
+    if X.dtype.kind == "O":
+        X = X.astype(np.float64)
+    if X.dtype.kind == "c":
+        raise InputError(f"Complex data not supported: X is {X.dtype}")
+    if X.ndim == 1:
+        raise InputError("X has one dimension. Reshape your data: one row per sample")
+    if X.ndim > 1 and not X.size:
+        lacking = "sample(s)" if not len(X) else "feature(s)"
+        raise InputError(f"Found array with 0 {lacking} (shape={X.shape}) while a minimum of 1 is required.")
+    return X

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from forms import exhaustive
 import amped
 from amped.errors import InputError
 
+ROOT = Path(amped.__file__).parents[1]
 ARRAY = abs(low_rank((12, 9, 8), 3))
 OPTIONS = {"device": "cpu", "precision": "fp64"}
 
@@ -203,3 +206,70 @@ def test_fit_transform_and_transform_agree_on_counts() -> None:
     rows = found.fit_transform(counts)
     np.testing.assert_allclose(found.transform(counts), rows, atol=2e-3 * rows.max())
     assert (found.transform(counts[:3]) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    "estimator", [amped.CP(2, options=OPTIONS), amped.Tucker(error=0.1, options=OPTIONS)], ids=repr
+)
+def test_the_checks_of_scikit_learn(estimator: Any) -> None:
+    checks = pytest.importorskip("sklearn.utils.estimator_checks", reason="scikit-learn is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # small arrays of noise have low fits
+        results = checks.check_estimator(estimator, on_fail=None, on_skip=None)
+    failed = {each["check_name"]: each["exception"] for each in results if each["status"] not in ("passed", "skipped")}
+    assert failed == {}
+    assert sum(each["status"] == "passed" for each in results) > 35
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize(
+    "estimator", [amped.CP(3, options=OPTIONS), amped.Tucker((3, 2, 2), options=OPTIONS)], ids=repr
+)
+def test_components(estimator: Any, mode: int) -> None:
+    found = type(estimator)(**estimator.get_params() | {"mode": mode})
+    assert not hasattr(found, "components_")
+    rows = found.fit_transform(ARRAY)
+    others = [length for m, length in enumerate(ARRAY.shape) if m != mode]
+    assert found.components_.shape == (rows.shape[1], *others)
+    if isinstance(found, amped.Tucker):
+        rows = found.model_.factors[mode]
+    want = np.moveaxis(found.model_.full(), mode, 0)
+    np.testing.assert_allclose(np.tensordot(rows, found.components_, 1), want, atol=1e-10)
+    assert found.n_iter_ == len(found.model_.fits)
+
+
+def test_random_states() -> None:
+    def fits(**how: Any) -> tuple[float, ...]:
+        fitted = amped.CP(2, max_iters=2, options=OPTIONS, **how).fit(ARRAY)
+        return tuple(fitted.model_.fits)
+
+    assert fits(random_state=5) == fits(seed=5) != fits(seed=6)
+    state = np.random.RandomState(0)
+    assert fits(random_state=state) != fits(random_state=state), "each fit draws another seed"
+    assert fits(random_state=np.random.default_rng(0)) == fits(random_state=np.random.default_rng(0))
+    with pytest.raises(InputError, match="random_state -1: expected an integer of at least 0"):
+        fits(random_state=-1)
+
+
+def test_features_are_those_of_the_fit() -> None:
+    found = amped.CP(2, options=OPTIONS).fit(ARRAY)
+    with pytest.raises(InputError, match="X has 36 features, but CP is expecting 72 features as input"):
+        found.transform(ARRAY[:, :, :4])
+    with pytest.raises(InputError, match="Reshape your data"):
+        found.score(ARRAY[0, 0])
+    with pytest.raises(InputError, match=r"0 sample\(s\) \(shape=\(0, 9, 8\)\)"):
+        found.transform(ARRAY[:0])
+    with pytest.raises(InputError, match="X contains NaN or inf: element"):
+        found.transform(np.where(ARRAY.max() - 1e-9 < ARRAY, np.nan, ARRAY))
+    np.testing.assert_array_equal(found.transform(ARRAY.tolist()), found.transform(ARRAY))
+
+
+def test_the_example_of_the_guide_runs() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    guide = (ROOT / "docs" / "guide" / "python.md").read_text().split("## scikit-learn")[1]
+    names: dict[str, Any] = {}
+    exec(guide.split("```python\n")[1].split("```")[0], names)
+    assert names["scores"].mean() > 0.95
+    assert names["search"].best_params_ == {"rank": 3}
+    assert names["best"].components_.shape == (3, 20, 15)
+    assert len(set(names["groups"])) == 3
