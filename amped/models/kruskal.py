@@ -273,6 +273,7 @@ class KruskalTensor(Conversions):
         modes: Sequence[int | str] | None = None,
         components: Sequence[int] | None = None,
         labels: Mapping[int | str, Any] | None = None,
+        titles: Mapping[int | str, str] | None = None,
         overlay: Mapping[str, KruskalTensor] | None = None,
     ) -> Any:
         """Draw the components, one panel per component and mode: curves for ordered labels, bars for others.
@@ -295,6 +296,9 @@ class KruskalTensor(Conversions):
             Numbers of the components, counted from 0; by default the first 32.
         labels : mapping, optional
             Labels to draw instead of the model's, by the number or name of a mode.
+        titles : mapping, optional
+            Titles of modes, by number or name. By default the name, with the unit of durations and of the coordinates
+            of an xarray object (their attribute ``units``).
         overlay : mapping of str to KruskalTensor, optional
             Other models, by their names in the legend. Matching components (see `compare`) are drawn over this model's,
             with its norm and sign.
@@ -317,6 +321,7 @@ class KruskalTensor(Conversions):
         from ..report.pictures import draw
 
         options: dict[str, Any] = {"ax": ax, "modes": modes, "components": components, "labels": labels}
+        options["titles"] = titles
         return draw(self, path, whole("top", top, 1), **options, overlay=overlay)
 
     def report(

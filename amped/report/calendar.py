@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from numpy.typing import NDArray
+
 CALENDARS = (
     "monday tuesday wednesday thursday friday saturday sunday".split(),
     "january february march april may june july august september october november december".split(),
@@ -29,3 +31,10 @@ def _place(label: Any, calendar: Sequence[str]) -> int | None:
     if len(text) < SHORTEST:
         return None
     return next((place for place, name in enumerate(calendar) if name.startswith(text)), None)
+
+
+def calendar_rows(labels: NDArray[Any] | None) -> list[int] | None:
+    """Return the rows of a mode's labels in calendar order; None if they are no calendar."""
+    if labels is None or labels.dtype.kind != "T" or labels.size > LONGEST_CALENDAR:
+        return None
+    return calendar_order(labels.tolist())

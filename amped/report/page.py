@@ -19,12 +19,13 @@ from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..files import write_text
-from ..models.explained import Component, Item, is_ordered
+from ..models.explained import Component, Item, is_ordered, label_of
 from ..models.kruskal import KruskalTensor
 from ..models.matching import congruences
 from ..models.residuals import Residuals
 from ..operators.sources.protocols import DescribedSource
 from . import charts, facts
+from .calendar import calendar_rows
 from .components import as_text, number_text
 from .facts import Run
 from .metrics import versions
@@ -207,6 +208,11 @@ def _panel(model: KruskalTensor, component: Component, mode: int, name: str, pos
     if is_ordered(labels) and column.size > SHORT and component.number < PICTURED:
         chart = charts.column_chart(labels, column, f"component {component.number + 1}, {name}", positive)
     items = component.top[mode]
+    calendar = calendar_rows(labels)
+    if calendar is not None:
+        assert labels is not None
+        bars = _bars([(label_of(labels, row), float(column[row])) for row in calendar], positive)
+        return Panel(name, None, bars, [])
     if column.size <= SHORT:
         order = {as_text(label, WHOLE): at for at, label in enumerate(range(column.size) if labels is None else labels)}
         items = tuple(sorted(items, key=lambda item: order[as_text(item[0], WHOLE)]))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.tensors.labels import as_labels
+from partitioner.tensors.labels import Labels, as_labels
 from partitioner.validate import whole
 
 from ..errors import InputError
@@ -24,6 +24,7 @@ from .figures import figure_class, save
 MOST = 32  # maximum components in a picture
 FIRST, LAST = np.datetime64("0001"), np.datetime64("9999")  # range of Python's calendar
 WIDE, HIGH, EACH = 2.9, 1.0, 0.16  # inches: width of a panel, its least height, and height per label of its bars
+MORE = 0.3  # additional height of bars per further model
 POSITIVE, NEGATIVE = "#4477aa", "#ee6677"  # colour-blind safe (Paul Tol's)
 COLOURS = POSITIVE, NEGATIVE, "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb"
 ZERO = "#999999"
@@ -51,6 +52,7 @@ def draw(
     modes: Sequence[int | str] | None = None,
     components: Sequence[int] | None = None,
     labels: Mapping[int | str, Any] | None = None,
+    titles: Mapping[int | str, str] | None = None,
     overlay: Mapping[str, Any] | None = None,
 ) -> Any:
     """Draw a model; see `KruskalTensor.plot`."""
@@ -63,7 +65,8 @@ def draw(
         mine = Column(THIS, every[mode], model.factors[mode][:, number])
         return [mine, *(column for other in others for column in _overlaid(mine, number, mode, *other))]
 
-    titles = [names[mode] for mode in chosen]
+    replaced = {mode_number(names, mode): title for mode, title in (titles or {}).items()}
+    shown_titles = [replaced.get(mode, _title(names[mode], model.labels, mode, every[mode])) for mode in chosen]
     if ax is not None and np.ndim(ax) == 0 and len(chosen) == 1 and not others:
         together = [
             Column(f"component {number + 1}", every[chosen[0]], model.factors[chosen[0]][:, number])
@@ -73,10 +76,22 @@ def draw(
     else:
         shares = model.shares()
         grid = [(f"{r + 1}\n{shares[r]:.0%}", [columns(r, mode) for mode in chosen]) for r in numbers]
-    figure = _drawn(grid, titles, top, ax)
+    figure = _drawn(grid, shown_titles, top, ax)
     if components is None and model.rank > MOST:
         figure.supxlabel(f"{model.rank - MOST} more components", fontsize=8)
     return save(figure, path)
+
+
+UNITS = {"D": "days", "h": "hours", "m": "min", "W": "weeks", "us": "µs"}  # of durations, if not NumPy's own name
+
+
+def _title(name: str, known: Labels | None, mode: int, labels: NDArray[Any] | None) -> str:
+    """Return the name of a mode with the unit of its labels, if they have one."""
+    unit = known.units[mode] if known is not None and known.units is not None else None
+    if labels is not None and labels.dtype.kind == "m":
+        unit = np.datetime_data(labels.dtype)[0]
+        unit = UNITS.get(unit, unit)
+    return f"{name} ({one_line(unit)})" if unit else name
 
 
 def mode_number(names: Sequence[str], mode: int | str) -> int:
@@ -158,9 +173,10 @@ def draw_comparison(
 
 def _drawn(grid: Sequence[tuple[str, Sequence[Panel]]], titles: Sequence[str], top: int, ax: Any) -> Any:
     """Draw panels, each row of which has a title at its left, and return the figure."""
-    rows = max(1, len(grid))
+    rows, several = max(1, len(grid)), max((len(panel) for _, panels in grid for panel in panels), default=1)
     if ax is None:
-        size = WIDE * len(titles), 0.5 + max(HIGH, EACH * top) * rows
+        high = max(HIGH, EACH * top * (1 + MORE * (several - 1)))
+        size = WIDE * len(titles), 0.5 + high * rows
         figure = figure_class()(figsize=size, dpi=DOTS, layout="constrained")
         axes = figure.subplots(rows, len(titles), squeeze=False)
     else:
@@ -176,7 +192,10 @@ def _drawn(grid: Sequence[tuple[str, Sequence[Panel]]], titles: Sequence[str], t
             row[0].set_ylabel(title, rotation=0, labelpad=14, va="center", fontsize=9)
     for each, name in zip(axes[0], titles, strict=True):
         each.set_title(_plain(name), fontsize=9)
-    if grid and len(grid[0][1][0]) > 1:
+    if several > 1 and ax is None:
+        handles, names = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=7, frameon=False)
+    elif several > 1:
         axes[0, 0].legend(fontsize=7, frameon=False)
     return figure
 
@@ -209,7 +228,7 @@ def curve(
     dates = positions.dtype.kind == "M"
     is_shown = ~np.isnat(positions) if dates else np.isfinite(positions)
     positions, column = date2num(positions[is_shown]) if dates else positions[is_shown], column[is_shown]
-    few = column.size <= MOST * 2
+    few = column.size <= MOST * 2 and labels.dtype.kind != "f"  # measurements are lines
     if few and filled:
         axes.fill_between(positions, column, color=colour, alpha=0.35, lw=0, step="mid")
     axes.plot(positions, column, color=colour, lw=0.8, drawstyle="steps-mid" if few else "default", label=name)

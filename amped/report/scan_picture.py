@@ -6,55 +6,57 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from ..errors import InputError
 from ..models.scanned import CONSISTENT, STABLE, ScannedRank, Suggestion
 from .figures import figure_class, save
 
-SIZE = 6.4, 6.6  # inches
+WIDTH, EACH = 6.4, 2.1  # inches: of the figure, and the height of a panel
+PANELS = "explained", "match", "consistency", "holdout"
 DOTS = 110  # dots per inch
 BEST, OTHER, CHOSEN = "#4477aa", "#ee6677", "#bbbbbb"  # colour-blind safe (Paul Tol's)
 LOWEST = -100.0  # lowest core consistency shown, in percent
 
 
-def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.PathLike[str] | None = None) -> Any:
-    """Draw a scan as panels over the number of components: three, or four if elements were held out.
-
-    Parameters
-    ----------
-    tried : sequence of ScannedRank
-    suggestion : Suggestion
-        The suggested number of components, which is marked.
-    path : path, optional
-        See `check_picture`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    InputError
-        If Matplotlib is not installed, the extension is not supported, or the file cannot be written.
-    """
-    figure = figure_class()(figsize=SIZE, dpi=DOTS, layout="constrained")
+def draw(
+    tried: Sequence[ScannedRank],
+    suggestion: Suggestion,
+    path: str | os.PathLike[str] | None = None,
+    panels: Sequence[str] | None = None,
+    ax: Any = None,
+) -> Any:
+    """Draw a scan as panels over the number of components; see `Scan.plot`."""
     tried = sorted(tried, key=lambda each: each.rank)
     evaluated = any(each.holdout is not None for each in tried)
-    panels = figure.subplots(3 + evaluated, 1, sharex=True)
-    _explained(panels[0], tried)
-    _matches(panels[1], tried)
-    _consistency(panels[2], tried)
-    if evaluated:
-        _held_out(panels[3], tried)
-    for axes in panels:
+    possible = PANELS if evaluated else PANELS[:-1]
+    panels = possible if panels is None else panels
+    if not panels or not set(panels) <= set(possible):
+        raise InputError(f"panels: {list(panels)}: expected some of {', '.join(possible)}")
+    if ax is None:
+        size = WIDTH, EACH * len(panels) + 0.3
+        figure = figure_class()(figsize=size, dpi=DOTS, layout="constrained")
+        every = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        figure.suptitle(suggested(suggestion), fontsize=11)
+    else:
+        every = np.atleast_1d(np.array(ax, object)).reshape(-1)
+        if len(every) != len(panels):
+            raise InputError(f"ax: {len(every)} axes for {len(panels)} panels")
+    for name, axes in zip(panels, every, strict=True):
+        DRAWERS[name](axes, tried)
         if suggestion.rank is not None:
             axes.axvline(suggestion.rank, color=CHOSEN, lw=6, alpha=0.5, zorder=0)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         axes.tick_params(labelsize=8)
-    panels[-1].set_xlabel("components")
-    panels[-1].xaxis.get_major_locator().set_params(integer=True)
-    chosen = "no number is suggested" if suggestion.rank is None else f"suggested: {suggestion.rank}"
-    figure.suptitle(chosen, fontsize=11)
-    return save(figure, path)
+    every[-1].set_xlabel("components")
+    every[-1].xaxis.get_major_locator().set_params(integer=True)
+    return save(every[0].figure, path)
+
+
+def suggested(suggestion: Suggestion) -> str:
+    """Return the suggested number of components as text."""
+    return "no number is suggested" if suggestion.rank is None else f"suggested: {suggestion.rank}"
 
 
 def _explained(axes: Any, tried: Sequence[ScannedRank]) -> None:
@@ -97,3 +99,6 @@ def _held_out(axes: Any, tried: Sequence[ScannedRank]) -> None:
     ranks, means, errors = zip(*points, strict=True)
     axes.errorbar(ranks, means, yerr=errors, color=BEST, marker="o", ms=4, lw=1, capsize=3)
     axes.set_ylabel("held-out RMSE")
+
+
+DRAWERS = {"explained": _explained, "match": _matches, "consistency": _consistency, "holdout": _held_out}

@@ -139,20 +139,35 @@ class Scan(NamedTuple):
     def _repr_html_(self) -> str:
         return scan_html(self.tried, self.suggestion)
 
-    def plot(self, path: str | os.PathLike[str]) -> None:
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        panels: Sequence[str] | None = None,
+        ax: Any = None,
+    ) -> Any:
         """Draw how much each number of components explains, and how stable it is.
 
         Parameters
         ----------
-        path : path
-            ``.png``, ``.svg`` or ``.pdf``.
+        path : path, optional
+            ``.png``, ``.svg`` or ``.pdf``. Notebooks display the returned figure.
+        panels : sequence of {"explained", "match", "consistency", "holdout"}, optional
+            The panels, from top to bottom: R squared or explained deviance of each start; the match of the components
+            between starts and between halves; the core consistency.
+        ax : Axes or sequence of Axes, optional
+            Where to draw, one per panel.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
 
         Raises
         ------
         InputError
-            If Matplotlib is not installed, or the file cannot be written.
+            If an argument is invalid, Matplotlib is not installed, or the file cannot be written.
         """
-        draw(self.tried, self.suggestion, path)
+        return draw(self.tried, self.suggestion, path, panels, ax)
 
 
 class _Run(NamedTuple):

@@ -85,10 +85,12 @@ class AsArray(Labelled, Unconverted):
             raise InputError("no nonzeros in this part")
         tensor: Self = type(self).from_columns(np.array(columns), values, shape)
         if self.labels is not None:
-            names = self.labels.names
+            names: Any = self.labels.names
+            units: Any = self.labels.units
             labels = [self.labels[mode][np.asarray(indices)] for mode, indices in remaining.items()]
             query = self.labels.query if len(remaining) == self.ndim else None
-            tensor.labels = Labels(labels, names and [names[mode] for mode in remaining], query)
+            names, units = names and [names[mode] for mode in remaining], units and [units[mode] for mode in remaining]
+            tensor.labels = Labels(labels, names, query, units)
         return tensor
 
     def todense(self) -> NDArray[np.floating]:

@@ -133,7 +133,8 @@ def _of_xarray(obj: Any) -> AnyTensor:
         tensor.gaps = tensor.dtype.kind == "f"
     if obj.coords.keys() & set(obj.dims) or not all(NUMBERED.fullmatch(str(name)) for name in obj.dims):
         # As in xarray, a dimension without a coordinate is numbered.
-        tensor.labels = Labels((_coordinate(obj, name) for name in obj.dims), [str(name) for name in obj.dims])
+        names, units = [str(name) for name in obj.dims], [_unit(obj, name) for name in obj.dims]
+        tensor.labels = Labels((_coordinate(obj, name) for name in obj.dims), names, units=units)
     return tensor
 
 
@@ -166,6 +167,12 @@ def _coordinate(obj: Any, name: Any) -> Any:
     except InputError as error:
         raise InputError(f"coordinate {str(name)!r}: {error}") from None
     return _index(numbers)
+
+
+def _unit(obj: Any, name: Any) -> str | None:
+    """Return the unit of an xarray coordinate, if it has one."""
+    unit = obj[name].attrs.get("units")
+    return unit if isinstance(unit, str) else None
 
 
 def _of_dataset(obj: Any) -> AnyTensor:

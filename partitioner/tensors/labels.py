@@ -52,21 +52,29 @@ class Labels(tuple[NDArray[Any], ...]):
         Name of each mode: a table column, or an expression of columns.
     query : TableQuery, optional
         How the table was read, if the labels come from a table.
+    units : sequence of str or None, optional
+        Unit of each mode's labels, such as "nm", for pictures.
     """
 
     names: tuple[str, ...] | None
     query: TableQuery | None
+    units: tuple[str | None, ...] | None
 
     def __new__(
-        cls, arrays: Iterable[NDArray[Any]], names: Sequence[str] | None = None, query: TableQuery | None = None
+        cls,
+        arrays: Iterable[NDArray[Any]],
+        names: Sequence[str] | None = None,
+        query: TableQuery | None = None,
+        units: Sequence[str | None] | None = None,
     ) -> Labels:
         labels = super().__new__(cls, arrays)
         labels.names = None if names is None else tuple(names)
         labels.query = query
+        labels.units = None if units is None or not any(units) else tuple(units)
         return labels
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (tuple(self), self.names, self.query)
+        return type(self), (tuple(self), self.names, self.query, self.units)
 
     @classmethod
     def of(cls, labels: Iterable[ArrayLike] | None, shape: Sequence[int]) -> Labels | None:
@@ -76,11 +84,11 @@ class Labels(tuple[NDArray[Any], ...]):
         arrays = [as_labels(each) for each in labels]
         if [each.shape for each in arrays] != [(length,) for length in shape]:
             raise InputError(f"labels of shapes {[each.shape for each in arrays]} for a tensor of shape {tuple(shape)}")
-        return cls(arrays, getattr(labels, "names", None), getattr(labels, "query", None))
+        return cls(arrays, *(getattr(labels, name, None) for name in ("names", "query", "units")))
 
     def replaced(self, arrays: Iterable[NDArray[Any]]) -> Labels:
-        """Return other labels with the same names and query."""
-        return Labels(arrays, self.names, self.query)
+        """Return other labels with the same names, query and units."""
+        return Labels(arrays, self.names, self.query, self.units)
 
     def taken(self, used: Iterable[NDArray[np.integer[Any]]]) -> Labels:
         """Return the labels of selected indices of each mode."""
@@ -195,7 +203,7 @@ def named(labels: Labels | None) -> dict[str, NDArray[Any]]:
     arrays = dict[str, NDArray[Any]]()
     for mode, each in enumerate(labels):
         arrays |= {"_".join(filter(None, ("labels", str(mode), what))): part for what, part in to_parts(each).items()}
-    for name, texts in (("names", labels.names), ("query", labels.query)):
+    for name, texts in (("names", labels.names), ("query", labels.query), ("units", labels.units)):
         if texts is not None:
             parts = to_parts(np.array(texts, TEXT))
             arrays |= {"_".join(filter(None, (name, what))): part for what, part in parts.items()}
@@ -215,8 +223,11 @@ def find(arrays: Mapping[str, NDArray[Any]], order: int) -> Labels | None:
     if "labels_0" not in arrays:
         return None
     each = [of_parts(_parts(arrays, f"labels_{mode}")) for mode in range(order)]
-    names, query = (of_parts(_parts(arrays, name)).tolist() if name in arrays else None for name in ("names", "query"))
-    return Labels(each, names, None if query is None else query_of(query))
+    stored = (name in arrays and of_parts(_parts(arrays, name)).tolist() for name in ("names", "query", "units"))
+    names, query, units = (texts or None for texts in stored)
+    if units is not None and len(units) != order:
+        raise ValueError(f"{len(units)} units for {order} modes")
+    return Labels(each, names, None if query is None else query_of(query), units)
 
 
 def query_of(fields: Sequence[Any]) -> TableQuery:

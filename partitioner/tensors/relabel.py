@@ -149,7 +149,7 @@ def in_order_of(tensor: SparseTensor | DenseTensor, labels: Labels) -> SparseTen
         return tensor
     modes = [own.names.index(name) for name in names]
     moved = _transposed(tensor, modes)
-    moved.labels = Labels((own[mode] for mode in modes), names, own.query)
+    moved.labels = Labels((own[mode] for mode in modes), names, own.query, own.units and [own.units[m] for m in modes])
     return moved
 
 

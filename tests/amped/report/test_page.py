@@ -433,3 +433,11 @@ def test_hundreds_of_components_are_labels_alone(folder: Path, monkeypatch: pyte
     assert html.count("<article") == 300
     assert html.count("<svg") == 3 * page.PICTURED
     assert len(html) < 3e6
+
+
+def test_days_of_the_week_are_complete_and_in_order() -> None:
+    names = sorted("Mon Tue Wed Thu Fri Sat Sun".split())
+    column = np.array([[3.0], [1], [0], [2], [5], [4], [6]])  # of a Sat nothing
+    model = amped.KruskalTensor(np.ones(1), [column, np.ones((2, 1))]).labelled([names, ["a", "b"]])
+    days = re.findall(r"\b(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b", page.page(model).split("<main")[-1])
+    assert list(dict.fromkeys(days)) == "Mon Tue Wed Thu Fri Sat Sun".split()
