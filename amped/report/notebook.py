@@ -20,7 +20,7 @@ from ..models.scanned import ScannedRank, Suggestion
 from ..models.tucker import TuckerTensor
 from .comparison import change_lines, headlines
 from .components import as_text, number_text, shown
-from .residuals import labels_text
+from .residuals import texts
 from .text import human
 
 Columns = Mapping[str, Sequence[Any]]
@@ -129,9 +129,9 @@ def residuals_table(residuals: Residuals) -> str:
     """Return the findings, and the largest residuals, as HTML."""
     above = [f"findings, the most unusual first; the sum of all squared residuals is {residuals.squared:.6g}"]
     found: dict[str, list[Any]] = {"finding": [each.kind for each in residuals.findings]}
+    rows = [texts(each) for each in residuals.findings]
     for mode, name in enumerate(residuals.names):
-        texts = [LongText(labels_text(each.labels[mode])) for each in residuals.findings]
-        found[unused_name(name, found)] = texts
+        found[unused_name(name, found)] = [LongText(row[mode]) for row in rows]
     for name in ("elements", "value", "expected", "score"):
         found[unused_name(name, found)] = [getattr(each, name) for each in residuals.findings]
     columns = residuals.columns()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..models.explained import label_of
 from ..models.residuals import Finding, Residuals
 from .components import shown
 
@@ -17,8 +18,7 @@ def text(residuals: Residuals) -> str:
     """Return the findings as text, and then the labels with the most unusual misfit per mode."""
     lines = [f"{number}. {line(finding, residuals.names)}" for number, finding in enumerate(residuals.findings, 1)]
     for each in residuals.slices:
-        top = each.columns()["label"]
-        parts = [f"{shown(top[row])} z {each.z[row]:+.1f}" for row in each.top()[:SHOWN]]
+        parts = [f"{shown(label_of(each.labels, row))} z {each.z[row]:+.1f}" for row in each.top()[:SHOWN]]
         if parts:
             lines.append(f"{each.name}: most unusual {', '.join(parts)}")
     return "\n".join(lines or ["no residuals"])
@@ -26,17 +26,32 @@ def text(residuals: Residuals) -> str:
 
 def line(finding: Finding, names: Sequence[str]) -> str:
     """Return a finding as a line."""
-    parts = [f"{name} {labels_text(labels)}" for name, labels in zip(names, finding.labels, strict=True) if labels]
+    pairs = zip(names, texts(finding), strict=True)
+    where = ", ".join(f"{name} {labels}" for name, labels in pairs if labels != ALL)
     many = f"; {finding.elements} elements" if finding.kind == "group" else ""
     return (
-        f"{WORDS[finding.kind]}{', '.join(parts)}: {finding.value:,.6g}, expected {finding.expected:,.3g}{many}; "
+        f"{WORDS[finding.kind]}{where}: {finding.value:,.6g}, expected {finding.expected:,.3g}{many}; "
         f"score {finding.score:.1f}"
     )
 
 
-def labels_text(labels: Sequence[Any]) -> str:
-    """Return the labels of a finding in one mode as text."""
+def texts(finding: Finding) -> list[str]:
+    """Return the labels of a finding as text, by mode."""
+    consecutive = finding.kind == "slice"
+    return [labels_text(labels, consecutive and len(labels) > 1) for labels in finding.labels]
+
+
+def _whole(labels: Sequence[Any]) -> bool:
+    """Return whether labels are consecutive whole numbers."""
+    numbers = all(isinstance(label, int) and not isinstance(label, bool) for label in labels)
+    return numbers and len(labels) > 2 and labels[-1] - labels[0] == len(labels) - 1
+
+
+def labels_text(labels: Sequence[Any], consecutive: bool = False) -> str:
+    """Return the labels of a finding in one mode as text; `consecutive`: they follow each other in the mode."""
     if not labels:
         return ALL
+    if consecutive or _whole(labels):
+        return f"{shown(labels[0])} to {shown(labels[-1])}"
     more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
     return ", ".join(map(shown, labels[:SHOWN])) + more

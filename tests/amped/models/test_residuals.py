@@ -239,6 +239,7 @@ def test_consecutive_slices_are_one_finding() -> None:
     x[:, 40:44, :] += 0.1 * rng.random((12, 4, 30))
     found = amped.cp_als(x, 3, starts=3, **HOW).residuals(x)
     assert found.findings[0][:2] == ("slice", ((), (40, 41, 42, 43), ()))
+    assert str(found).startswith("1. slice: mode 1 40 to 43: ")
     names = amped.DenseTensor(x).labelled([range(12), [f"nm {n}" for n in range(50)], range(30)])
     each = amped.cp_als(names, 3, starts=3, **HOW).residuals(names)
     assert {finding.labels[1] for finding in each.findings[:4]} == {(f"nm {n}",) for n in range(40, 44)}
