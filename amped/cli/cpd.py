@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from partitioner.errors import one_line
 from partitioner.flags import flag, path, real_number, whole_number
-from partitioner.tensors.observed import NAN, STORED
 from partitioner.validate import whole
 
 from ..backend.device import Device
@@ -29,7 +28,7 @@ from ..runs.holding_out import PATIENCE, SEED, HoldoutParams, fraction
 from ..runs.observing import ObservedParams
 from .decompose import decompose
 from .job import Job, VerbSession
-from .requests import Modelled
+from .requests import Masked, Modelled
 from .run_requests import RunRequest
 
 REPORT = "report.html"
@@ -45,7 +44,7 @@ def fraction_or_path(text: str) -> float | Path:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class CpdRequest(Modelled, RunRequest[KruskalTensor]):
+class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
     """The flags of ``cpd``."""
 
     NAME: ClassVar[str] = "cpd"
@@ -57,11 +56,6 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
         group="start",
     )
     starts: int = flag(1, "best of K random starts, seeds --seed, +1, ... (1)", type=whole_number, metavar="K")
-    mask: str | None = flag(
-        None,
-        "observed elements: all but NaN, the stored ones, or those of a file (all)",
-        metavar="nan|stored|FILE",
-    )
     weights: Path | None = flag(
         None, "weight of each element, at least 0; those of weight 0 are missing", type=path, metavar="FILE"
     )
@@ -81,12 +75,6 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
     report: Path | None = flag(
         None, f"write an HTML report (DIR/{REPORT})", type=path, nargs="?", const=BESIDE_MODEL, metavar="FILE.html"
     )
-
-    @classmethod
-    def of(cls, args: argparse.Namespace) -> Self:
-        """See `Request`; explicit zeros are kept if they are observed."""
-        request = super().of(args)
-        return replace(request, form=request.observed.form(request.form))
 
     @property
     def outputs(self) -> dict[str, Path | None]:
@@ -150,9 +138,8 @@ class CpdRequest(Modelled, RunRequest[KruskalTensor]):
 
     @property
     def inputs(self) -> dict[str, Path | None]:
-        mask = None if self.mask in (None, NAN, STORED) else Path(str(self.mask))
         holdout = self.holdout if isinstance(self.holdout, Path) else None
-        return {**super().inputs, "--mask": mask, "--weights": self.weights, "--holdout": holdout}
+        return {**super().inputs, "--weights": self.weights, "--holdout": holdout}
 
     @property
     def iterations_without_improvement(self) -> int | None:

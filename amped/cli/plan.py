@@ -18,16 +18,15 @@ from ..parallel.mpi import on_root, together
 from ..report import dense as dense_text
 from ..report.plans import ttm_plans
 from ..report.progress import say
-from ..runs.observing import ObservedParams
 from ..runs.planned import PlanParams, planned
 from ..runs.products import product_setting
 from .job import Job, VerbSession
-from .requests import METHODS, Modelled, Request
+from .requests import METHODS, Masked, Modelled, Request
 from .ttm import multiplied
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class PlanRequest(Modelled):
+class PlanRequest(Masked, Modelled):
     """The flags of ``plan``."""
 
     PRINTS: ClassVar[bool] = True
@@ -35,7 +34,6 @@ class PlanRequest(Modelled):
     method: str | None = flag(None, "method of cpd or tucker", choices=(*METHODS, *COMPRESSIONS))
     init: str | None = flag(None, "include the memory of this start", choices=("nvecs",), group="start")
     ranks: int | None = flag(None, "number of processes to plan for (those started)", type=whole_number, metavar="P")
-    mask: str | None = flag(None, "observed elements, see cpd", metavar="nan|stored|FILE")
     mode: int | None = flag(None, "plan the product in this mode (ttm)", type=whole_number, metavar="N")
 
     @property
@@ -67,7 +65,7 @@ def plan(request: PlanRequest, session: VerbSession) -> int:
     ranks = session.comm.size if request.ranks is None else request.ranks
     with Job(request, session) as job:
         source = job.open()
-        observed = job.observe(ObservedParams(request.mask))
+        observed = job.observe(request.observed)
         source = source if observed is None else observed.placed
         run, expected = planned(
             source, job.machine, request.options, _params(request, len(source.shape), observed is not None), ranks

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from partitioner.flags import flag, flag_name, path, real_number, real_numbers, seconds, whole_number, whole_numbers
 from partitioner.readers import ReadOptions
+from partitioner.tensors.observed import NAN, STORED
 
 from ..errors import InputError
 from ..files import Outputs, check_apart, check_npz
@@ -18,6 +19,7 @@ from ..models.loading import matrices_in
 from ..operators.placement import MAX_DENSE_RANK, check_rank
 from ..options import Options
 from ..report.metrics import Metrics
+from ..runs.observing import ObservedParams
 
 R = TypeVar("R", bound="Request")
 
@@ -96,6 +98,33 @@ class Ranked(Request):
     def check(self) -> None:
         check_rank(self.rank, MAX_DENSE_RANK)
         super().check()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Masked(Request):
+    """The flags of verbs that may use the observed elements of a tensor only."""
+
+    mask: str | None = flag(
+        None,
+        "observed elements: all but NaN, the stored ones, or those of a file (all)",
+        metavar="nan|stored|FILE",
+    )
+
+    @classmethod
+    def of(cls: type[R], args: argparse.Namespace) -> R:
+        """See `Request`; explicit zeros are kept if they are observed."""
+        request: Any = super().of(args)
+        return cast("R", replace(request, form=request.observed.form(request.form)))
+
+    @property
+    def observed(self) -> ObservedParams:
+        """Which elements are observed."""
+        return ObservedParams(self.mask)
+
+    @property
+    def inputs(self) -> dict[str, Path | None]:
+        mask = None if self.mask in (None, NAN, STORED) else Path(str(self.mask))
+        return {**super().inputs, "--mask": mask}
 
 
 TOLERANCES = {"gaussian": 1e-5, "poisson": 1e-4}

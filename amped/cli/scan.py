@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.host.signals import NOTHING, Stopped
-from partitioner.tensors.observed import NAN, STORED
 from partitioner.validate import real, whole
 
 from ..errors import InputError
@@ -21,14 +19,13 @@ from ..parallel.stopping import Stop
 from ..report.figures import check_picture
 from ..report.scan_text import ScanTable
 from ..runs.holding_out import fraction
-from ..runs.observing import ObservedParams
 from ..runs.scanning import LOSSES, Scan, ScanParams, ranks_of, scanned
 from .job import Job, VerbSession
-from .requests import Request
+from .requests import Masked
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ScanRequest(Request):
+class ScanRequest(Masked):
     """The flags of ``scan``."""
 
     rank: str = flag("1-8", "numbers of components, such as 1-8 or 2,4,8 (1-8)", metavar="RANKS")
@@ -41,11 +38,6 @@ class ScanRequest(Request):
     no_halves: bool = flag(False, "do not compare halves of the tensor")
     split: int | None = flag(
         None, "mode whose even and odd indices are the halves (the longest)", type=whole_number, metavar="MODE"
-    )
-    mask: str | None = flag(
-        None,
-        "observed elements: all but NaN, the stored ones, or those of a file (all)",
-        metavar="nan|stored|FILE",
     )
     holdout: float | None = flag(
         None, "choose by the RMSE on a held-out fraction of the observed elements", type=real_number, metavar="F"
@@ -64,22 +56,6 @@ class ScanRequest(Request):
             ranks_of("--rank", self.rank), self.starts, self.seed, self.loss, self.nonnegative, self.max_iters,
             self.tol, not self.no_halves, self.split, self.holdout,
         )  # fmt: skip
-
-    @classmethod
-    def of(cls, args: argparse.Namespace) -> Self:
-        """See `Request`; explicit zeros are kept if they are observed."""
-        request = super().of(args)
-        return replace(request, form=request.observed.form(request.form))
-
-    @property
-    def observed(self) -> ObservedParams:
-        """Which elements are observed."""
-        return ObservedParams(self.mask)
-
-    @property
-    def inputs(self) -> dict[str, Path | None]:
-        mask = None if self.mask in (None, NAN, STORED) else Path(str(self.mask))
-        return {**super().inputs, "--mask": mask}
 
     def check(self) -> None:
         for name, least in (("starts", 1), ("seed", 0), ("max_iters", 1)):

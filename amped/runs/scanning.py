@@ -154,7 +154,8 @@ class Scan(NamedTuple):
             ``.png``, ``.svg`` or ``.pdf``. Notebooks display the returned figure.
         panels : sequence of {"explained", "match", "consistency", "holdout"}, optional
             The panels, from top to bottom: R squared or explained deviance of each start; the match of the components
-            between starts and between halves; the core consistency.
+            between starts and between halves; the core consistency; the RMSE of held-out elements. By default all that
+            were computed.
         ax : Axes or sequence of Axes, optional
             Where to draw, one per panel.
 
