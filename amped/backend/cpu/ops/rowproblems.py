@@ -171,7 +171,9 @@ class HostRows:
         padded, of_threads = padded_rank(rank), status_of(self._threads.count)
         memory, _ = self._threads.scratch(scratch, padded)
         bounds = int(limits.inner), float(limits.tolerance), float(limits.floor)
-        args = addresses(shard, factors, rank, padded), tuple(row_order), own, which, bounds
+        assert own.dtype == factors[0].dtype
+        place = own.ctypes.data, own.strides[0] // own.itemsize
+        args = addresses(shard, factors, rank, padded), tuple(row_order), place, which, bounds
         self._threads.call(self._code.solve, *args, memory, kept_in(padded, memory.shape[1]), of_threads)
         _add_statistics(seen, of_threads)
 

@@ -25,6 +25,7 @@ from partitioner.host.jit import inner
 from ..simd.doubles import (
     EIGHT,
     FOUR,
+    add_weighted,
     choose,
     each,
     fold,
@@ -191,17 +192,10 @@ def gradient(row, b, phi, sums):  # type: ignore[no-untyped-def]
 def _add_gradient(row, first, phi):  # type: ignore[no-untyped-def]
     """Add a block's contribution to the row of Phi."""
     scratch, padded = row[3], row[2][4]
-    at, width, none = _place(row, first), _width(row, first), each(0.0)
+    at, width = _place(row, first), _width(row, first)
     weights = at + (padded + WEIGHT) * width
     for r in range(0, row[2][3], FOUR):
-        place, s, t, u, v = at + r * width, none, none, none, none
-        for j in range(0, width, EIGHT):
-            w = load(scratch, weights + j)
-            s = fused(w, load(scratch, place + j), s)
-            t = fused(w, load(scratch, place + width + j), t)
-            u = fused(w, load(scratch, place + 2 * width + j), u)
-            v = fused(w, load(scratch, place + 3 * width + j), v)
-        store(phi, r, plus(load(phi, r), fold(s, t, u, v, none, none, none, none)))
+        add_weighted(phi, r, scratch, weights, at + r * width, width)
 
 
 @inlined

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from partitioner.host.jit import jit
 
 from ..shard import HostShard
-from ..simd.doubles import EIGHT
+from ..simd.doubles import EIGHT, put_number
+from ..simd.doubles import number as number_at
 from ..simd.thread_team import WORDS, add, fork, inlined, join
 from . import newton, quasi_newton
 from .newton import DAMPING
@@ -82,12 +83,12 @@ def _solve(  # type: ignore[no-untyped-def]
             i, count = rows[n], offsets[n + 1] - offsets[n]
             if whole[0] <= i < whole[1] and count <= whole[2]:
                 for r in range(b.size):
-                    b[r] = own[i, r]
+                    b[r] = number_at(own[0], i * own[1] + r, form[1])
                 memory[0] = start
                 row = columns, matrices, form, thread_scratch[number], limits[2], offsets[n], count, count <= most_kept
                 solve_row(row, b, limits, work, sums, memory, status[number], aim, learn)
                 for r in range(b.size):
-                    own[i, r] = b[r]
+                    put_number(own[0], i * own[1] + r, b[r], form[1])
         chunk = add(turn, 0, 1)
     return join(team, called)
 
@@ -110,8 +111,9 @@ def solve_by_newton(  # type: ignore[no-untyped-def]
         Addresses of columns and of matrices, and the form; see `model`.
     row_order : tuple
         See `RowOrder`.
-    own : (rows, stride) array
-        Rows of the output mode's factor matrix, updated in place.
+    own : tuple of int
+        The rows of the output mode's factor matrix, updated in place: address and row length. Its numbers are those of
+        the other matrices.
     whole : tuple of int
         The range of rows that are solved here, and the most nonzeros of such a row.
     limits : tuple

@@ -245,6 +245,33 @@ def eight(address, at, wide, stride):  # type: ignore[no-untyped-def]
     return _short64(address, at) if stride == FOUR else _eight64(address, at)
 
 
+def _writer(kind: ir.Type, convert: Callable[[Builder, Value], Value]) -> Callable[..., Any]:
+    """Return an operation that converts a number and writes it at an address."""
+
+    def write(typing: Typing, address: Type, at: Type, value: Type) -> Operation:
+        def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
+            place = builder.gep(builder.inttoptr(args[0], kind.as_pointer()), [args[1]])
+            builder.store(convert(builder, args[2]), place)
+            return context.get_dummy_value()
+
+        return types.none(types.int64, types.intp, types.float64), generate
+
+    return operation(write)
+
+
+_put32 = _writer(ir.FloatType(), lambda builder, x: builder.fptrunc(x, ir.FloatType()))
+_put64 = _writer(_double, lambda builder, x: x)
+
+
+@inlined
+def put_number(address, at, value, wide):  # type: ignore[no-untyped-def]
+    """Write a value at an address; `wide`: as float64, otherwise as float32."""
+    if wide:
+        _put64(address, at, value)
+    else:
+        _put32(address, at, value)
+
+
 @operation
 def times_four(typing: Typing, value: Type, array: Type, at: Type) -> Operation:
     """Multiply four numbers by those of a float64 array."""
@@ -291,3 +318,38 @@ def fold(typing: Typing, a: Type, b: Type, c: Type, d: Type, e: Type, f: Type, g
         return _folded(builder, list(args))
 
     return _eight(*[_eight] * EIGHT), generate
+
+
+@operation
+def add_weighted(
+    typing: Typing, out: Type, at: Type, scratch: Type, weights: Type, row: Type, width: Type
+) -> Operation:
+    """Add to four numbers of `out` the sums of a row of weights times each of four consecutive rows of `scratch`.
+
+    `weights` and `row` are positions in `scratch`, whose rows have `width` numbers. Zero is added to four more numbers
+    of `out`.
+    """
+
+    def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
+        out_value, at, scratch_value, weights, row, width = args
+        rows = [builder.add(row, builder.mul(width, _int64(k))) for k in range(FOUR)]
+        zero = _all(0.0)
+        totals = [cgutils.alloca_once_value(builder, zero) for _ in rows]
+        # LLVM knows the number of iterations, and unrolls the loop, only if each adds one.
+        with cgutils.for_range(builder, builder.sdiv(width, _int64(EIGHT))) as loop:
+            j = builder.mul(loop.index, _int64(EIGHT))
+
+            def column(row: Value) -> Value:
+                place = _at(context, builder, scratch, scratch_value, builder.add(row, j), _doubles)
+                return builder.load(place, align=8)
+
+            weight = column(weights)
+            for each_row, so_far in zip(rows, totals, strict=True):
+                sums = _library(builder, "fma", weight, column(each_row), builder.load(so_far))
+                builder.store(sums, so_far)
+        found = _folded(builder, [*(builder.load(so_far) for so_far in totals), *[zero] * (EIGHT - FOUR)])
+        place = _at(context, builder, out, out_value, at, _doubles)
+        builder.store(builder.fadd(builder.load(place, align=8), found), place, align=8)
+        return context.get_dummy_value()
+
+    return types.none(out, types.intp, scratch, types.intp, types.intp, types.intp), generate
