@@ -13,8 +13,9 @@ from ...normal_equations.hals import SETTLED
 def solve(source, gram, right, begin, sweeps, target, rows, largest, dots):  # type: ignore[no-untyped-def]
     """Update the rows of `target` in place; see `NonnegativeSolver.run`.
 
-    `rows` receives the stored rows in double precision. `largest` and `dots` are accumulated here, the Gram matrix by
-    the caller. The gradient of a row is kept up to date, so that an entry that does not change costs nothing.
+    `rows` receives the stored rows in double precision. `largest` and `dots`, which is empty if it is not needed, are
+    accumulated here, the Gram matrix by the caller. The gradient of a row is kept up to date, so that an entry that
+    does not change costs nothing.
     """
     count, rank = source.shape
     gradient, over = np.empty(rank), np.zeros(rank)
@@ -54,6 +55,6 @@ def solve(source, gram, right, begin, sweeps, target, rows, largest, dots):  # t
                 largest[r] = exact
             target[i, r] = exact
             row[r] = target[i, r]
-        if dots is not None:
+        if dots.size:
             for r in range(rank):
                 dots[r] += source[i, r] * row[r]

@@ -39,9 +39,9 @@ def _leading(rows: Matrix, begins: Numbers, lengths: Numbers, run: int, skipped:
 def khatri_rao(rows: Matrix, begins: Numbers, lengths: Numbers, first: int, target: Matrix) -> None:
     """Write consecutive rows of the Khatri-Rao product of a group, from row `first`; each number is rounded once."""
     last, lead = lengths[-1], np.empty(target.shape[1])
-    p, run, j = 0, first // last, first % last
+    p, run, j, none = 0, first // last, first % last, np.int64(-1)  # a literal has another type
     while p < target.shape[0]:
-        _leading(rows, begins, lengths, run, -1, lead)
+        _leading(rows, begins, lengths, run, none, lead)
         stop = min(target.shape[0], p + last - j)
         while p < stop:
             row, to = rows[begins[-1] + j], target[p]

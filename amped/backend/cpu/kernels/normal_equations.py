@@ -114,7 +114,10 @@ def finish(totals, divisor, mode, norms, scales, grams, first, again, most):  # 
 
 @jit
 def put(rows, source, target, largest, dots):  # type: ignore[no-untyped-def]
-    """Store solved rows, rounded to the target's precision, also in `rows`; add to the `Sums` of their columns."""
+    """Store solved rows, rounded to the target's precision, also in `rows`; add to the `Sums` of their columns.
+
+    `dots` is empty if they are not needed.
+    """
     count, rank = rows.shape
     for i in range(count):
         for j in range(rank):
@@ -124,6 +127,6 @@ def put(rows, source, target, largest, dots):  # type: ignore[no-untyped-def]
                 largest[j] = size
             target[i, j] = exact
             rows[i, j] = target[i, j]
-        if dots is not None:
+        if dots.size:
             for j in range(rank):
                 dots[j] += source[i, j] * rows[i, j]

@@ -11,7 +11,7 @@ from ...ops.solve import Sums
 from ...rows import blocks_of
 from ..device import CpuDevice
 from ..kernels import hals
-from .solve import Matrix, PartitionedSolver, PartScratch
+from .solve import Matrix, PartitionedSolver, PartScratch, dots_of
 
 
 class HostHals(PartitionedSolver):
@@ -28,7 +28,7 @@ class HostHals(PartitionedSolver):
             right, left = source[part], target[part]
             for block in blocks_of(len(right), len(scratch.rows)):
                 rows = scratch.rows[: block.stop - block.start]
-                hals.solve(right[block], *system, sweeps, left[block], rows, own.largest, own.dots)
+                hals.solve(right[block], *system, sweeps, left[block], rows, own.largest, dots_of(own))
                 np.add(own.gram, np.matmul(rows.T, rows, out=scratch.gram), out=own.gram)
 
         self.in_parts(parts, len(source), sums, work)

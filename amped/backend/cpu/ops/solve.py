@@ -20,6 +20,7 @@ from ..kernels import normal_equations
 
 PART_ROWS = 4096  # with fewer, starting a thread takes longer than the work
 MOST_PARTS = 16  # each has its own sums
+NO_DOTS = np.empty(0)
 
 Matrix = NDArray[Any]
 
@@ -115,8 +116,13 @@ def providers(device: CpuDevice) -> Sequence[Solver]:
 def _solve(scratch: PartScratch, source: Matrix, inverse: Matrix, target: Matrix, sums: Sums) -> None:
     for block in blocks_of(len(source), len(scratch.rows)):
         rows = np.matmul(source[block], inverse, out=scratch.rows[: block.stop - block.start])
-        normal_equations.put(rows, source[block], target[block], sums.largest, sums.dots)
+        normal_equations.put(rows, source[block], target[block], sums.largest, dots_of(sums))
         np.add(sums.gram, np.matmul(rows.T, rows, out=scratch.gram), out=sums.gram)
+
+
+def dots_of(sums: Sums) -> Matrix:
+    """Return the inner products of sums; an empty array for none, because code is compiled again for another type."""
+    return NO_DOTS if sums.dots is None else sums.dots
 
 
 def _part_scratch(block: int, rank: int) -> PartScratch:
