@@ -64,14 +64,14 @@ def chosen(machine: Machine, source: TensorSize, options: Options, work: Work) -
         return machine
     # The nonzeros of a row are contiguous for rows of CP-APR; those of several ranks are on the row's rank.
     one_copy = work.product != "rows" and (machine.comm.size == 1 or work.product not in ("phi", ROWS))
-    return machine._replace(device=PlainDevice(machine.device, one_copy))
+    return machine._replace(device=PlainDevice(machine.device, machine.comm.size, one_copy))
 
 
 def uncompiled(machine: Machine) -> Machine:
     """Return the machine for work that never calls compiled code of a CPU."""
     if not isinstance(machine.device, CpuDevice) or machine.device.folder != "cpu":
         return machine
-    return machine._replace(device=PlainDevice(machine.device))
+    return machine._replace(device=PlainDevice(machine.device, machine.comm.size))
 
 
 def _suits(source: TensorSize, options: Options, work: Work) -> bool:

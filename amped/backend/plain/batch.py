@@ -1,4 +1,4 @@
-"""Normal equations of several runs at once: each NumPy operation computes those of all runs."""
+"""Normal equations of several runs, which share each NumPy operation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..ops.equations import CONDITION, NOT_FINITE, RANGE, SINGULAR, Case, Equati
 
 
 class SeveralEquations:
-    """See `Equations`. Singular equations, and columns out of range, raise a flag; that run is then solved separately.
+    """See `Equations`. Singular equations and columns out of range raise a flag; that run is then solved separately.
 
-    Arrays have a row per place, with as many columns as the largest run; missing columns are zero.
+    Arrays have one row per place, with the columns of the largest run; the missing columns of smaller runs are zero.
     """
 
     memory: Array | None = None
@@ -26,8 +26,9 @@ class SeveralEquations:
     def __init__(self, case: Case) -> None:
         self._case, self._bounds = case, case.bounds
         places, order, rank = case.places, case.terms.order, case.terms.rank
-        self.totals, self.dots = np.zeros((places, 1, 1)), np.zeros((places, 1, 1))  # unused: there is one rank
-        self._columns, self._there = np.zeros((places, rank), np.int64), np.zeros((places, rank), bool)
+        self.totals, self.dots = np.zeros((places, 1, 1)), np.zeros((places, 1, 1))  # unused on one rank
+        # Of each component: its column in factor matrices, and whether the run has it.
+        self._columns, self._exists = np.zeros((places, rank), np.int64), np.zeros((places, rank), bool)
         self._norms, self._scales = np.ones((2, order, places, rank))
         self._grams, self._weights = np.zeros((order, places, rank, rank)), np.ones((places, rank))
         self._divisor, self._inner = np.ones((2, places, rank))
@@ -35,50 +36,50 @@ class SeveralEquations:
         self._flags, self._modes = np.zeros((2, places), np.int64)
         self._iterations, self._fits, self._squares = np.zeros((3, places))
         self._active = np.zeros(0, np.int64)  # places of runs without a flag
-        self._taken = set[int]()
+        self._occupied = set[int]()  # places that have a run
 
     def put(self, place: int, columns: slice, start: RunStart) -> None:
         rank, terms = columns.stop - columns.start, self._case.terms
         state = EquationsState(np, terms.order, rank)
         state.begin(start, terms.norm, self._bounds.constrained)
-        self._columns[place], self._there[place] = 0, False
-        self._columns[place, :rank], self._there[place, :rank] = np.arange(columns.start, columns.stop), True
+        self._columns[place], self._exists[place] = 0, False
+        self._columns[place, :rank], self._exists[place, :rank] = np.arange(columns.start, columns.stop), True
         for whole, part in ((self._norms, state.norms), (self._scales, state.scales)):
             whole[:, place], whole[:, place, :rank] = 1.0, part
         self._grams[:, place], self._grams[:, place, :rank, :rank] = 0.0, state.grams
         self._weights[place], self._weights[place, :rank] = 0.0, state.weights
         self._iterations[place], self._fits[place], self._flags[place] = start.status.iterations, start.status.fit, 0
-        self._taken.add(place)
-        self._look()
+        self._occupied.add(place)
+        self._list_active()
 
     def take(self, place: int) -> RunStopped:
-        status, there = self._status(place), self._there[place]
-        weights = self._weights[place, there] if self._bounds.constrained else status.norms[-1].copy()
-        self._taken.remove(place)
-        self._look()
+        status, exists = self._status(place), self._exists[place]
+        weights = self._weights[place, exists] if self._bounds.constrained else status.norms[-1].copy()
+        self._occupied.remove(place)
+        self._list_active()
         return RunStopped(status, int(self._modes[place]) if status.flags else 0, weights)
 
-    def _look(self) -> None:
-        """Find the runs that are computed."""
-        self._active = np.array([place for place in sorted(self._taken) if not self._flags[place]], np.int64)
+    def _list_active(self) -> None:
+        """List the runs without a flag."""
+        self._active = np.array([place for place in sorted(self._occupied) if not self._flags[place]], np.int64)
 
     def _raise(self, which: NDArray[np.bool_], flag: int, mode: int) -> None:
-        """Raise a flag of some of the active runs."""
+        """Raise a flag for some of the active runs."""
         if which.any():
             self._flags[self._active[which]], self._modes[self._active[which]] = flag, mode
-            self._look()
+            self._list_active()
 
     def _product(self, mode: int, places: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the products of the other modes' Gram matrices."""
         others = [m for m in range(self._case.terms.order) if m != mode]
-        found: NDArray[np.float64] = self._grams[others[0], places]
+        product: NDArray[np.float64] = self._grams[others[0], places]
         for m in others[1:]:
-            found = found * self._grams[m, places]
-        return found
+            product = product * self._grams[m, places]
+        return product
 
     def _other_scales(self, mode: int, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = np.multiply.reduce(np.delete(self._scales, mode, axis=0)[:, places])
-        return found
+        product: NDArray[np.float64] = np.multiply.reduce(np.delete(self._scales, mode, axis=0)[:, places])
+        return product
 
     def prepare(self, mode: int, double: bool = False) -> None:
         product = self._product(mode, self._active)
@@ -87,7 +88,7 @@ class SeveralEquations:
             self._divisor[self._active] = self._norms[mode, self._active] * self._scales[mode, self._active]
             return
         product, each = self._product(mode, self._active), np.arange(product.shape[1])
-        product[:, each, each] += self._bounds.ridge[mode] + ~self._there[self._active]
+        product[:, each, each] += self._bounds.ridge[mode] + ~self._exists[self._active]
         try:
             inverse = np.linalg.inv(product)
             sizes = np.linalg.norm(product, axis=(1, 2)) * np.linalg.norm(inverse, axis=(1, 2))
@@ -105,60 +106,57 @@ class SeveralEquations:
         if again or not self._active.size:
             return
         places = self._active
-        columns, there = self._columns[places].ravel(), self._there[places].ravel()
+        columns, exists = self._columns[places].ravel(), self._exists[places].ravel()
         shape = len(source), places.size, self._columns.shape[1]
-        given = (np.take(source, columns, axis=1) * there).reshape(shape).transpose(1, 0, 2)
+        mttkrps = (np.take(source, columns, axis=1) * exists).reshape(shape).transpose(1, 0, 2)
         if mode in self._bounds.nonnegative:
-            before = (np.take(target, columns, axis=1) * there).reshape(shape).transpose(1, 0, 2)
-            rows = self._least(mode, places, given, before)
+            before = (np.take(target, columns, axis=1) * exists).reshape(shape).transpose(1, 0, 2)
+            rows = self._nonnegative_rows(mode, places, mttkrps, before)
         else:
-            rows = given @ self._inverse[places]
+            rows = mttkrps @ self._inverse[places]
         largest = np.abs(rows).max(axis=1)
-        kept = self._stored(rows, target.dtype)
-        gram = kept.swapaxes(1, 2) @ kept
+        rows = _rounded(rows, target.dtype)
+        gram = rows.swapaxes(1, 2) @ rows
         if mode == self._bounds.last:
-            self._inner[places] = np.einsum("pir,pir->pr", given, kept)
-        self._norm(mode, places, largest, gram)
-        fine = self._flags[places] == 0
-        write = (there.reshape(shape[1:]) & fine[:, None]).ravel()
-        target[:, columns[write]] = kept.transpose(1, 0, 2).reshape(shape[0], -1)[:, write]
+            self._inner[places] = np.einsum("pir,pir->pr", mttkrps, rows)
+        self._set_norms(mode, places, largest, gram)
+        without_flag = self._flags[places] == 0
+        write = (exists.reshape(shape[1:]) & without_flag[:, None]).ravel()
+        target[:, columns[write]] = rows.transpose(1, 0, 2).reshape(shape[0], -1)[:, write]
 
-    def _stored(self, rows: NDArray[np.float64], dtype: Any) -> NDArray[np.float64]:
-        return rows if dtype == np.float64 else rows.astype(dtype).astype(np.float64)
-
-    def _norm(self, mode: int, places: Any, largest: Any, gram: Any) -> None:
-        """Take the norms out of the columns of runs, or raise flags."""
+    def _set_norms(self, mode: int, places: Any, largest: Any, gram: Any) -> None:
+        """Set the norms and scales of columns, or raise flags."""
         most, divisor = self._case.terms.most, self._divisor[places]
         square = np.einsum("prr->pr", gram)
         finite, usual = np.isfinite(gram.sum(axis=(1, 2))), (largest == 0) | ((largest > 1 / most) & (largest < most))
-        bad, out = ~finite, finite & ~usual.all(axis=1)
+        out = finite & ~usual.all(axis=1)
         length = np.sqrt(square) * divisor
-        begun = self._iterations[places, None] > 0 if not self._bounds.constrained else False
-        about = np.where(begun, np.maximum(largest * divisor, 1.0), length)
-        norms = np.where(about > 0, about, 1.0)
+        later = self._iterations[places, None] > 0 if not self._bounds.constrained else False
+        norms = np.where(later, np.maximum(largest * divisor, 1.0), length)
+        norms = np.where(norms > 0, norms, 1.0)
         scales = divisor / norms
-        fine = finite & ~out
-        some = places[fine]
-        self._norms[mode, some], self._scales[mode, some] = norms[fine], scales[fine]
-        self._grams[mode, some] = (gram * (scales[:, :, None] * scales[:, None, :]))[fine]
+        valid = finite & ~out
+        some = places[valid]
+        self._norms[mode, some], self._scales[mode, some] = norms[valid], scales[valid]
+        self._grams[mode, some] = (gram * (scales[:, :, None] * scales[:, None, :]))[valid]
         if self._bounds.constrained:
-            self._weights[some] = norms[fine]
-        if not fine.all():
-            self._raise(bad, NOT_FINITE, mode)
-            self._raise(out[~bad], RANGE, mode)
+            self._weights[some] = norms[valid]
+        if not valid.all():
+            self._raise(~finite, NOT_FINITE, mode)
+            self._raise(out[finite], RANGE, mode)
 
-    def _least(self, mode: int, places: Any, given: Any, before: Any) -> NDArray[np.float64]:
-        """Return rows without negative numbers, a column at a time; see `normal_equations.hals`."""
+    def _nonnegative_rows(self, mode: int, places: Any, mttkrps: Any, before: Any) -> NDArray[np.float64]:
+        """Return non-negative rows, by updates of one column at a time; see `normal_equations.hals`."""
         divisor, product = self._divisor[places], self._product(mode, places)
-        lost = np.einsum("prr->pr", product) == 0
+        vanished = np.einsum("prr->pr", product) == 0
         each = np.arange(product.shape[1])
         product[:, each, each] += self._bounds.ridge[mode]
-        product[lost] = 0
+        product[vanished] = 0
         gram = product * (divisor[:, :, None] * divisor[:, None, :])
-        rights = given * (self._other_scales(mode, places) * divisor)[:, None]
+        rights = mttkrps * (self._other_scales(mode, places) * divisor)[:, None]
         rows: NDArray[np.float64] = before * (self._scales[mode, places] * self._weights[places] / divisor)[:, None]
         pivots = gram[:, each, each]
-        known = (pivots > 0) & self._there[places]
+        known = (pivots > 0) & self._exists[places]
         rows *= np.where(known[:, None], (rights != 0).any(axis=2, keepdims=True), 1.0)
         over = np.where(known, 1 / np.where(known, pivots, 1.0), 0.0)
         for _ in range(self._bounds.sweeps):
@@ -171,10 +169,10 @@ class SeveralEquations:
         return rows
 
     def widen(self, mode: int) -> None:
-        """See `Equations`: runs out of range are taken out."""
+        """See `Equations`: a run out of range leaves the batch."""
 
     def finish(self, mode: int, again: bool = False) -> None:
-        """See `Equations`: `solve` has done so."""
+        """See `Equations`: part of `solve`."""
 
     def multiply(self, source: Array, target: Array) -> None:
         """See `Equations`: fits are computed in double precision already."""
@@ -185,7 +183,7 @@ class SeveralEquations:
         places, order, norm = self._active, self._case.terms.order, self._case.terms.norm
         product = self._product(order, places)
         weights = self._weights[places] if self._bounds.constrained else self._norms[order - 1, places]
-        weights = weights * self._there[places]
+        weights = weights * self._exists[places]
         squared = np.einsum("pr,prs,ps->p", weights, product, weights)
         parts = (weights * np.multiply.reduce(self._scales[:, places]) * self._inner[places]).sum(axis=1)
         distance = np.sqrt(np.maximum(0.0, norm**2 + squared - 2 * parts)) / norm
@@ -195,7 +193,7 @@ class SeveralEquations:
         self._raise(~np.isfinite(distance), NOT_FINITE, order)
 
     def invert(self, mode: int, double: bool = False) -> None:
-        """See `Equations`: a run with such equations is taken out."""
+        """See `Equations`: a run with singular equations leaves the batch."""
 
     def measure(self, norm: float) -> None:
         if norm != self._case.terms.norm:
@@ -208,9 +206,9 @@ class SeveralEquations:
         return [self._status(place) for place in range(self._case.places)]
 
     def _status(self, place: int) -> EquationsStatus:
-        there = self._there[place]
+        exists = self._exists[place]
         numbers = int(self._flags[place]), int(self._iterations[place]), float(self._fits[place])
-        norms, scales = self._norms[:, place, there], self._scales[:, place, there]
+        norms, scales = self._norms[:, place, exists], self._scales[:, place, exists]
         return EquationsStatus(*numbers, norms, scales, float(self._squares[place]))
 
     def read(self, memory: NDArray[np.uint8]) -> list[EquationsStatus]:
@@ -219,3 +217,8 @@ class SeveralEquations:
 
     def snapshot(self, source: Array, target: Array) -> None:
         """See `Equations`: nothing is captured."""
+
+
+def _rounded(rows: NDArray[np.float64], dtype: Any) -> NDArray[np.float64]:
+    """Return rows as they are stored in factor matrices."""
+    return rows if dtype == np.float64 else rows.astype(dtype).astype(np.float64)

@@ -12,10 +12,13 @@ class PlainDevice(CpuDevice):
     host_bytes = 8 << 20  # SciPy's sparse matrices
     code_bytes = 0
 
-    def __init__(self, compiled: CpuDevice, one_copy: bool = True) -> None:
-        """Use the cores of a device with compiled code; `one_copy`: whether all modes share a copy of the nonzeros."""
+    def __init__(self, compiled: CpuDevice, ranks: int = 1, one_copy: bool = True) -> None:
+        """Use the cores of a device with compiled code.
+
+        `ranks` is the number of process ranks; with `one_copy` all modes share a copy of the nonzeros.
+        """
         self.__dict__.update(compiled.__dict__)
-        self.one_copy = one_copy
+        self.ranks, self.one_copy = ranks, one_copy
         self.description += ", without compiled code"
 
     def stride(self, rank: int, itemsize: int) -> int:

@@ -69,3 +69,14 @@ def test_rows_of_several_ranks(comm: Comm, method: Any, monkeypatch: pytest.Monk
     )  # fmt: skip
     assert "without compiled code" in model.run["device_description"]
     np.testing.assert_allclose(model.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["gaussian", "poisson"])
+def test_scans_agree(comm: Comm, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    explained = []
+    for wish in ("always", "never"):
+        monkeypatch.setenv(SETTING, wish)
+        how: dict[str, Any] = {"precision": "fp64", "max_iters": 6, "tol": 0, "device": "cpu", "loss": loss}
+        scan = amped.scan(COUNTS, [1, 2], starts=2, halves=False, **how)
+        explained.append([tried.explained for tried in scan.tried])
+    np.testing.assert_allclose(explained[0], explained[1], rtol=1e-9)

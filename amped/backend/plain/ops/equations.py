@@ -61,11 +61,10 @@ class PlainEquations(CpuEquations):
 class PlainEquationsProvider(CpuEquationsProvider):
     """See `EquationsProvider`; supports all ranks. MTTKRPs are in double precision already."""
 
-    batch_columns = 32
-
     def __init__(self, device: PlainDevice) -> None:
         super().__init__(device)
         self._plain = device
+        self.batch_columns = 32 if device.ranks == 1 else 0  # a batch does not sum over ranks
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
         if places == 1:

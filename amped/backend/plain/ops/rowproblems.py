@@ -19,7 +19,7 @@ from .mttkrp import PlainShard
 NUMBERS = 1 << 20  # products of factor rows of a batch; a row with more is a batch of its own
 
 
-class RowRanges(NamedTuple):
+class RowStarts(NamedTuple):
     """The rows that have nonzeros, ascending, and where their nonzeros begin, and the end."""
 
     rows: NDArray[np.int64]
@@ -46,14 +46,14 @@ class PlainRows:
     def shared_bytes(self, rank: int) -> int:
         return 8 * (2 * sums_width(self.method, rank) + 16 * rank + LENGTHS + 4)
 
-    def make(self, shard: PlainShard, share: Share, whole: slice | None = None) -> RowRanges:
+    def make(self, shard: PlainShard, share: Share, whole: slice | None = None) -> RowStarts:
         rows = shard.tree.rows
         starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))
-        return RowRanges(rows[starts].astype(np.int64), np.append(starts, rows.size))
+        return RowStarts(rows[starts].astype(np.int64), np.append(starts, rows.size))
 
     def run(
         self,
-        made: RowRanges,
+        made: RowStarts,
         shard: PlainShard,
         factors: Sequence[Array],
         own: Array,
@@ -81,7 +81,7 @@ class PlainRows:
 
     def add_sums(
         self,
-        made: RowRanges,
+        made: RowStarts,
         shard: PlainShard,
         factors: Sequence[Array],
         places: Sequence[tuple[int, int]],
@@ -99,7 +99,7 @@ class PlainRows:
 
     def add_changes(
         self,
-        made: RowRanges,
+        made: RowStarts,
         shard: PlainShard,
         factors: Sequence[Array],
         places: Sequence[tuple[int, int]],
@@ -158,7 +158,7 @@ def _nonzeros(
 
 
 def _of_places(
-    made: RowRanges,
+    made: RowStarts,
     shard: PlainShard,
     factors: Sequence[Array],
     places: Sequence[tuple[int, int]],
@@ -173,7 +173,7 @@ def _of_places(
             yield place, _nonzeros(shard, factors, starts, shared.rows.shape[1], limits.floor)
 
 
-def _clear(made: RowRanges, own: Array, rows: slice, seen: Array) -> None:
+def _clear(made: RowStarts, own: Array, rows: slice, seen: Array) -> None:
     """Set rows without nonzeros to zero, and record their violation: their Phi is zero."""
     empty = np.ones(len(own), bool)
     empty[: rows.start], empty[rows.stop :], empty[made.rows] = False, False, False
