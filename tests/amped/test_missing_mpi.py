@@ -32,11 +32,19 @@ def test_the_reference_results(comm: Comm, device: str) -> None:
 
 @pytest.mark.parametrize("placement", ["resident", "stream"])
 @pytest.mark.parametrize(("shape", "rank"), [((6, 2, 8), 3), ((9, 7), 3), ((2, 3, 40), 3), ((1, 5, 6), 3)])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("weighted", "compiled"), [(False, "always"), (True, "always"), (False, "never")])
 def test_the_same_path_as_an_oracle(
-    comm: Comm, device: str, shape: tuple[int, ...], rank: int, placement: Any, weighted: bool
+    comm: Comm,
+    device: str,
+    shape: tuple[int, ...],
+    rank: int,
+    placement: Any,
+    weighted: bool,
+    compiled: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows are shared by ranks, all ranks among them, and by shards; some have fewer elements than components."""
+    monkeypatch.setenv("AMPED_COMPILE", compiled)
     values, _, seen = planted(shape, 2, 0.6)
     seen.flat[0] = True
     weights = seen * np.random.default_rng(1).integers(1, 4, shape) / 2 if weighted else seen.astype(float)

@@ -203,10 +203,23 @@ class Tree:
         """Return the sum of each value times the logarithm of the model's value."""
         return float(self.values @ np.log(np.maximum(self._model(mode, factors, own), floor)))
 
-    def squares(self, mode: int, factors: Factors, own: Matrix) -> float:
-        """Return the sum of the squared differences of the values from the model's values."""
+    def squares(self, mode: int, factors: Factors, own: Matrix, rows: Any = None) -> float:
+        """Return the sum of the squared differences of the values from the model's values, in some rows of a mode."""
         differences = self.values - self._model(mode, factors, own)
-        return float(differences @ differences)
+        if rows is None:
+            return float(differences @ differences)
+        return float(self._row_totals(mode, differences * differences)[rows].sum())
+
+    def _row_totals(self, mode: int, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum of the numbers of all nonzeros in each row of a mode."""
+        group, place = self._place(mode)
+        matrix = csr_array((numbers, self._matrix.indices, self._matrix.indptr), shape=self._matrix.shape)
+        tree = self._trees[group].without_factors()
+        lengths = self.lengths[self.split :] if group else self.lengths[: self.split]
+        for number, length in enumerate(lengths):
+            tree.update(number, np.ones((length, 1)))
+        ones = np.ones((self._trees[1 - group].leaves, 1))
+        return np.asarray(tree.mttkrp(place, self._multiply(matrix, group, ones))[:, 0])
 
     def _place(self, mode: int) -> tuple[int, int]:
         """Return the group of a mode and its number within the group."""

@@ -7,6 +7,7 @@ each pair of components, the product of both.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,8 @@ class PlainLeastSquares:
         own[rows, :rank], deficient = _solved(sums, own[rows, :rank], limits)
         seen[DEFICIENT] += deficient
         if limits.measured:
-            seen[RESIDUAL] += _squares(shard, factors, own, rank)
+            some = None if rows == slice(0, len(own)) else rows  # others, which are shared, are solved later
+            seen[RESIDUAL] += _squares(shard, factors, own, rank, some)
 
     def share_rows(self, count: int, rank: int) -> PlainRows:
         return PlainRows(count, rank)
@@ -120,7 +122,7 @@ class PlainLeastSquares:
             at, rows = np.array(places).T
             own = np.zeros((shard.tree.lengths[shard.mode], shared.rows.shape[1]))
             own[rows] = shared.rows[at]
-            shared.changes[at[:1]] += _squares(shard, factors, own, shared.rows.shape[1])
+            shared.changes[at[:1]] += _squares(shard, factors, own, shared.rows.shape[1], rows)
 
     def advance(self, shared: PlainRows, limits: RowTerms, number: int) -> None:
         shared.seen[RESIDUAL] += shared.changes.sum()
@@ -163,9 +165,10 @@ def _solved(sums: Matrix, start: Array, limits: RowTerms) -> tuple[Matrix, int]:
     return solution, deficient
 
 
-def _squares(shard: PlainShard, factors: Sequence[Array], own: Array, rank: int) -> float:
+def _squares(shard: PlainShard, factors: Sequence[Array], own: Array, rank: int, rows: Any) -> float:
+    """Return the sum of squared residuals in some rows, None for all."""
     inputs = [None if factor is None else factor[:, :rank] for factor in inputs_of(shard, factors)]
-    return shard.tree.squares(shard.mode, inputs, own[:, :rank].astype(np.float64, copy=False))
+    return shard.tree.squares(shard.mode, inputs, own[:, :rank].astype(np.float64, copy=False), rows)
 
 
 @ROWPROBLEMS.provider("plain")

@@ -53,6 +53,20 @@ def test_factors_that_are_changed_in_place() -> None:
 
 
 @pytest.mark.parametrize("order", SHAPES)
+def test_squares_of_rows(order: int) -> None:
+    shape = SHAPES[order]
+    columns, values = nonzeros(shape, 30)
+    tree, factors = Tree(list(columns), values, shape), factors_of(shape)
+    rows = [factor[column] for factor, column in zip(factors, columns, strict=True)]
+    squares = np.square(values - np.prod(rows, axis=0).sum(axis=1))
+    for mode in range(order):
+        by_row = np.bincount(columns[mode], squares, shape[mode])
+        for some in (None, slice(1, None), np.array([0, shape[mode] - 1])[: shape[mode]]):
+            expected = by_row.sum() if some is None else by_row[some].sum()
+            assert tree.squares(mode, others(factors, mode), factors[mode], some) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("order", SHAPES)
 def test_phi_and_logs(order: int) -> None:
     shape = SHAPES[order]
     columns, values = nonzeros(shape, 30)
