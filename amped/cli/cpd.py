@@ -173,7 +173,7 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
             elements = os.fspath(self.holdout) if isinstance(self.holdout, Path) else self.holdout
             split = job.hold_out(self.observed, HoldoutParams(elements, self.holdout_seed))
         observed = split.fitted if split else job.observe(self.observed)
-        machine = job.machine  # observed elements may need another one
+        machine, source = job.machine, job.source  # observed elements may need another machine
         if self.counts:
             poisson = self.poisson()
             budget = job.budget(self.max_iters * poisson.inner_iters * self.starts)

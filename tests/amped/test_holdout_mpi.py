@@ -14,8 +14,9 @@ from partitioner.tensors.held_out import drawn
 HOW: dict[str, Any] = {"tol": 0, "device": "cpu", "precision": "fp64", "threads": 1, "max_iters": 6}
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_ranks_agree(comm: Comm, weighted: bool) -> None:
+@pytest.mark.parametrize(("weighted", "compiled"), [(True, "always"), (False, "never")])
+def test_ranks_agree(comm: Comm, weighted: bool, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMPED_COMPILE", compiled)
     rng = np.random.default_rng(0)
     exact = np.einsum("ir,jr,kr->ijk", *(rng.normal(size=(length, 2)) for length in (12, 10, 8)))
     noisy, seen = exact + 0.1 * rng.normal(size=exact.shape), rng.random(exact.shape) < 0.4
@@ -28,7 +29,9 @@ def test_ranks_agree(comm: Comm, weighted: bool) -> None:
     expected = np.sqrt(squares[tuple(held.T)].sum() / weights[tuple(held.T)].sum())
     assert model.run["held_out"] == len(held)
     assert model.series["holdout_rmse"][model.run["best_iteration"] - 1] == pytest.approx(expected, rel=1e-9)
-    assert len(set(comm.allgather(repr(model.series["holdout_rmse"])))) == 1
+    expected = np.sqrt((squares.sum() - squares[tuple(held.T)].sum()) / (weights.sum() - weights[tuple(held.T)].sum()))
+    assert model.series["rmse"][model.run["best_iteration"] - 1] == pytest.approx(expected, rel=1e-9)
+    assert len(set(comm.allgather(repr(model.series)))) == 1
     with pytest.raises(amped.InputError, match="holdout 2"):
         amped.cp_als(noisy if root else None, 2, holdout=2, **HOW)
 
