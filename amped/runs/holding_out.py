@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from partitioner.readers import read
 from partitioner.tensors.dense import DenseTensor
-from partitioner.tensors.digest import digest
-from partitioner.tensors.held_out import drawn, part_of, selected
+from partitioner.tensors.held_out import drawn, fingerprint, part_of, selected
 from partitioner.tensors.observed import NAN, STORED
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import real
@@ -127,7 +126,7 @@ def _name(params: HoldoutParams, held: SparseTensor | None) -> str:
     """Return a description of the elements for records and checkpoints."""
     if isinstance(params.elements, float):
         return f"{params.elements:g}, seed {params.seed}"
-    return "" if held is None else f"{digest(list(held.columns), held.values):016x}"
+    return "" if held is None else fingerprint(held.columns)
 
 
 def _weight(held: SparseTensor, scales: NDArray[np.float64]) -> float:

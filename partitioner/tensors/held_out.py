@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
 from .dense import DenseTensor
-from .digest import BLOCK, stir
 from .observed import elements_at
 from .sparse import SparseTensor
+
+BLOCK = 1 << 16  # elements hashed at a time, in the caches of a core
+STEP, LAST_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(31)
+MIXES = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+"""The constants of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
 
 
 def drawn(columns: NDArray[np.int32], fraction: float, seed: int) -> NDArray[np.bool_]:
@@ -24,14 +33,29 @@ def drawn(columns: NDArray[np.int32], fraction: float, seed: int) -> NDArray[np.
     seed : int
         Number of the draw, at least 0.
     """
-    below, chosen = np.uint64(int(fraction * 2**64)), np.empty(columns.shape[1], bool)
-    for begin in range(0, chosen.size, BLOCK):
+    below = np.uint64(int(fraction * 2**64))
+    return np.concatenate([hashes < below for hashes in _hashes(columns, seed)])
+
+
+def fingerprint(columns: NDArray[np.int32]) -> str:
+    """Return a checksum of the indices of elements, in any order."""
+    total = sum(int(hashes.sum(dtype=np.uint64)) for hashes in _hashes(columns, 0))
+    return f"{total % 2**64:016x}"
+
+
+def _hashes(columns: NDArray[np.int32], seed: int) -> Iterator[NDArray[np.uint64]]:
+    """Yield a hash of the indices of each element, in blocks; see `digest.stir`, which needs compiled code."""
+    for begin in range(0, columns.shape[1], BLOCK):
         part = columns[:, begin : begin + BLOCK]
         hashes = np.full(part.shape[1], seed % 2**64, np.uint64)
         for column in part:
-            stir(hashes, column)
-        chosen[begin : begin + BLOCK] = hashes < below
-    return chosen
+            hashes += column.astype(np.uint64)
+            hashes += STEP
+            for shift, factor in MIXES:
+                hashes ^= hashes >> shift
+                hashes *= factor
+            hashes ^= hashes >> LAST_SHIFT
+        yield hashes
 
 
 def selected(elements: SparseTensor, mask: SparseTensor | DenseTensor) -> NDArray[np.bool_]:
