@@ -43,11 +43,15 @@ from ..methods.poisson import Poisson
 from ..operators.base import Operator, Placed
 from ..operators.columns import Columns
 from ..operators.dense.direct import DirectDense
+from ..operators.dense.gaps import GapRows, gap_bytes, mode_gaps
 from ..operators.dense.observed import DirectObserved
+from ..operators.dense.plan import mode_plans
+from ..operators.limits import check_range
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
 from ..operators.products import Mttkrp, NoProduct, Phi, RowSystems, SeveralPhi
 from ..operators.sources.dense import DenseSource, of_array, open_dense_source
 from ..operators.sources.distributed import Progress
+from ..operators.sources.grid import Grid
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import open_source
 from ..operators.sparse.operator import SparseOperator
@@ -58,6 +62,7 @@ from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
 from .compiling import ROWS, Work, chosen
+from .kinds import DENSE as DENSE_KIND
 from .kinds import SPARSE, TENSOR_KINDS, kind_of
 from .observing import ObservedParams, ObservedSource, observed_source
 
@@ -268,6 +273,8 @@ def observed_decomposition(
     machine = chosen(machine, source, options, work)
     if direct and machine.device.folder == "plain":
         return _direct_observed(observed, rank, machine, options, constraints, init, held_out)
+    if observed.terms.scales is None and GapRows.suits(shape, source.nnz, machine.device, options):
+        return _with_gaps(observed, rank, machine, options, constraints, init, held_out)
     setting = observed_setting(source, rank, machine, options, init)
     if held_out:
         setting = setting._replace(root_bytes=setting.root_bytes + 8 * sum(source.shape) * rank)
@@ -303,6 +310,33 @@ def _direct_observed(
 
     operator = DirectObserved(observed.array(), rank, machine, options, setting)
     return _observed_als(operator, operator, constraints, observed.terms._replace(scales=None), held_out)
+
+
+def _with_gaps(
+    observed: ObservedSource,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    constraints: Constraints,
+    init: Init | None,
+    held_out: HeldOut | None,
+) -> ObservedAls:
+    """Return the CP-ALS of a dense tensor with few missing elements. Collective."""
+    comm, device = machine.comm, machine.device
+    check_range(observed.source.value_range, options.dtype, observed.source.path)
+    split = observed.filled(options.dtype, comm)
+    source = of_array(split.tensor if split else None, comm)
+    missing = comm.bcast(split.missing if split else None)
+    assert missing is not None
+    setting = setting_for(source, rank, machine, options)
+    modes = mode_plans(source, Grid.of(source.lengths, comm.size), comm.rank, setting)
+    gaps = mode_gaps(missing, split.observed if split else None, modes, comm)
+    kept = gap_bytes(modes, gaps, device) + missing.nbytes + observed_als.solving_bytes(machine)(0, rank).kept
+    memory = start_bytes(observed.source, rank, comm, init) + (8 * sum(source.shape) * rank if held_out else 0)
+    memory += source.nnz + 8 * missing.size  # for a moment, to find what is missing
+    setting = setting._replace(solving=lambda rows, columns: SolverBytes(kept), root_bytes=memory, pipelined=False)
+    operator = DENSE_KIND.place(source, machine, setting, None)
+    return _observed_als(operator, GapRows(operator, gaps, missing), constraints, observed.terms, held_out)
 
 
 def _observed_als(

@@ -16,6 +16,7 @@ from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..methods.observed_als import ObservedTerms
+from ..operators.dense.gaps import Elements
 from ..operators.dense.observed import MaskedArray
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import TensorSource
@@ -38,6 +39,14 @@ class ObservedParams(NamedTuple):
     def form(self, form: ReadOptions) -> ReadOptions:
         """Return the options for reading a tensor of which the stored elements are observed."""
         return ReadOptions(**{**vars(form), "keep_zeros": True}) if self.mask == STORED else form
+
+
+class FilledTensor(NamedTuple):
+    """A dense tensor that is zero where elements are missing; these, (order, n); and the observed ones."""
+
+    tensor: DenseTensor
+    missing: NDArray[np.int32]
+    observed: Elements
 
 
 class ObservedSource(NamedTuple):
@@ -64,6 +73,11 @@ class ObservedSource(NamedTuple):
         rows = f"; without observations: {', '.join(map(str, empty))} indices of the modes" if any(empty) else ""
         return f"{self.source.nnz:,} elements are observed ({self.source.nnz / elements:.2%}){rows}"
 
+    def filled(self, dtype: np.dtype[Any], comm: Comm) -> FilledTensor | None:
+        """Return the elements and the missing ones, on rank 0; None elsewhere. Collective."""
+        tensor = self.source.tensor()
+        return on_root(comm, lambda: None if tensor is None else _filled(tensor, dtype))
+
     def array(self) -> MaskedArray:
         """Return the elements as a dense array, on a single rank."""
         tensor, scales = self.placed.tensor(), self.terms.scales
@@ -72,6 +86,15 @@ class ObservedSource(NamedTuple):
             return MaskedArray.of_elements(self.source.shape, tensor.columns, tensor.values)
         roots = scales[tensor.columns[-1]]
         return MaskedArray.of_elements(self.source.shape, tensor.columns, tensor.values / roots, roots**2)
+
+
+def _filled(tensor: SparseTensor, dtype: np.dtype[Any]) -> FilledTensor:
+    array, missing = np.zeros(tensor.shape, dtype), np.ones(tensor.shape, bool)
+    places = np.ravel_multi_index(tuple(tensor.columns), tensor.shape)
+    array.reshape(-1)[places] = tensor.values
+    missing.reshape(-1)[places] = False
+    columns = np.array(np.nonzero(missing), np.int32)
+    return FilledTensor(DenseTensor(array), columns, Elements(tensor.columns, tensor.values))
 
 
 def observed_source(

@@ -32,6 +32,21 @@ class RowLimits(NamedTuple):
     floor: float = 1e-10
 
 
+class CommonEquations(NamedTuple):
+    """Equations of rows, from which those of a shard's nonzeros are subtracted: what remains is observed.
+
+    Attributes
+    ----------
+    gram : (R, R) float64 array
+        The matrix of all rows.
+    rights : (rows, R) float64 array
+        The right-hand side of each row of the share, which does not change.
+    """
+
+    gram: Array
+    rights: Array
+
+
 class RowTerms(NamedTuple):
     """The least-squares problems of a mode's rows.
 
@@ -42,11 +57,15 @@ class RowTerms(NamedTuple):
         Sweeps over the components of non-negative rows (HALS), from the current row; 0 if rows are not constrained.
     measured : bool
         Whether squared residuals are summed.
+    common : CommonEquations, optional
+        Only for rows that are not shared. Rows without nonzeros are then unchanged, and the sum of squared residuals
+        lacks the squares of the values. Only compiled code for CPUs supports it.
     """
 
     ridge: float = 0.0
     sweeps: int = 0
     measured: bool = False
+    common: CommonEquations | None = None
 
     @property
     def inner(self) -> int:

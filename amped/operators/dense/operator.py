@@ -223,6 +223,21 @@ class DenseOperator(Factors):
         if not self._slabs.sound:  # reading them again has found no error
             raise InputError("changed while it was read", path=self._source.path)
 
+    @property
+    def ranges(self) -> list[slice]:
+        """The ranges of this rank's block, in memory order of the modes."""
+        return [self._ranges[mode] for mode in self._modes]
+
+    @property
+    def modes(self) -> tuple[int, ...]:
+        """The modes in memory order."""
+        return self._modes
+
+    def slabs(self) -> Iterator[tuple[int, Array]]:
+        """Yield the parts of this rank's block; see `_Slabs.slabs`."""
+        self.forget()
+        yield from self._slabs.slabs(0)
+
     def reads(self, mode: int) -> bool:
         """Return whether the next MTTKRP of a mode reads this rank's elements."""
         return self._sweep is not None and not self._serves(mode) and self._sweep.reads(self._modes.index(mode))

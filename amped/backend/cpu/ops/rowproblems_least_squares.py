@@ -8,7 +8,16 @@ import numpy as np
 
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.rowproblems import DEFICIENT, RESIDUAL, ROWPROBLEMS, RowBytes, RowMethod, RowProblemsProvider, RowTerms
+from ...ops.rowproblems import (
+    DEFICIENT,
+    RESIDUAL,
+    ROWPROBLEMS,
+    CommonEquations,
+    RowBytes,
+    RowMethod,
+    RowProblemsProvider,
+    RowTerms,
+)
 from ..device import CpuDevice
 from ..rows.least_squares import (
     block_of,
@@ -87,10 +96,11 @@ class HostLeastSquares:
         scratch: Array = None,
     ) -> None:
         rows = slice(0, len(own)) if whole is None else whole
-        clear(made, own[rows, :rank], rows, seen)
+        if limits.common is None:
+            clear(made, own[rows, :rank], rows, seen)
         statistics, most = status_of(self._threads.count), heaviest(made, self._threads.count, part_of(width_of(rank)))
         bounds = int(rows.start), int(rows.stop), most
-        terms = *_terms(limits), np.empty((0, 0)), np.empty((0, 0))
+        terms = *_terms(limits), *(limits.common or (np.empty((0, 0)), np.empty((0, 0))))
         self._threads.call(solve_rows, _nonzeros(shard, factors, rank), tuple(made), own, bounds, terms, statistics)
         seen[[RESIDUAL, DEFICIENT]] += statistics[:, [RESIDUAL, DEFICIENT]].sum(axis=0)
         heavy = made.rows[(made.counts > most) & (made.rows >= rows.start) & (made.rows < rows.stop)]
@@ -109,10 +119,16 @@ class HostLeastSquares:
         shared, places = self.share_rows(heavy.size, rank), list(enumerate(heavy.tolist()))
         shared.rows[:] = own[heavy, :rank]
         self.add_sums(made, shard, factors, places, shared, limits, scratch)
+        if limits.common is not None:
+            _subtract(shared.sums, limits.common, heavy)
         self.step(shared, limits, 0)
         own[heavy, :rank] = shared.rows
         shared.rows[:] = own[heavy, :rank]  # as they are stored
-        if limits.measured:
+        if limits.measured and limits.common is not None:
+            padded = np.concatenate([shared.rows, np.full((len(heavy), 1), -1.0)], axis=1)
+            matrices = shared.sums.reshape(len(heavy), rank + 1, -1)
+            shared.seen[RESIDUAL] += np.einsum("ni,nij,nj", padded, matrices, padded)
+        elif limits.measured:
             self.add_changes(made, shard, factors, places, shared, limits, scratch)
             self.advance(shared, limits, 0)
         seen[RESIDUAL:] += shared.seen[RESIDUAL:]
@@ -162,6 +178,14 @@ class HostLeastSquares:
 
     def advance(self, shared: SharedRows, limits: RowTerms, number: int) -> None:
         shared.seen[RESIDUAL] += shared.changes.sum()
+
+
+def _subtract(sums: Array, common: CommonEquations, rows: Array) -> None:
+    """Subtract Gram matrices from a common one; set their right-hand sides."""
+    matrices = sums.reshape(len(rows), len(common.gram) + 1, -1)
+    matrices[:, :-1, :-1] = common.gram - matrices[:, :-1, :-1]
+    matrices[:, -1, :-1] = matrices[:, :-1, -1] = common.rights[rows]
+    matrices[:, -1, -1] = 0.0
 
 
 def _terms(limits: RowTerms) -> tuple[float, int, bool]:

@@ -1,0 +1,284 @@
+"""Row problems of a dense tensor with few missing elements, on CPUs.
+
+With zeros for the missing elements, the right-hand sides of all rows are an MTTKRP. The matrix of a row is the Gram
+product of the other modes, minus the sum of ``v v^T`` over the row's missing elements. So an iteration costs a dense
+one, and work on what is missing. Rows of which most elements are missing are solved from the others, as differences
+would be rounding errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.tensors.value_range import ValueRange
+
+from ...backend.device import Array, Device
+from ...backend.ops.mttkrp import MTTKRP, Kernel, Offers, Share
+from ...backend.ops.rowproblems import (
+    DEFICIENT,
+    RESIDUAL,
+    ROWPROBLEMS,
+    CommonEquations,
+    RowProblemsProvider,
+    RowTerms,
+)
+from ...backend.plain.split import Matrix, khatri_rao, split_of
+from ...backend.plain.systems import solve_systems
+from ...backend.rows import add_gram, blocks_of
+from ...options import Options
+from ...parallel.mpi import Comm
+from ..modes import ModePlan
+from .operator import DenseOperator
+
+Columns = NDArray[np.int32]
+PRECISE = {"fp64": 1e-4, "fp32": 1e-2}
+"""Squared residuals below this part of the squared norm are computed from residuals."""
+LEAST, MISSING = 1 << 17, 0.4  # elements, and the part of them that may be missing
+BLOCK = 1 << 12  # rows that are solved at a time
+
+
+class Elements(NamedTuple):
+    """Indices, (order, n), and values of elements."""
+
+    columns: Columns
+    values: NDArray[Any]
+
+    def sorted_by(self, mode: int) -> Elements:
+        order = np.argsort(self.columns[mode], kind="stable")
+        return Elements(self.columns[:, order], self.values[order])
+
+    def where(self, condition: NDArray[np.bool_]) -> Elements:
+        return Elements(self.columns[:, condition], self.values[condition])
+
+
+class ModeGaps(NamedTuple):
+    """What a rank needs of one mode: missing elements of its rows, and the observed ones of rows with few of them."""
+
+    missing: Elements
+    observed: Elements
+    empty: NDArray[np.intp]  # rows without observed elements
+
+
+def mode_gaps(missing: Columns, observed: Elements | None, modes: Sequence[ModePlan], comm: Comm) -> list[ModeGaps]:
+    """Return the elements that matter to this rank's rows of each mode. Collective.
+
+    Parameters
+    ----------
+    missing : (order, n) array
+        All missing elements, on every rank.
+    observed : Elements, optional
+        All observed elements, on rank 0.
+    modes : sequence of ModePlan
+        The plan of this rank.
+    comm : Comm
+    """
+    result, shape = [], [int(mode.cut.rows[-1]) for mode in modes]
+    holes = Elements(missing, np.zeros(missing.shape[1]))
+    for mode, begin, end in ((mode.mode, mode.owned.start, mode.owned.stop) for mode in modes):
+        counts, size = np.bincount(missing[mode], minlength=shape[mode]), math.prod(shape) // shape[mode]
+        few = 2 * counts > size
+        chosen = comm.bcast(None if observed is None else observed.where(few[observed.columns[mode]]))
+        assert chosen is not None
+        holes_of_rows, observed_of_rows = (
+            elements.where((elements.columns[mode] >= begin) & (elements.columns[mode] < end)).sorted_by(mode)
+            for elements in (holes.where(~few[missing[mode]]), chosen)
+        )
+        result.append(ModeGaps(holes_of_rows, observed_of_rows, np.flatnonzero(counts[begin:end] == size)))
+    return result
+
+
+class _Holes(NamedTuple):
+    """The missing elements of a rank's block: positions within each index of the first mode in memory."""
+
+    places: NDArray[np.int64]
+    ends: NDArray[np.intp]
+
+
+def _in_block(operator: DenseOperator, missing: Columns) -> _Holes:
+    columns = [missing[mode] for mode in operator.modes]
+    inside = np.ones(missing.shape[1], bool)
+    for column, each in zip(columns, operator.ranges, strict=True):
+        inside &= (column >= each.start) & (column < each.stop)
+    first, *others = (
+        column[inside].astype(np.int64) - each.start for column, each in zip(columns, operator.ranges, strict=True)
+    )
+    lengths = [each.stop - each.start for each in operator.ranges]
+    order = np.argsort(first, kind="stable")
+    places = np.zeros(order.size, np.int64)
+    if order.size:
+        places = np.ravel_multi_index([column[order] for column in others], lengths[1:])
+    return _Holes(places, np.searchsorted(first[order], np.arange(lengths[0] + 1)))
+
+
+class _Rows(NamedTuple):
+    """The elements of a mode on a rank, as the shard of a kernel."""
+
+    shard: Any
+    made: Any
+
+
+class GapRows:
+    """Solves the rows of a placed dense tensor, zero where elements are missing; see `RowSolver`.
+
+    Its methods are collective.
+    """
+
+    def __init__(self, operator: DenseOperator, gaps: Sequence[ModeGaps], missing: Columns) -> None:
+        """`missing` are all missing elements, on every rank."""
+        self._operator, self._gaps = operator, gaps
+        plan, device = operator.plan, operator.machine.device
+        self._rank = plan.modes[0].rank
+        self._kernel, self._provider = tools(device)
+        self._missing_rows = [self._rows(mode, each.missing) for mode, each in zip(plan.modes, gaps, strict=True)]
+        self._observed_rows = [self._rows(mode, each.observed) for mode, each in zip(plan.modes, gaps, strict=True)]
+        self._whole = [self._whole_rows(mode, each) for mode, each in zip(plan.modes, gaps, strict=True)]
+        self._grams: list[Matrix | None] = [None] * operator.order
+        self._missing = _in_block(operator, missing)
+
+    def _rows(self, mode: ModePlan, elements: Elements) -> _Rows | None:
+        """Return a shard of elements, None if there are none."""
+        share = share_of(mode, elements)
+        if not share.nnz:
+            return None
+        others = [column for m, column in enumerate(elements.columns) if m != mode.mode]
+        columns = [np.ascontiguousarray(column) for column in (elements.columns[mode.mode], *others)]
+        shard = self._kernel.make(columns, elements.values.astype(share.dtype), share, False)
+        return _Rows(shard, self._provider.make(shard, share))
+
+    def _whole_rows(self, mode: ModePlan, gaps: ModeGaps) -> NDArray[np.intp]:
+        """Return the owned rows of which all elements are observed."""
+        whole = np.ones(mode.owned.stop - mode.owned.start, bool)
+        for elements in (gaps.missing, gaps.observed):
+            whole[elements.columns[mode.mode] - mode.owned.start] = False
+        whole[gaps.empty] = False
+        return np.flatnonzero(whole)
+
+    def solve(self, mode: int, limits: RowTerms, seen: Array, then: Sequence[int] = ()) -> None:
+        """See `RowSolver.solve`."""
+        operator, plan = self._operator, self._operator.plan.modes[mode]
+        rights = operator.mttkrp(mode, None, then)
+        operator.wait_comm()
+        with operator.clock.span("compute", mode):
+            common = CommonEquations(self._gram(mode), np.ascontiguousarray(rights))
+            own = operator.work.factors[mode][plan.owned]
+            own[self._gaps[mode].empty] = 0
+            self._solve_whole(mode, common, limits, own, seen)
+            for rows, terms in (
+                (self._missing_rows[mode], limits._replace(common=common)),
+                (self._observed_rows[mode], limits),
+            ):
+                if rows is not None:
+                    self._run(rows, mode, own, terms, seen)
+        self._grams[mode] = None
+        if limits.measured:
+            self._measure(mode, seen)
+
+    def _run(self, rows: _Rows, mode: int, own: Array, terms: RowTerms, seen: Array) -> None:
+        """Solve the rows of a shard; rows without elements there are unchanged."""
+        inputs = self._operator.work.inputs(mode)
+        before = None
+        if terms.common is None:  # it clears rows without elements
+            before, at = own.copy(), np.setdiff1d(np.arange(len(own)), rows.made.rows)
+        self._provider.run(rows.made, rows.shard, inputs, own, self._rank, terms, seen)
+        if before is not None:
+            own[at] = before[at]
+
+    def _solve_whole(self, mode: int, common: CommonEquations, limits: RowTerms, own: Array, seen: Array) -> None:
+        """Solve rows of which all elements are observed."""
+        rank, whole = self._rank, self._whole[mode]
+        if not limits.sweeps:
+            every = np.broadcast_to(common.gram[..., None], (rank, rank, rank))
+            inverse = solve_systems(every, np.eye(rank), limits.ridge, 0, np.zeros((rank, rank)))
+            seen[DEFICIENT] += whole.size if inverse.deficient else 0
+        for block in blocks_of(whole.size, BLOCK):
+            rows, right = whole[block], common.rights[whole[block]]
+            if limits.sweeps:
+                start = own[rows, :rank].T.astype(np.float64)
+                solved = solve_systems(common.gram[..., None], right.T.copy(), limits.ridge, limits.sweeps, start)
+                own[rows, :rank] = solved.rows.T
+            else:
+                own[rows, :rank] = right @ inverse.rows.T
+            if limits.measured:
+                stored = own[rows, :rank].astype(np.float64)
+                seen[RESIDUAL] += np.vdot(stored @ common.gram - 2 * right, stored)
+
+    def _gram(self, mode: int) -> Matrix:
+        """Return the product of the other modes' Gram matrices."""
+        result = np.ones((self._rank, self._rank))
+        for m in range(self._operator.order):
+            if m != mode:
+                gram = self._grams[m]
+                if gram is None:
+                    gram = self._grams[m] = np.zeros((self._rank, self._rank))
+                    add_gram(np, self._operator.work.factors[m][:, : self._rank], gram)
+                result *= gram
+        return result
+
+    def _measure(self, mode: int, seen: Array) -> None:
+        """Complete the sum of squared residuals, or compute it from residuals if it is small."""
+        operator = self._operator
+        comm, norm = operator.machine.comm, operator.norm
+        values = self._gaps[mode].observed.values.astype(operator.options.dtype).astype(np.float64)
+        seen[RESIDUAL] += (norm**2 if comm.rank == 0 else 0.0) - np.vdot(values, values)
+        total = np.array([float(seen[RESIDUAL])])
+        if comm.size > 1:
+            comm.all_reduce(total, "sum")
+        if not total[0] > PRECISE[operator.options.precision] * norm**2:
+            operator.publish(mode)
+            operator.wait_comm()
+            seen[RESIDUAL] = self._summed_squares()
+
+    def _summed_squares(self) -> float:
+        """Return the sum of this rank's squared residuals."""
+        operator, holes, result = self._operator, self._missing, 0.0
+        ranges = zip(operator.modes, operator.ranges, strict=True)
+        first, *others = (operator.work.factors[m][each, : self._rank].astype(np.float64).T for m, each in ranges)
+        lengths = [other.shape[1] for other in others]
+        split = split_of(lengths) if len(others) > 1 else 0
+        left = khatri_rao(others[:split]) if split else np.ones((self._rank, 1))
+        right = khatri_rao(others[split:])
+        for start, slab in operator.slabs():
+            for i, elements in enumerate(slab, start):
+                residuals = ((left * first[:, i, None]).T @ right).reshape(-1)
+                residuals -= elements.reshape(-1)
+                residuals[holes.places[holes.ends[i] : holes.ends[i + 1]]] = 0
+                result += float(residuals @ residuals)
+        return result
+
+    @staticmethod
+    def suits(shape: Sequence[int], observed: int, device: Device, options: Options) -> bool:
+        """Return whether this takes less time than work on all observed elements, and is possible."""
+        elements = math.prod(shape)
+        if elements < LEAST or elements - observed > MISSING * elements:
+            return False
+        return device.folder == "cpu" and options.kernel == "auto" and options.gather == "full"
+
+
+def tools(device: Device) -> tuple[Kernel, RowProblemsProvider[RowTerms]]:
+    """Return the kernel for shards of elements, and what solves their rows."""
+    kernel = MTTKRP.require(device, lambda kernel: Offers.ROWS in kernel.offers)
+    return kernel, ROWPROBLEMS.require(device, lambda rows: rows.method == "als")
+
+
+def share_of(mode: ModePlan, elements: Elements) -> Share:
+    """Return the properties of elements of a mode's owned rows."""
+    nnz = elements.columns.shape[1]
+    values = ValueRange(0.0, 0.0, 0.0)
+    return Share(mode.share.lengths, mode.owned, nnz, mode.share.stride, mode.share.dtype, values)
+
+
+def gap_bytes(modes: Sequence[ModePlan], gaps: Sequence[ModeGaps], device: Device) -> int:
+    """Return the memory of the elements, and for solving their rows."""
+    (kernel, provider), kept, running = tools(device), 0, 0
+    for mode, each in zip(modes, gaps, strict=True):
+        for elements in (each.missing, each.observed):
+            share = share_of(mode, elements)
+            needs, rows = kernel.bytes(share, share.nnz), provider.bytes(kernel, share, share.nnz)
+            kept += elements.columns.nbytes + elements.values.nbytes + needs.shard + rows.kept
+            running = max(running, needs.making, rows.running)
+    return kept + running
