@@ -59,7 +59,7 @@ class Request:
     def facts(self) -> dict[str, str | None]:
         """The values of all flags as text, which must be equal on all ranks."""
         no_flags = {"tensor", "options", "form", "other"}
-        flags = ((each, group) for group in (self, self.options, self.form) for each in fields(group))
+        flags = ((each, group) for group in (self.form, self.options, self) for each in fields(group))
         values = {flag_name(each): str(getattr(group, each.name)) for each, group in flags if each.name not in no_flags}
         second = {} if self.SECOND is None else {self.SECOND["metavar"]: str(vars(self)["other"])}
         return {"TENSOR": str(self.tensor), **second, **values}
