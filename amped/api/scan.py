@@ -11,8 +11,10 @@ from partitioner.validate import whole
 from ..models.scanned import ScannedRank
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
+from ..parallel.stopping import StopOnRequest
 from ..report.scan_text import ScanTable
 from ..runs.assembly import Tensor
+from ..runs.callback import is_true
 from ..runs.holding_out import fraction
 from ..runs.observing import Mask, ObservedParams
 from ..runs.scanning import Scan, ScanParams, ranks_of, scanned
@@ -92,7 +94,8 @@ def scan(
         draw, a model of the other elements predicts them; its run starts near the best model of all elements. Not for
         counts; a sparse tensor needs a `mask`.
     callback : callable, optional
-        Called with the `ScannedRank` of each number of components.
+        Called with the `ScannedRank` of each number of components. If it returns True, the scan ends with the results
+        so far; several small models are computed at once.
     verbose : bool or int
         Print the table of the command line, on rank 0.
     deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
@@ -125,13 +128,13 @@ def scan(
     with session(X, chosen, deadline, verbose, form=elements.form(PLAIN)) as call:
         observed = call.observe_all(elements) if holdout else call.observe(elements)
         call.reporter.machine(call.machine, chosen.precision)
-        table = ScanTable(call.display)
+        table, stop = ScanTable(call.display), StopOnRequest()
 
         def report(tried: ScannedRank) -> None:
             table(tried)
             if callback is not None:
-                callback(tried)
+                stop.requested = is_true(callback(tried), call.comm)
 
-        result = scanned(call.source, call.machine, chosen, params, report, observed=observed)
+        result = scanned(call.source, call.machine, chosen, params, report, stop, observed=observed)
         table.end(result.suggestion)
         return result

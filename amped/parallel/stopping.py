@@ -73,4 +73,14 @@ class NeverStop:
         return nullcontext()
 
 
+class StopOnRequest(NeverStop):
+    """A stop test that is true once `requested` is set, on all ranks."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self) -> bool:
+        return self.requested
+
+
 NEVER = NeverStop()

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import InputError
 from ..methods.driver import Spans
 from ..models.history import AnyModel
+from ..parallel.mpi import Comm
 from .run import Run, RunObserver
 
 RunCallback = Callable[[int, float], object] | Callable[[int, float, "ModelView"], object]
@@ -112,8 +113,13 @@ class CallbackObserver(RunObserver):
             raise
         finally:
             view.expire()
-        stops = isinstance(result, (bool, np.bool_)) and bool(result)
-        self.stopped = any(comm.allgather(stops)) if comm.size > 1 else stops
+        self.stopped = is_true(result, comm)
+
+
+def is_true(result: object, comm: Comm) -> bool:
+    """Return whether a callback returned True, and not only a true value, on any rank. Collective."""
+    stops = isinstance(result, (bool, np.bool_)) and bool(result)
+    return any(comm.allgather(stops)) if comm.size > 1 else stops
 
 
 def _attach(error: BaseException, view: ModelView) -> None:

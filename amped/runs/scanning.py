@@ -204,6 +204,8 @@ def scanned(
             tried.append(figures)
             models.append(best.labelled(source.labels))
             report(figures)
+            if scanner.stopped():
+                break
     return Scan(tuple(tried), tuple(models), suggestion(tried), scanner.seconds)
 
 

@@ -96,6 +96,20 @@ def test_which_callbacks_take_a_view() -> None:
         assert not takes_view(two)
 
 
+def test_a_scan_stops() -> None:
+    how = {"starts": 2, "max_iters": 3, "device": "cpu"}
+    whole, seen = amped.scan(ARRAY, "1-4", **how), list[int]()
+
+    def watch(tried: Any) -> bool:
+        seen.append(tried.rank)
+        return bool(tried.rank == 2)
+
+    short = amped.scan(ARRAY, "1-4", callback=watch, **how)
+    assert seen == [each.rank for each in short.tried] == [1, 2]
+    assert [each[:-1] for each in short.tried] == [each[:-1] for each in whole.tried[:2]]
+    assert [model.rank for model in short.models] == [1, 2]
+
+
 def test_a_report(folder: Path) -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("matplotlib")
