@@ -127,7 +127,8 @@ def _tensor_text(request: Request, shown: Display) -> tuple[str, int]:
     """Return the description of a tensor, and the exit code."""
     request.check()
     with closing(request.open_metrics()) as metrics:
-        source = open_path(request.tensor, SingleComm(), shown.reading, not request.no_verify, request.form)
+        with shown.within("reading"):
+            source = open_path(request.tensor, SingleComm(), shown.reading, not request.no_verify, request.form)
         facts, description = kind_of(source).info(request.tensor.name, source)
         metrics.event("info", tensor=str(request.tensor), **facts)
     return description, EXIT_INCOMPLETE if metrics.failed else 0

@@ -67,16 +67,17 @@ def table(request: TableRequest, session: VerbSession) -> int:
             rows = done
             shown.rows(done, total)
 
-        store = partition(
-            request.tensor,
-            request.output,
-            ranks=comm,
-            memory=request.memory,
-            force=request.force,
-            progress=read,
-            device="cuda" if request.options.device == "cuda" else "cpu",
-            form=request.form,
-        )
+        with shown.within("converting"):
+            store = partition(
+                request.tensor,
+                request.output,
+                ranks=comm,
+                memory=request.memory,
+                force=request.force,
+                progress=read,
+                device="cuda" if request.options.device == "cuda" else "cpu",
+                form=request.form,
+            )
         session.stop.saved = lambda: f"the store is in {store.path}"
         seconds, shape = time.perf_counter() - began, " x ".join(map(str, store.shape))
         shown.note(f"{one_line(request.tensor.name)}: {rows:,} rows, {shape}, {store.nnz:,} nonzeros")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, Literal
 from weakref import WeakMethod
 
@@ -53,6 +53,17 @@ class Display:
 
     def stage(self, name: str | None) -> None:
         """Show the current stage between reading and iterating; None removes it."""
+
+    @contextmanager
+    def within(self, name: str | None) -> Iterator[None]:
+        """Show a stage within the block, if it is not None."""
+        if name is not None:
+            self.stage(name)
+        try:
+            yield
+        finally:
+            if name is not None:
+                self.stage(None)
 
     def compiling(self) -> None:
         """Show that code is being compiled."""

@@ -70,7 +70,7 @@ class Session:
         reading = None
         if self.reporter.enabled:
             reading = self.display.rows if path and is_table(path, form) else self.display.reading
-        with self.reporter.compiling(), STAGES.of("read"):
+        with self.reporter.compiling(), self.display.within("reading" if path else None), STAGES.of("read"):
             self.source = open_tensor(tensor, self.machine, self.options, reading, verify, form)
         self.reporter.source(Path(self.tensor).name, self.source)
         return self.source

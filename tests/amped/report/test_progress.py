@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import threading
 import time
+from pathlib import Path
 
 import pytest
+from command import run_amped, succeeded
 from rich.console import Console
 
 from amped.parallel.mpi import world
@@ -158,6 +162,30 @@ def test_a_silent_log_shows_what_the_run_is_doing(
         thread = lines._ticker._thread
     assert thread is not None
     thread.join()
+
+
+def test_a_command_that_waits_for_its_input_prints_lines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SILENCE", 0.02)
+    printed, original = threading.Event(), progress.PlainDisplay._still
+    pipe = folder / "x.tns"
+    os.mkfifo(pipe)
+
+    def still(display: progress.PlainDisplay) -> None:
+        original(display)
+        printed.set()
+
+    def write() -> None:
+        with open(pipe, "w") as file:  # waits for the reader
+            printed.wait()
+            file.write("1 1 1 2.5\n2 2 2 1.5\n")
+
+    monkeypatch.setattr(progress.PlainDisplay, "_still", still)
+    writer = threading.Thread(target=write)
+    writer.start()
+    result = run_amped("info", pipe)
+    writer.join()
+    assert "still reading after 0 s" in result.progress
+    assert "2 x 2 x 2, 2 nonzeros" in succeeded(result).out
 
 
 def test_the_thread_of_a_forgotten_display_ends(monkeypatch: pytest.MonkeyPatch) -> None:
