@@ -106,6 +106,15 @@ class Comparison(NamedTuple):
         The compared modes.
     skipped : tuple of str
         The modes that cannot be compared, and why.
+
+    Examples
+    --------
+    >>> first = KruskalTensor(np.ones(1), [np.array([[0.5], [0.5], [0]]), np.ones((2, 1))])
+    >>> second = KruskalTensor(np.ones(1), [np.array([[0], [0.5], [0.5]]), np.ones((2, 1))])
+    >>> print(first.compare(second))  # doctest: +ELLIPSIS
+    factor match 0.500; components: 0 the same, 0 similar, 1 changed, ...
+    component 1 and 1: changed, congruence 0.50 (mode 0 0.50, mode 1 1.00); 100.0% -> 100.0% of the model
+        mode 0: gained 2 0.0% -> 50%; lost 0 50% -> 0.0%
     """
 
     pairs: tuple[ComponentPair, ...]

@@ -55,6 +55,12 @@ class Components(list[Component]):
     ----------
     names : tuple of str
         Names of the modes.
+
+    Examples
+    --------
+    >>> model = KruskalTensor(np.ones(1), [np.ones((1, 1)), np.array([[0.2], [0.8]])])
+    >>> model.top().to_frame()[["mode", "label", "entry"]].values.tolist()
+    [['mode 0', 0, 1.0], ['mode 1', 1, 0.8], ['mode 1', 0, 0.2]]
     """
 
     def __init__(self, items: Iterable[Component] = (), names: Sequence[str] = ()) -> None:

@@ -101,6 +101,14 @@ class Residuals(NamedTuple):
         For each mode the misfit, leverage and z-score of each label.
     findings : tuple of Finding
         The most unusual elements, groups and slices, the most unusual first.
+
+    Examples
+    --------
+    >>> X = np.outer(np.arange(1.0, 9), np.arange(1.0, 7))
+    >>> model = KruskalTensor(np.ones(1), [np.arange(1.0, 9)[:, None], np.arange(1.0, 7)[:, None]])
+    >>> X[2, 3] += 50
+    >>> print(model.residuals(X, count=1))
+    1. mode 0 2, mode 1 3: 62, expected 12; score inf
     """
 
     entries: tuple[Entry, ...]
@@ -437,7 +445,7 @@ def _runs(rows: Sequence[int], ordered: bool) -> list[list[int]]:
 def _scores(peers: NDArray[np.float64]) -> Callable[[float], float]:
     """Return a function from the magnitude of a residual to the robust z-score of its logarithm among its peers."""
     logs = np.log(peers[peers > 0])
-    if not logs.size:
+    if 2 * logs.size < peers.size or not logs.size:  # most elements are fitted exactly
         return lambda size: math.inf
     middle = float(np.median(logs))
     spread = max(LEAST_SCALE, MAD * float(np.median(np.abs(logs - middle))))

@@ -40,6 +40,12 @@ class SliceResiduals(NamedTuple):
         for modes with fewer than five slices.
     value, expected : (I,) array
         Sums of the tensor and of the model over the slice.
+
+    Examples
+    --------
+    >>> model = amped.KruskalTensor(np.array([4.0]), [np.full((2, 1), 0.5), np.full((2, 1), 0.5)])
+    >>> model.residuals(np.array([[1.0, 1.0], [1.0, 4.0]])).slices[0].misfit.tolist()
+    [0.0, 9.0]
     """
 
     name: str

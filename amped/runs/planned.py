@@ -52,6 +52,12 @@ class RunPlan(NamedTuple):
         The expected time as text, or why it cannot be predicted.
     text : str
         All of this, and the shares of the ranks.
+
+    Examples
+    --------
+    >>> found = amped.plan(numpy.ones((40, 30, 20)), 8, device="cpu")
+    >>> found.to_frame()["host"].tolist() == list(found.host_bytes)
+    True
     """
 
     device_bytes: tuple[dict[str, int], ...]

@@ -112,6 +112,12 @@ class Scan(NamedTuple):
         The suggested `rank`, or None, and the `reason`.
     seconds : dict
         Seconds by kind of work: `runs`, `halves`, `diagnostics` and, if elements were held out, `holdout`.
+
+    Examples
+    --------
+    >>> found = amped.scan(np.random.default_rng(0).random((4, 4, 4)), "1-2", starts=2, max_iters=20)
+    >>> found.to_frame()["rank"].tolist(), len(found.plot(panels=["explained"]).axes)
+    ([1, 2], 1)
     """
 
     tried: tuple[ScannedRank, ...]

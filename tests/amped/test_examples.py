@@ -10,9 +10,16 @@ import numpy as np
 import pytest
 
 import amped
+from amped.models.comparison import Comparison
+from amped.models.explained import Components
+from amped.models.residuals import Residuals
+from amped.models.slices import SliceResiduals
 from amped.runs.callback import ModelView
+from amped.runs.planned import RunPlan
+from amped.runs.scanning import Scan
 
-PUBLIC = {name: getattr(amped, name) for name in amped.__all__} | {each.__name__: each for each in (ModelView,)}
+RESULTS = ModelView, Components, Comparison, Residuals, SliceResiduals, RunPlan, Scan
+PUBLIC = {name: getattr(amped, name) for name in amped.__all__} | {each.__name__: each for each in RESULTS}
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -21,7 +28,7 @@ def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     thing = PUBLIC[name]
     module = inspect.getmodule(thing)
     assert module is not None
-    names = {"np": np, **vars(amped), **vars(module)}
+    names = {"np": np, "numpy": np, "amped": amped, **vars(amped), **vars(module)}
     runner = doctest.DocTestRunner(verbose=False)
     for test in doctest.DocTestFinder(recurse=True).find(thing, name, module=module, globs=names):
         runner.run(test)
