@@ -97,13 +97,11 @@ def _one_each(given: tuple[Any, ...], names: Sequence[str]) -> tuple[Any, ...]:
 
 def _column(table: Any, name: str) -> Any:
     """Return a column of a mapping or a frame."""
-    try:
-        return table[name]
-    except (KeyError, IndexError, ValueError, TypeError):
-        known = ", ".join(map(str, table if isinstance(table, Mapping) else table.columns))
-        raise InputError(f"coordinates have no column {name!r}, but {known or 'none'}") from None
-    except Exception as error:
-        raise InputError(f"coordinates: column {name!r}: {' '.join(str(error).split())}") from None
+    names = table if isinstance(table, Mapping) else getattr(table, "column_names", table.columns)  # Arrow, or others
+    known = list(map(str, names))
+    if name not in known:
+        raise InputError(f"coordinates have no column {name!r}, but {', '.join(known) or 'none'}")
+    return table[name]
 
 
 def _labelled(given: Mapping[str, Any], shape: Sequence[int], labels: Labels | None) -> ElementPlaces:

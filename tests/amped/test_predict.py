@@ -61,6 +61,10 @@ def test_labels(model: Any) -> None:
     np.testing.assert_allclose(model.predict(columns), expected, rtol=1e-13)
     frame = pandas.DataFrame({f"mode {mode}": column for mode, column in enumerate(columns)})
     np.testing.assert_allclose(model.predict(frame), expected, rtol=1e-13)
+    arrow = pytest.importorskip("pyarrow").table(frame)
+    np.testing.assert_allclose(model.predict(arrow), expected, rtol=1e-13)
+    with pytest.raises(amped.InputError, match=r"no column 'mode 2', but mode 0, mode 1$"):
+        model.predict(arrow.drop_columns(["mode 2"]))
     with pytest.warns(amped.InputWarning, match=r"1 of mode 0 \('z'\), 1 of mode 1 \(7\)"):
         found = model.predict((["a", "z", "a"], [30, 0, 7], columns[2]))
     np.testing.assert_allclose(found, [expected[0], np.nan, np.nan], rtol=1e-13)
