@@ -23,9 +23,9 @@ class HeldOut:
     Parameters
     ----------
     columns : sequence of (n,) arrays
-        Their indices, one array per mode of the operator.
+        Their indices, one array per mode.
     values : (n,) array
-        Their values; multiplied by the square roots of their weights, if there are any.
+    weights : (n,) array, optional
     total : float
         The sum of the weights of all ranks' elements.
     facts : dict
@@ -33,14 +33,21 @@ class HeldOut:
     """
 
     def __init__(
-        self, columns: Sequence[NDArray[np.int32]], values: NDArray[np.float64], total: float, facts: dict[str, Any]
+        self,
+        columns: Sequence[NDArray[np.int32]],
+        values: NDArray[np.float64],
+        weights: NDArray[np.float64] | None,
+        total: float,
+        facts: dict[str, Any],
     ) -> None:
-        self._columns, self._values, self._total, self.facts = columns, values, total, facts
+        self._columns, self._values, self._weights, self._total, self.facts = columns, values, weights, total, facts
 
     def rmse(self, factors: Sequence[NDArray[Any]], comm: Comm) -> float:
         """Return the (weighted) root mean square of the residuals of a model. Collective."""
         differences = values_at(np.ones(factors[0].shape[1]), factors, self._columns) - self._values
-        squares = np.array([np.vdot(differences, differences)])
+        squares = np.array(
+            [np.vdot(differences, differences if self._weights is None else self._weights * differences)]
+        )
         if comm.size > 1:
             comm.all_reduce(squares, "sum")
         return float(np.sqrt(squares[0] / self._total))
@@ -83,7 +90,7 @@ class HeldOutAls(ObservedAls):
     def _evaluate(self) -> None:
         """Record the RMSE on held-out elements, and keep the factor matrices if it is the lowest so far."""
         operator, state = self.operator, self.state
-        factors = [operator.factor(mode) for mode in range(operator.order)]
+        factors = [self.factor(mode) for mode in range(self._order)]
         error = self._held_out.rmse(factors, operator.machine.comm)
         if error < min(state.series[HOLDOUT], default=np.inf):
             for mode in range(self._order):

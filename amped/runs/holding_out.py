@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,17 +81,26 @@ def hold_out(observed: ObservedSource, params: HoldoutParams, comm: Comm, memory
     source: SparseSource = TensorSource(part(elements, True), comm, observed.source.path, memory)
     weighted, total, terms = observed.placed is not observed.source, float(source.nnz), observed.terms
     fitted = TensorSource(part(placed, True), comm, memory=memory) if weighted else source
-    held = part(placed, False)
+    held, weights = part(elements, False), None
     count = comm.bcast(0 if held is None else held.nnz)
     held_total = float(count)
-    if terms.scales is not None:
-        held_total = comm.bcast(0.0 if held is None else _weight(held, terms.scales))
+    if (scales := terms.scales) is not None:
+        weights = None if placed is None or chosen is None else np.square(scales[placed.columns[-1][chosen]])
+        held_total = comm.bcast(0.0 if weights is None else float(weights.sum()))
         total = terms.total - held_total
     facts = {"holdout": comm.bcast(_name(params, held)), "held_out": count}
     note = f"{count:,} observed elements are held out ({count / (count + source.nnz):.2%})"
+    offsets = equal_parts(count, comm.size)
+
+    def own(array: NDArray[Any] | None, dtype: type) -> NDArray[Any]:
+        return comm.scatter(array, offsets, np.dtype(dtype))
+
+    columns = [own(None if held is None else held.columns[mode], np.int32) for mode in range(len(source.shape))]
+    values = own(None if held is None else held.values, np.float64)
+    own_weights = None if scales is None else own(weights, np.float64)
     return HoldoutSource(
         ObservedSource(source, fitted, terms._replace(total=total)),
-        HeldOut(*_parts(held, len(observed.placed.shape), count, comm), held_total, facts),
+        HeldOut(columns, values, own_weights, held_total, facts),
         note,
     )
 
@@ -127,19 +136,3 @@ def _name(params: HoldoutParams, held: SparseTensor | None) -> str:
     if isinstance(params.elements, float):
         return f"{params.elements:g}, seed {params.seed}"
     return "" if held is None else fingerprint(held.columns)
-
-
-def _weight(held: SparseTensor, scales: NDArray[np.float64]) -> float:
-    """Return the sum of the weights of elements whose last mode holds weights."""
-    return float(np.square(scales[held.columns[-1]]).sum())
-
-
-def _parts(
-    held: SparseTensor | None, order: int, count: int, comm: Comm
-) -> tuple[list[NDArray[np.int32]], NDArray[np.float64]]:
-    """Return this rank's equal part of the held-out elements: indices, one array per mode, and values. Collective."""
-    offsets = equal_parts(count, comm.size)
-    columns = [
-        comm.scatter(None if held is None else held.columns[mode], offsets, np.dtype(np.int32)) for mode in range(order)
-    ]
-    return columns, comm.scatter(None if held is None else held.values, offsets, np.dtype(np.float64))

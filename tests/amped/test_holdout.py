@@ -78,7 +78,9 @@ def test_kinds_of_observed_elements_agree() -> None:
     assert other != pytest.approx(expected, rel=1e-6)
 
 
-def test_weights_count_in_the_error() -> None:
+@pytest.mark.parametrize("compiled", ["always", "never"])
+def test_weights_count_in_the_error(compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMPED_COMPILE", compiled)
     noisy, seen = planted()
     weights = np.where(seen, np.random.default_rng(3).integers(1, 4, SHAPE), 0.0)
     held = np.random.default_rng(4).random(SHAPE) < 0.2

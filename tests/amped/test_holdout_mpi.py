@@ -14,7 +14,7 @@ from partitioner.tensors.held_out import drawn
 HOW: dict[str, Any] = {"tol": 0, "device": "cpu", "precision": "fp64", "threads": 1, "max_iters": 6}
 
 
-@pytest.mark.parametrize(("weighted", "compiled"), [(True, "always"), (False, "never")])
+@pytest.mark.parametrize(("weighted", "compiled"), [(True, "always"), (False, "never"), (True, "never")])
 def test_ranks_agree(comm: Comm, weighted: bool, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMPED_COMPILE", compiled)
     rng = np.random.default_rng(0)
