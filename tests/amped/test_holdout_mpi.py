@@ -41,8 +41,8 @@ def test_scans_agree(comm: Comm) -> None:
     rng = np.random.default_rng(0)
     exact = np.einsum("ir,jr,kr->ijk", *(rng.random((length, 2)) for length in (12, 10, 8)))
     gaps = np.where(rng.random(exact.shape) < 0.6, exact + 0.02 * rng.normal(size=exact.shape), np.nan)
-    how: dict[str, Any] = {"starts": 2, "max_iters": 30, "device": "cpu", "precision": "fp64", "threads": 1}
-    found = amped.scan(gaps if comm.rank == 0 else None, "1-3", mask="nan", holdout=0.1, **how)
+    how: dict[str, Any] = {"starts": 2, "max_iters": 30, "halves": False, "precision": "fp64", "threads": 1}
+    found = amped.scan(gaps if comm.rank == 0 else None, "1-3", mask="nan", holdout=0.1, device="cpu", **how)
     assert found.suggestion.rank == 2
     assert found.tried[1].consistency == pytest.approx(100, abs=5)
     assert len(set(comm.allgather(repr([each[:7] + each[9:] for each in found.tried])))) == 1
