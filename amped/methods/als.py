@@ -149,12 +149,13 @@ class CpAls:
             arrays.update(plain.load(*self.standing()))
             self._loaded, self._plain_loaded = False, True
         arrays["norms"], arrays["scales"] = arrays["norms"].copy(), arrays["scales"].copy()  # others may have the old
-        status = plain.iteration(arrays["norms"], arrays["scales"], arrays["weights"], state.iterations == 0)
+        status = plain.iteration(arrays["norms"], arrays["scales"], arrays["weights"], state.iterations == 0, stop)
         arrays["weights"] = status.weights.copy()
         if not np.isfinite(status.fit):
-            state.mode = status.mode
+            state.mode, self._plain_loaded = status.mode, False
+            if status.stopped:
+                return False
             self._raised()
-            self._plain_loaded = False
             self._load()
             return run_passes(self.operator, self.passes(stop))
         self.advance(status.fit, status.squares)

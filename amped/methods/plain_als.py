@@ -7,7 +7,7 @@ transposed, (R, rows), so that NumPy's inner loops run over rows instead of a fe
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..backend.ops.equations import CONDITION, EquationsStatus, RunStart
 from ..operators.base import Operator, in_turn
 from ..operators.dense.direct import DirectDense
 from .constraints import SWEEPS, Constraints
+from .driver import never
 from .updates import grams_of
 
 Matrix = NDArray[np.float64]
@@ -27,14 +28,15 @@ Matrix = NDArray[np.float64]
 class PlainStatus(NamedTuple):
     """The state after an iteration.
 
-    `mode` is the next mode to solve: 0 after a complete iteration, else the mode whose equations are singular or not
-    finite; then `fit` is NaN.
+    `mode` is the next mode to solve: 0 after a complete iteration, else the mode at which it was stopped, or whose
+    equations are singular or not finite; then `fit` is NaN.
     """
 
     mode: int
     fit: float
     squares: float
     weights: Matrix
+    stopped: bool = False
 
 
 class PlainAls:
@@ -67,13 +69,17 @@ class PlainAls:
         self._grams = list(state.grams)
         return {"norms": state.norms, "scales": state.scales, "weights": state.weights}
 
-    def iteration(self, norms: Matrix, scales: Matrix, weights: Matrix, first: bool) -> PlainStatus:
-        """Solve all modes; update the norms and scales of their columns in place.
+    def iteration(
+        self, norms: Matrix, scales: Matrix, weights: Matrix, first: bool, stop: Callable[[], bool] = never
+    ) -> PlainStatus:
+        """Solve all modes, unless `stop` ends the iteration between two; update their norms and scales in place.
 
         In the `first` iteration, as under constraints, columns are divided by their 2-norms.
         """
         scaled = not (scales == 1.0).all()
         for mode in self.modes:
+            if mode > self.modes[0] and stop():
+                return PlainStatus(mode, np.nan, 0.0, weights, stopped=True)
             solution = self._solve(mode, norms, scales if scaled else None, weights, first)
             if solution is None:
                 return PlainStatus(mode, np.nan, 0.0, weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,15 @@ import numpy as np
 import pytest
 
 import amped
+from amped.methods.als import CpAls
+from amped.methods.driver import never
 from amped.operators.dense import direct
+from amped.operators.sparse.tuning import Budget
+from amped.options import Options
+from amped.parallel.mpi import world
+from amped.runs.assembly import begin, bring_up, decomposition, open_tensor
 from partitioner.host.worth import SETTING
+from partitioner.tensors.dense import DenseTensor
 
 SHAPES = [(6, 5), (4, 7, 3), (3, 2, 4, 5), (2, 3, 2, 3, 2)]
 
@@ -88,6 +96,29 @@ def test_reports_checkpoints_and_callbacks(tmp_path: Path, capsys: pytest.Captur
     assert '"split"' in (tmp_path / "m.jsonl").read_text()
     resumed = amped.cp_als(X, 2, max_iters=6, checkpoint=tmp_path / "c", resume=True, **how)
     np.testing.assert_allclose(resumed.fits, whole.fits, rtol=1e-12)
+
+
+def test_a_run_stops_within_an_iteration() -> None:
+    X, numbers = np.random.default_rng(0).random((4, 5, 6)), count()
+    comm, options = world(), Options(device="cpu", precision="fp64")
+    machine = bring_up(options, comm)
+
+    def method() -> CpAls:
+        source = open_tensor(DenseTensor(X), machine, options)
+        result = decomposition(source, 2, machine, options, Budget(4))
+        begin(result, source)
+        return result
+
+    whole, stopped = method(), method()
+    assert isinstance(stopped.operator, direct.DirectDense)
+    for _ in range(2):
+        whole.step(never)
+    stopped.step(never)
+    assert not stopped.step(lambda: next(numbers) == 1)
+    assert (stopped.state.iterations, stopped.state.mode) == (1, 2)
+    stopped.step(never)
+    assert (stopped.state.iterations, stopped.state.mode) == (2, 0)
+    np.testing.assert_allclose(stopped.state.series["fit"], whole.state.series["fit"], rtol=1e-12)
 
 
 @pytest.mark.parametrize("rank", [0, 5000])
