@@ -328,6 +328,17 @@ def test_every_kernel_compiles(name: str, architecture: str) -> None:
     assert b"warning" not in log, log.decode()
 
 
+def test_observed_elements(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--nonzeros", "500", "--rank", "5", "--precision", "fp64", "--iterations", "3", "--output", str(folder)]
+    main(["observed", "uber", *flags])
+    assert capsys.readouterr().out.startswith("uber rank 5 fp64: ")
+    (row,) = json.loads((folder / "observed-cpu.json").read_text())["cases"]
+    assert row["nonzeros"] <= 500
+    for name in ("seconds", "processor_seconds"):
+        assert row[name]["runs"] == 3
+        assert row[name]["least"] <= row[name]["median"]
+
+
 def test_methods_of_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each from the same starts, with its path and how long it takes to MU's value."""
     tensor = folder / "small.tns"
