@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.host.jit import load_compiler
@@ -47,7 +48,7 @@ from ..operators.dense.gaps import GapRows, gap_bytes, mode_gaps
 from ..operators.dense.observed import DirectObserved
 from ..operators.dense.plan import mode_plans
 from ..operators.limits import check_range
-from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
+from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nonzero_bytes, nothing
 from ..operators.products import Mttkrp, NoProduct, Phi, RowSystems, SeveralPhi
 from ..operators.sources.dense import DenseSource, of_array, open_dense_source
 from ..operators.sources.distributed import Progress
@@ -335,7 +336,9 @@ def _with_gaps(
     gaps = mode_gaps(missing, split.observed if split else None, modes, comm)
     kept = gap_bytes(modes, gaps, device) + missing.nbytes + observed_als.solving_bytes(machine)(0, rank).kept
     memory = start_bytes(observed.source, rank, comm, init) + (8 * sum(source.shape) * rank if held_out else 0)
-    memory += source.nnz + 8 * missing.size  # for a moment, to find what is missing
+    # The observed elements, and what it takes to find those that are missing.
+    memory += observed.source.nnz * (8 + nonzero_bytes(len(source.shape), np.dtype(np.float64)))
+    memory += source.nnz + 8 * missing.size
     setting = setting._replace(solving=lambda rows, columns: SolverBytes(kept), root_bytes=memory, pipelined=False)
     operator = DENSE_KIND.place(source, machine, setting, None)
     return _observed_als(operator, GapRows(operator, gaps, missing), constraints, observed.terms, held_out)
