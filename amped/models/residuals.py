@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,14 @@ UNUSUAL = 3.0  # least z-score of a slice that is a finding
 Places = NDArray[np.int64]
 
 
-class Entry(NamedTuple):
-    """An element of a tensor, and the model's value there.
+class _Element(NamedTuple):
+    labels: tuple[Any, ...]
+    value: float
+    expected: float
+
+
+class Entry(_Element):
+    """An element of a tensor, and the model's value there: ``labels, value, expected = entry`` unpacks it.
 
     Attributes
     ----------
@@ -46,11 +52,24 @@ class Entry(NamedTuple):
         Number of the finding that includes the element, counted from 0.
     """
 
-    labels: tuple[Any, ...]
-    value: float
-    expected: float
     standardised: float
-    finding: int | None = None
+    finding: int | None
+
+    def __new__(
+        cls,
+        labels: tuple[Any, ...],
+        value: float,
+        expected: float,
+        standardised: float = math.nan,
+        finding: int | None = None,
+    ) -> Self:
+        entry = super().__new__(cls, labels, value, expected)
+        entry.standardised, entry.finding = standardised, finding
+        return entry
+
+    def __repr__(self) -> str:
+        facts = f"value={self.value:g}, expected={self.expected:g}, standardised={self.standardised:g}"
+        return f"Entry(labels={self.labels}, {facts}, finding={self.finding})"
 
 
 class Finding(NamedTuple):

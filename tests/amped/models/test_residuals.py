@@ -281,7 +281,10 @@ def test_the_command(folder: Path) -> None:
     assert text == f"{found}\n"
     rows = list(csv.DictReader(Path("r.csv").read_text().splitlines()))
     assert len(rows) == 8
-    assert float(rows[0]["standardised"]) == max((*found.entries, *found.absent), key=lambda e: abs(e[3])).standardised
+    assert (
+        float(rows[0]["standardised"])
+        == max((*found.entries, *found.absent), key=lambda entry: abs(entry.standardised)).standardised
+    )
     assert {row["finding"] for row in rows} <= {"", "1", "2", "3", "4"}
     slices = list(csv.DictReader(Path("s.csv").read_text().splitlines()))
     assert [row["mode"] for row in slices] == ["mode 0"] * 9 + ["mode 1"] * 7 + ["mode 2"] * 5
