@@ -16,7 +16,7 @@ from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..methods.observed_als import ObservedTerms
-from ..operators.dense.gaps import Elements
+from ..operators.dense.gaps import ElementList
 from ..operators.dense.observed import MaskedArray
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import TensorSource
@@ -46,7 +46,7 @@ class FilledTensor(NamedTuple):
 
     tensor: DenseTensor
     missing: NDArray[np.int32]
-    observed: Elements
+    observed: ElementList
 
 
 class ObservedSource(NamedTuple):
@@ -94,7 +94,7 @@ def _filled(tensor: SparseTensor, dtype: np.dtype[Any]) -> FilledTensor:
     array.reshape(-1)[places] = tensor.values
     missing.reshape(-1)[places] = False
     columns = np.array(np.nonzero(missing), np.int32)
-    return FilledTensor(DenseTensor(array), columns, Elements(tensor.columns, tensor.values))
+    return FilledTensor(DenseTensor(array), columns, ElementList(tensor.columns, tensor.values))
 
 
 def observed_source(

@@ -42,43 +42,43 @@ LEAST, MISSING = 1 << 17, 0.4  # elements, and the part of them that may be miss
 BLOCK = 1 << 12  # rows that are solved at a time
 
 
-class Elements(NamedTuple):
+class ElementList(NamedTuple):
     """Indices, (order, n), and values of elements."""
 
     columns: Columns
     values: NDArray[Any]
 
-    def sorted_by(self, mode: int) -> Elements:
+    def sorted_by(self, mode: int) -> ElementList:
         order = np.argsort(self.columns[mode], kind="stable")
-        return Elements(self.columns[:, order], self.values[order])
+        return ElementList(self.columns[:, order], self.values[order])
 
-    def where(self, condition: NDArray[np.bool_]) -> Elements:
-        return Elements(self.columns[:, condition], self.values[condition])
+    def where(self, condition: NDArray[np.bool_]) -> ElementList:
+        return ElementList(self.columns[:, condition], self.values[condition])
 
 
 class ModeGaps(NamedTuple):
     """What a rank needs of one mode: missing elements of its rows, and the observed ones of rows with few of them."""
 
-    missing: Elements
-    observed: Elements
+    missing: ElementList
+    observed: ElementList
     empty: NDArray[np.intp]  # rows without observed elements
 
 
-def mode_gaps(missing: Columns, observed: Elements | None, modes: Sequence[ModePlan], comm: Comm) -> list[ModeGaps]:
+def mode_gaps(missing: Columns, observed: ElementList | None, modes: Sequence[ModePlan], comm: Comm) -> list[ModeGaps]:
     """Return the elements that matter to this rank's rows of each mode. Collective.
 
     Parameters
     ----------
     missing : (order, n) array
         All missing elements, on every rank.
-    observed : Elements, optional
+    observed : ElementList, optional
         All observed elements, on rank 0.
     modes : sequence of ModePlan
         The plan of this rank.
     comm : Comm
     """
     result, shape = [], [int(mode.cut.rows[-1]) for mode in modes]
-    holes = Elements(missing, np.zeros(missing.shape[1]))
+    holes = ElementList(missing, np.zeros(missing.shape[1]))
     for mode, begin, end in ((mode.mode, mode.owned.start, mode.owned.stop) for mode in modes):
         counts, size = np.bincount(missing[mode], minlength=shape[mode]), math.prod(shape) // shape[mode]
         few = 2 * counts > size
@@ -140,7 +140,7 @@ class GapRows:
         self._grams: list[Matrix | None] = [None] * operator.order
         self._missing = _in_block(operator, missing)
 
-    def _rows(self, mode: ModePlan, elements: Elements) -> _Rows | None:
+    def _rows(self, mode: ModePlan, elements: ElementList) -> _Rows | None:
         """Return a shard of elements, None if there are none."""
         share = share_of(mode, elements)
         if not share.nnz:
@@ -265,7 +265,7 @@ def tools(device: Device) -> tuple[Kernel, RowProblemsProvider[RowTerms]]:
     return kernel, ROWPROBLEMS.require(device, lambda rows: rows.method == "als")
 
 
-def share_of(mode: ModePlan, elements: Elements) -> Share:
+def share_of(mode: ModePlan, elements: ElementList) -> Share:
     """Return the properties of elements of a mode's owned rows."""
     nnz = elements.columns.shape[1]
     values = ValueRange(0.0, 0.0, 0.0)
