@@ -22,7 +22,7 @@ from ..models.kruskal import KruskalTensor
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, world
-from ..report import logs, page
+from ..report import logs
 from ..report.metrics import Metrics, versions
 from ..report.record import init_name
 from ..runs import checkpoint
@@ -44,6 +44,8 @@ class SideOutputs(NamedTuple):
     def claim(self, outputs: Outputs, rank: int | tuple[int, ...] | None, starts: int) -> Metrics:
         """Claim the files and return the metrics; a `rank` of None is not known yet. Called on rank 0."""
         if self.report is not None:
+            from ..report import page  # takes a tenth of the time to import amped
+
             page.check()
             outputs.file(Path(self.report), True)
         if self.checkpoint is None:
@@ -137,6 +139,8 @@ class CallSession(Session):
         path = self._side.report
         if path is None or not isinstance(model, KruskalTensor):
             return
+        from ..report import page
+
         tensor = page.compared_tensor(self.source, model)
         if self.comm.rank:
             return
