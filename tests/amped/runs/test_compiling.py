@@ -174,3 +174,10 @@ def test_a_first_run_loads_no_compiler(call: str, tmp_path: Path) -> None:
     program = [sys.executable, "-W", "ignore", "-c", PROGRAM.format(call=call), str(DATA)]
     done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("wish", ["always", "never"])
+def test_a_product_beyond_single_precision_is_refused(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTING, wish)
+    with pytest.raises(amped.errors.InputError, match="not finite"):
+        amped.ttm(COUNTS, np.full((COUNTS.shape[1], 2), 3e38), 1, precision="fp32")
