@@ -35,6 +35,7 @@ from ..simd.doubles import (
     store,
     times,
     total,
+    transpose,
 )
 from ..simd.outer import add_4x1, add_4x2, add_8x1, add_8x2
 from ..simd.thread_team import add, fork, inlined, join
@@ -135,9 +136,12 @@ def gram(row, work):  # type: ignore[no-untyped-def]
         if start > 0:
             for n in range(0, width * width, EIGHT):
                 store(sums, n, plus(load(sums, n), load(tiles, n)))
-    for i in range(columns):
-        for k in range(i + 1):
-            result[i, k] = result[k, i] = sums[i, k]
+    for i in range(0, columns, EIGHT):
+        for at in range(i * width, min(i + EIGHT, columns) * width, width):
+            for c in range(at, at + i + EIGHT, EIGHT):
+                store(result, c, load(sums, c))
+        for k in range(0, i, HALF):
+            transpose(sums, i * width + k, width, result, k * width + i, width)
 
 
 @inner
