@@ -16,7 +16,7 @@ from ..device import PlainDevice
 from ..row_batch import LENGTHS, MOVING, SOLVED, RowBatch, RowNonzeros, sums_width
 from .mttkrp import PlainShard
 
-NUMBERS = 1 << 20  # products of factor rows of a batch; a row with more is a batch of its own
+NUMBERS = 1 << 20  # products of factor rows of a batch; a row with more is a separate batch
 
 
 class RowStarts(NamedTuple):
