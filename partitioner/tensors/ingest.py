@@ -118,8 +118,9 @@ def whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:
 
 def is_masked(array: object) -> bool:
     """Return whether an array has masked entries."""
-    ma = sys.modules.get("numpy.ma")  # NumPy imports it on first use, which takes 7 MB
-    return ma is not None and bool(ma.is_masked(array))
+    # NumPy imports the module on first use, which takes 7 MB; another thread may be importing it.
+    masked = getattr(sys.modules.get("numpy.ma"), "is_masked", None)
+    return masked is not None and bool(masked(array))
 
 
 def refuse_masked(array: object, name: str) -> None:

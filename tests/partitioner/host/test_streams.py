@@ -88,6 +88,7 @@ def test_a_reader_that_leaves_costs_no_file(model: Path, folder: Path) -> None:
     for name, line in wanted.items():
         done = unread(*line, cwd=folder)
         assert done.returncode == EXIT_INCOMPLETE, done.stderr
-        assert done.stderr.count("\n") == 1
-        assert "standard output: Broken pipe" in done.stderr
+        others = [each for each in done.stderr.splitlines() if not each.startswith("iteration ")]  # progress
+        assert len(others) == 1
+        assert "standard output: Broken pipe" in others[0]
         assert (folder / name).stat().st_size
