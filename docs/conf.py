@@ -78,10 +78,15 @@ numpydoc_validation_checks = {"GL03", "GL08", "GL09", "GL10", "SS02", "SS03", "S
                               "PR06", "PR07", "RT01", "RT03", "YD01"}  # fmt: skip
 # A docstring of one line that says what is returned needs no section for it.
 numpydoc_validation_overrides = {
-    "RT01": [r"\A\s*(Return|Read|Tell|Give|Turn) [^\n]*\Z", r"\A\s*Return the (same )?tensor with"]
+    "SS03": [r"Alias for field number"],  # fields of tuples; the class describes them
+    "RT01": [r"\A\s*(Return|Read|Tell|Give|Turn) [^\n]*\Z", r"\A\s*Return the (same )?tensor with"],
 }
 # Tuples of results are not made by users.
-numpydoc_validation_exclude = {r"\.(Scan|ScannedRank|Suggestion|Component|Residuals|Entry)$"}
+RESULTS = (
+    "Scan|ScannedRank|Suggestion|Component|Components|Residuals|Entry|Finding|SliceResiduals|Comparison|ComponentPair|"
+    "LabelChange|CommonMode|RunPlan|ModelView"
+)
+numpydoc_validation_exclude = {rf"\.({RESULTS})$"}
 
 
 def to_pages(text: str) -> str:

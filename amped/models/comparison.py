@@ -53,7 +53,7 @@ class ComponentPair(NamedTuple):
     status : {"same", "similar", "changed"}
         By the smallest congruence of a mode: at least 0.95, at least 0.85, or less.
     congruence : float
-        Product of `by_mode`.
+        Product of ``by_mode``.
     by_mode : tuple of float
         Magnitude of the cosine between the columns in each compared mode.
     shares : tuple of float
@@ -203,6 +203,7 @@ class Comparison(NamedTuple):
         Returns
         -------
         matplotlib.figure.Figure
+            The figure, which notebooks display.
 
         Raises
         ------

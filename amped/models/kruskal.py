@@ -306,6 +306,7 @@ class KruskalTensor(Conversions):
         Returns
         -------
         matplotlib.figure.Figure
+            The figure, which notebooks display.
 
         Raises
         ------
@@ -430,7 +431,6 @@ class KruskalTensor(Conversions):
         >>> found = model.residuals(X)
         >>> found.entries[0].labels, found.absent[0].labels
         ((2, 1), (1, 1))
-
         """
         tensor, partial = self._elements(X, mask, value, where, unknown)
         if kind not in KINDS:

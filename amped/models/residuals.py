@@ -173,7 +173,7 @@ class Residuals(NamedTuple):
         return columns | {unused_name(name, columns): values for name, values in numbers.items()}
 
     def slice_columns(self) -> dict[str, list[Any]]:
-        """Return all slices as one table: the name of the mode, and the columns of `SliceResiduals.to_frame`."""
+        """Return all slices as one table: the name of the mode, and the columns of its slices."""
         columns: dict[str, list[Any]] = {"mode": []}
         for each in self.slices:
             columns["mode"] += [each.name] * each.misfit.size
@@ -198,6 +198,7 @@ class Residuals(NamedTuple):
         Returns
         -------
         matplotlib.figure.Figure
+            The figure, which notebooks display.
 
         Raises
         ------

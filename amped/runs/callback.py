@@ -62,6 +62,7 @@ class ModelView:
         Returns
         -------
         KruskalTensor or TuckerTensor
+            A copy.
 
         Raises
         ------

@@ -133,7 +133,7 @@ class Scan(NamedTuple):
         pandas.DataFrame
             ``rank``, ``explained`` by the best start, ``reached`` and ``starts``, ``match``, ``halves``,
             ``consistency``, ``holdout`` and ``holdout_error`` if elements were held out, ``iterations``, ``seconds``
-            and ``suggested``; see `ScannedRank`.
+            and ``suggested``; see ``tried``.
 
         Raises
         ------
@@ -168,6 +168,7 @@ class Scan(NamedTuple):
         Returns
         -------
         matplotlib.figure.Figure
+            The figure, which notebooks display.
 
         Raises
         ------

@@ -38,10 +38,10 @@ class ReadOptions:
         For tables: SQL condition that selects rows.
     missing : {"drop", "keep"}
         For tables: whether rows without a key are dropped.
-    keep_zeros : bool
-        Keep explicit zeros, as observed elements, instead of dropping them.
     index_base : {0, 1}, optional
         For text and archives: the lowest index. The default is 1 in text without a header, and 0 in archives.
+    keep_zeros : bool
+        Keep explicit zeros, as observed elements, instead of dropping them.
     more : tuple of str
         Further files of the same table.
     """
