@@ -82,7 +82,8 @@ class Session:
             if machine is not self.machine:
                 self.display.note("missing elements: computed on the CPU")
             self.machine, self.source = machine, observed.source
-            self.display.note(observed.note)
+            if self.reporter.enabled:  # counting rows reads all indices
+                self.display.note(observed.note)
         return observed
 
     def observe_all(self, params: ObservedParams) -> ObservedSource:
