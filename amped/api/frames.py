@@ -26,6 +26,7 @@ def from_frame(
     *,
     where: str | None = None,
     missing: str = "drop",
+    keep_zeros: bool = False,
 ) -> SparseTensor:
     """Build a tensor from a table in memory: rows with equal keys become one nonzero.
 
@@ -42,6 +43,8 @@ def from_frame(
         SQL condition that selects rows.
     missing : {"drop", "keep"}
         Whether rows without a key are dropped, with a warning, or get a missing label: NaN, NaT or None.
+    keep_zeros : bool
+        Keep sums that are zero, which are dropped by default: elements that are observed to be zero.
 
     Returns
     -------
@@ -71,7 +74,8 @@ def from_frame(
     if is_tensor(frame):
         kind = type(frame).__name__
         raise InputError(f"frame is of type {kind}: a tensor has no keys; pass it to cp_als as it is")
-    return read_frame(frame, ReadOptions(key=keys, value=value, where=where, missing=missing))  # type: ignore[arg-type]
+    form = ReadOptions(key=keys, value=value, where=where, missing=missing, keep_zeros=keep_zeros)  # type: ignore[arg-type]
+    return read_frame(frame, form)
 
 
 class Container:

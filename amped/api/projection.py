@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.readers import PLAIN as READ_PLAIN
-from partitioner.readers import is_table, open_store, read
+from partitioner.readers import is_table, open_store
 from partitioner.tensors.observed import STORED
 from partitioner.tensors.relabel import same_labels
+from partitioner.tensors.sparse import SparseTensor
 
 from ..backend.exchange import Machine
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
 from ..methods.driver import StopRule, run
 from ..methods.poisson import MOST_INNER, Poisson, PoissonMethod
-from ..models.align import check_unknown, matched, observed_or_all, tensor_for, tensor_or_path
+from ..models.align import AnyTensor, check_unknown, matched, observed_or_all, observes_zeros, tensor_for
 from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
@@ -216,7 +217,8 @@ def transformed(
     arguments: Mapping[str, Any],
 ) -> NDArray[Any]:
     """See `KruskalTensor.transform`: rank 0 reads tables and matches labels. Collective."""
-    tensor = on_root(world(), lambda: _matched_tensor(model, X, mode, value, where, unknown))
+    keep_zeros = observes_zeros(arguments.get("mask"), model.run.get("mask"))
+    tensor = on_root(world(), lambda: _matched_tensor(model, X, mode, value, where, unknown, keep_zeros))
     return projected(model, tensor, mode, arguments)
 
 
@@ -236,21 +238,19 @@ def _(model: TuckerTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> N
 
 @projected.register
 def _(model: KruskalTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> NDArray[Any]:
-    loss, modes = world().bcast((model.loss, model.nonnegative_modes))
+    comm = world()
+    loss, modes, fitted = comm.bcast((model.loss, model.nonnegative_modes, model.run.get("mask")))
+    given: dict[str, Any] = {name: each for name, each in arguments.items() if each is not None}
+    if fitted is not None and not comm.bcast("mask" in given):
+        X = on_root(comm, lambda: None if X is None else _observed_as_fitted(X, fitted))
+        given["mask"] = STORED if comm.bcast(isinstance(X, SparseTensor)) else None
     defaults: dict[str, Any] = {"loss": loss, "nonnegative": mode in modes}
-    if arguments.get("mask") is None:
-        X, arguments = _observed_as_fitted(model, X), {name: each for name, each in arguments.items() if name != "mask"}
-        defaults["mask"] = world().bcast(STORED if getattr(X, "keeps_zeros", False) and model.run.get("mask") else None)
-    return project(model, X, mode, **defaults | {name: each for name, each in arguments.items() if each is not None})
+    return project(model, X, mode, **defaults | given)
 
 
-def _observed_as_fitted(model: KruskalTensor, X: Any) -> Any:
-    """Return the observed elements of rank 0's tensor, if the model was fitted to observed elements."""
-    fitted = None if model is None else model.run.get("mask")
-    if fitted is None or X is None or world().rank:
-        return X
-    converted = tensor_or_path("X", X)
-    return observed_or_all(read(converted) if isinstance(converted, str) else converted, None, fitted)[0]
+def _observed_as_fitted(X: Any, fitted: str) -> AnyTensor:
+    """Return the observed elements of new data for a model that was fitted to observed elements."""
+    return observed_or_all(tensor_for(X, None, keep_zeros=True), None, fitted)[0]
 
 
 @singledispatch
@@ -274,8 +274,10 @@ def projected_score(model: AnyModel, X: Any, mode: int, arguments: Mapping[str, 
 
     Rank 0's `X` is used.
     """
-    comm = world()
-    tensor = on_root(comm, lambda: matched(tensor_for(X, model.labels), model.labels, leave=mode))
+    comm, keep_zeros = world(), observes_zeros(None, model.run.get("mask"))
+    tensor = on_root(
+        comm, lambda: matched(tensor_for(X, model.labels, keep_zeros=keep_zeros), model.labels, leave=mode)
+    )
     rows = projected(model, tensor, mode, arguments)
     factors = [rows if m == mode else factor for m, factor in enumerate(model.factors)]
     score = comm.bcast(on_root(comm, lambda: _with_factors(model, factors).score(tensor)))
@@ -283,7 +285,9 @@ def projected_score(model: AnyModel, X: Any, mode: int, arguments: Mapping[str, 
     return score
 
 
-def _matched_tensor(model: AnyModel, X: Any, mode: int, value: str | None, where: str | None, unknown: str) -> Any:
+def _matched_tensor(
+    model: AnyModel, X: Any, mode: int, value: str | None, where: str | None, unknown: str, keep_zeros: bool
+) -> Any:
     """Return a tensor with the model's labels; a path if all ranks can read the file without changes."""
     check_unknown(unknown)
     has_query = value is not None or where is not None
@@ -294,7 +298,7 @@ def _matched_tensor(model: AnyModel, X: Any, mode: int, value: str | None, where
         pairs = enumerate(zip(known or (), model.labels or (), strict=False))
         if known is None or all(same_labels(*both) for m, both in pairs if m != mode):
             return X
-    return matched(tensor_for(X, model.labels, value, where), model.labels, mode, unknown == "error")
+    return matched(tensor_for(X, model.labels, value, where, keep_zeros), model.labels, mode, unknown == "error")
 
 
 def _check_shape(shape: Sequence[int], lengths: Sequence[int], mode: int) -> None:

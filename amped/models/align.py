@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -57,7 +58,9 @@ def tensor_or_path(name: str, source: Any) -> AnyTensor | str:
     return converted
 
 
-def tensor_for(X: Any, labels: Labels | None, value: str | None = None, where: str | None = None) -> AnyTensor:
+def tensor_for(
+    X: Any, labels: Labels | None, value: str | None = None, where: str | None = None, keep_zeros: bool = False
+) -> AnyTensor:
     """Convert an object to a tensor that can be compared with a model; read a table as the model's table was read.
 
     Parameters
@@ -67,6 +70,8 @@ def tensor_for(X: Any, labels: Labels | None, value: str | None = None, where: s
         The model's labels. The names of its modes are the key columns of a table.
     value, where : str, optional
         Query of a table, see `amped.from_frame`; by default the query of the model's own table.
+    keep_zeros : bool
+        Whether the explicit zeros of a file or table are kept; see `observes_zeros`.
     """
     if isinstance(X, (str, bytes, os.PathLike)):
         X = os.fsdecode(X)
@@ -75,12 +80,18 @@ def tensor_for(X: Any, labels: Labels | None, value: str | None = None, where: s
             value = series_name(X)
         query = _query(labels, value, where)
         if not isinstance(X, str):
-            return read_frame(X, query)
-        return read(X, keys=query.key, value=query.value, where=query.where, missing=query.missing)
+            return read_frame(X, replace(query, keep_zeros=keep_zeros))
+        value, where, missing = query.value, query.where, query.missing
+        return read(X, keys=query.key, value=value, where=where, missing=missing, keep_zeros=keep_zeros)
     if value is not None or where is not None:
         raise InputError("value and where apply to tables only")
     converted = tensor_or_path("X", X)
-    return read(converted) if isinstance(converted, str) else converted
+    return read(converted, keep_zeros=keep_zeros) if isinstance(converted, str) else converted
+
+
+def observes_zeros(mask: Any, fitted: str | None) -> bool:
+    """Return whether explicit zeros are observed elements; the arguments are those of `observed_or_all`."""
+    return isinstance(mask, str) and mask == STORED if mask is not None else fitted is not None
 
 
 def _is_table_for(X: Any, labels: Labels | None) -> bool:

@@ -17,7 +17,7 @@ from partitioner.validate import whole
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
-from .align import aligned, observed_or_all, tensor_for
+from .align import aligned, observed_or_all, observes_zeros, tensor_for
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
 from .comparison import Comparable, Comparison, compared
 from .coordinates import Index, coordinates_of, selected_rows, selection
@@ -442,8 +442,9 @@ class KruskalTensor(Conversions):
         self, X: Any, mask: Any, value: str | None, where: str | None, unknown: str = "error"
     ) -> tuple[SparseTensor | DenseTensor, bool]:
         """Return the elements of a tensor in the order of the labels, and whether other elements are missing."""
-        tensor = tensor_for(X, self.labels, value, where)
-        tensor, partial = observed_or_all(tensor, mask, self.run.get("mask"))
+        fitted = self.run.get("mask")
+        tensor = tensor_for(X, self.labels, value, where, observes_zeros(mask, fitted))
+        tensor, partial = observed_or_all(tensor, mask, fitted)
         return aligned(tensor, self.shape, self.labels, unknown=unknown), partial
 
     def compare(self, other: Any, count: int = 5) -> Comparison:

@@ -205,6 +205,32 @@ def test_new_data_with_gaps_are_projected() -> None:
         np.testing.assert_allclose(rows, np.array(want) * model.weights, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["tns", "csv", "frame"])
+def test_models_are_compared_with_observed_zeros(kind: str, tmp_path: Path) -> None:
+    """Files and tables are read again with their explicit zeros."""
+    noisy = np.where(np.median(NOISY) < NOISY, NOISY, 0)
+    rows = [(*place, noisy[tuple(place)]) for place in np.argwhere(SEEN).tolist()]
+    tensor, gaps = stored(noisy, SEEN), np.where(SEEN, noisy, np.nan)
+    if kind == "tns":
+        X: Any = tmp_path / "x.tns"
+        X.write_text("".join(f"{a + 1} {b + 1} {c + 1} {x:.17g}\n" for a, b, c, x in rows))
+    else:
+        pandas = pytest.importorskip("pandas")
+        pytest.importorskip("duckdb")
+        X = pandas.DataFrame(rows, columns=[*"abc", "x"])
+        tensor = amped.from_frame(X, [*"abc"], "x", keep_zeros=True)
+        if kind == "csv":
+            X.to_csv(tmp_path / "x.csv", index=False, float_format="%.17g")
+            X = tmp_path / "x.csv"
+    model = amped.cp_als(tensor, 3, mask="stored", **CP)
+    assert model.score(X) == pytest.approx(model.fits[-1], rel=1e-9)
+    assert model.score(X, mask="stored") == pytest.approx(model.fits[-1], rel=1e-9)
+    assert model.residuals(X).squared == pytest.approx(model.residuals(gaps).squared, rel=1e-9)
+    want = model.transform(gaps, 0, precision="fp64", device="cpu")
+    np.testing.assert_allclose(model.transform(X, 0, precision="fp64", device="cpu"), want, rtol=1e-9)
+    model.report(tmp_path / "report.html", X)
+
+
 def test_a_device_that_solves_no_rows_leaves_them_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     want = objectives(GAPS, mask="nan")
     model = amped.cp_als(GAPS, 3, mask="nan", **CP)

@@ -86,3 +86,5 @@ def test_new_data_with_gaps_are_projected(comm: Comm, device: str) -> None:
     i = int(np.argmax(seen.sum(axis=(1, 2))))
     want = np.linalg.lstsq(v[seen[i].ravel()], values[i].ravel()[seen[i].ravel()])[0]
     np.testing.assert_allclose(rows[i], want, rtol=1e-8)
+    with pytest.raises(amped.InputError, match="no such file"):  # on all ranks, though rank 0 reads it
+        model.transform("missing.tns", 0, device=device)
