@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
 from ..device import Array
 from ..registry import Op
 from .mttkrp import Kernel, Share
@@ -112,6 +114,33 @@ class Shared(Protocol):
 
     def left(self) -> int:
         """Wait for the device; return the number of unsolved rows."""
+
+
+class HostSums:
+    """The `Shared` state of least-squares problems in host memory; each row has `width` sums."""
+
+    def __init__(self, count: int, rank: int, width: int) -> None:
+        self.rows, self.sums = np.zeros((count, rank)), np.zeros((count, width))
+        self.changes, self.seen = np.zeros((count, 1)), np.zeros(3)
+
+    def begin(self) -> None:
+        self.seen.fill(0)
+
+    def left(self) -> int:
+        return len(self.rows)
+
+    def add_residuals(self) -> None:
+        """Add the sums of squared residuals to the statistics."""
+        self.seen[RESIDUAL] += self.changes.sum()
+
+
+def clear_empty(nonempty: Array, own: Array, seen: Array) -> None:
+    """Set rows without nonzeros, those not in `nonempty`, to zero, and record their violation: their Phi is zero."""
+    empty = np.ones(len(own), np.bool_)
+    empty[nonempty] = False
+    if empty.any():
+        seen[KKT] = max(seen[KKT], min(float(own[empty].max()), 1.0))
+        own[empty] = 0
 
 
 class RowProblemsProvider(Protocol[L_contra]):

@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.rowproblems import FAILED, ITERATIONS, KKT, ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblemsProvider
+from ...ops.rowproblems import (
+    FAILED,
+    ITERATIONS,
+    KKT,
+    ROWPROBLEMS,
+    RowBytes,
+    RowLimits,
+    RowMethod,
+    RowProblemsProvider,
+    clear_empty,
+)
 from ..caches import aligned
 from ..device import CpuDevice
 from ..layout import NARROW
@@ -282,13 +292,9 @@ def heaviest(row_order: RowOrder, threads: int, part: int) -> int:
 
 
 def clear(row_order: RowOrder, own: Array, rows: slice, seen: Array) -> None:
-    """Set rows without nonzeros to zero, and record their violation: their Phi is zero."""
-    empty = np.ones(len(own), np.bool_)
+    """Set rows without nonzeros to zero; see `clear_empty`."""
     nonempty = row_order.rows[(row_order.rows >= rows.start) & (row_order.rows < rows.stop)]
-    empty[nonempty - rows.start] = False
-    if empty.any():
-        seen[KKT] = max(seen[KKT], min(float(own[empty].max()), 1.0))
-        own[empty] = 0
+    clear_empty(nonempty - rows.start, own, seen)
 
 
 def _add_statistics(seen: Array, of_threads: NDArray[np.float64]) -> None:

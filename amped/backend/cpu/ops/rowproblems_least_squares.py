@@ -13,6 +13,7 @@ from ...ops.rowproblems import (
     RESIDUAL,
     ROWPROBLEMS,
     CommonEquations,
+    HostSums,
     RowBytes,
     RowMethod,
     RowProblemsProvider,
@@ -40,22 +41,11 @@ Form = tuple[bool, bool, int, int, int, int, int]
 MATRICES = 6  # per thread, of the size of a Gram matrix
 
 
-class SharedRows:
-    """See `Shared`: the sums of a row are the Gram matrix of its products and values."""
-
-    def __init__(self, count: int, rank: int) -> None:
-        self.rows, self.sums = np.zeros((count, rank)), np.zeros((count, (rank + 1) ** 2))
-        self.changes, self.seen = np.zeros((count, 1)), np.zeros(3)
-
-    def begin(self) -> None:
-        self.seen.fill(0)
-
-    def left(self) -> int:
-        return len(self.rows)
-
-
 class HostLeastSquares:
-    """Solves each row on one thread; all threads share the nonzeros of heavy rows. See `RowProblemsProvider`."""
+    """Solves each row on one thread; all threads share the nonzeros of heavy rows. See `RowProblemsProvider`.
+
+    The sums of a row are the Gram matrix of its products and values.
+    """
 
     codes = 3
     method: RowMethod = "als"
@@ -133,8 +123,8 @@ class HostLeastSquares:
             self.advance(shared, limits, 0)
         seen[RESIDUAL:] += shared.seen[RESIDUAL:]
 
-    def share_rows(self, count: int, rank: int) -> SharedRows:
-        return SharedRows(count, rank)
+    def share_rows(self, count: int, rank: int) -> HostSums:
+        return HostSums(count, rank, (rank + 1) ** 2)
 
     def add_sums(
         self,
@@ -142,7 +132,7 @@ class HostLeastSquares:
         shard: HostShard,
         factors: Sequence[Array],
         places: Sequence[tuple[int, int]],
-        shared: SharedRows,
+        shared: HostSums,
         limits: RowTerms,
         scratch: Array = None,
     ) -> None:
@@ -152,7 +142,7 @@ class HostLeastSquares:
         self._threads.call(grams_of_parts, _nonzeros(shard, factors, rank), tuple(parts), out)
         add_parts(shared.sums, parts, out)
 
-    def step(self, shared: SharedRows, limits: RowTerms, number: int) -> None:
+    def step(self, shared: HostSums, limits: RowTerms, number: int) -> None:
         ridge, sweeps, _ = _terms(limits)
         shared.seen[DEFICIENT] += solve_sums(
             shared.sums, shared.rows, ridge, sweeps, _form(False, True, 0, shared.rows.shape[1])
@@ -164,7 +154,7 @@ class HostLeastSquares:
         shard: HostShard,
         factors: Sequence[Array],
         places: Sequence[tuple[int, int]],
-        shared: SharedRows,
+        shared: HostSums,
         limits: RowTerms,
         scratch: Array = None,
     ) -> None:
@@ -176,8 +166,8 @@ class HostLeastSquares:
         self._threads.call(residuals_of_parts, _nonzeros(shard, factors, rank), tuple(parts), shared.rows, out)
         add_parts(shared.changes, parts, out)
 
-    def advance(self, shared: SharedRows, limits: RowTerms, number: int) -> None:
-        shared.seen[RESIDUAL] += shared.changes.sum()
+    def advance(self, shared: HostSums, limits: RowTerms, number: int) -> None:
+        shared.add_residuals()
 
 
 def _subtract(sums: Array, common: CommonEquations, rows: Array) -> None:

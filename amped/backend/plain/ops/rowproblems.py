@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.rowproblems import KKT, ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblemsProvider
+from ...ops.rowproblems import KKT, ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblemsProvider, clear_empty
 from ..device import PlainDevice
 from ..row_batch import LENGTHS, MOVING, SOLVED, RowBatch, RowNonzeros, sums_width
 from .mttkrp import PlainShard
@@ -65,8 +65,8 @@ class PlainRows:
     ) -> None:
         """See `RowProblemsProvider`."""
         rows = whole or slice(0, len(own))
-        _clear(made, own[:, :rank], rows, seen)
         first, last = np.searchsorted(made.rows, (rows.start, rows.stop))
+        clear_empty(made.rows[first:last] - rows.start, own[rows, :rank], seen)
         for begin, end in _batches(made.starts[first : last + 1], rank):
             batch, which = RowBatch(self.method, end - begin, rank), made.rows[first + begin : first + end]
             batch.rows[:] = own[which, :rank]
@@ -171,15 +171,6 @@ def _of_places(
         if number < made.rows.size and made.rows[number] == row:
             starts = made.starts[number : number + 2]
             yield place, _nonzeros(shard, factors, starts, shared.rows.shape[1], limits.floor)
-
-
-def _clear(made: RowStarts, own: Array, rows: slice, seen: Array) -> None:
-    """Set rows without nonzeros to zero, and record their violation: their Phi is zero."""
-    empty = np.ones(len(own), bool)
-    empty[: rows.start], empty[rows.stop :], empty[made.rows] = False, False, False
-    if empty.any():
-        seen[KKT] = max(seen[KKT], min(float(own[empty].max()), 1.0))
-        own[empty] = 0
 
 
 @ROWPROBLEMS.provider("plain")

@@ -13,7 +13,16 @@ import numpy as np
 
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.rowproblems import DEFICIENT, RESIDUAL, ROWPROBLEMS, RowBytes, RowMethod, RowProblemsProvider, RowTerms
+from ...ops.rowproblems import (
+    DEFICIENT,
+    RESIDUAL,
+    ROWPROBLEMS,
+    HostSums,
+    RowBytes,
+    RowMethod,
+    RowProblemsProvider,
+    RowTerms,
+)
 from ...rows import blocks_of
 from ..device import PlainDevice
 from ..systems import Matrix, Pairs, solve_systems
@@ -30,22 +39,11 @@ class ShardRows:
     nbytes = 0
 
 
-class PlainRows:
-    """See `Shared`: the sums of a row are its matrix, as pairs, and its right-hand side."""
-
-    def __init__(self, count: int, rank: int) -> None:
-        self.rows, self.sums = np.zeros((count, rank)), np.zeros((count, Pairs(rank).first.size + rank))
-        self.changes, self.seen = np.zeros((count, 1)), np.zeros(3)
-
-    def begin(self) -> None:
-        self.seen.fill(0)
-
-    def left(self) -> int:
-        return len(self.rows)
-
-
 class PlainLeastSquares:
-    """Solves blocks of rows; see `RowProblemsProvider`."""
+    """Solves blocks of rows. See `RowProblemsProvider`.
+
+    The sums of a row are its matrix, as pairs, and its right-hand side.
+    """
 
     codes = 0
     method: RowMethod = "als"
@@ -88,8 +86,8 @@ class PlainLeastSquares:
             some = None if rows == slice(0, len(own)) else rows  # others, which are shared, are solved later
             seen[RESIDUAL] += _squares(shard, factors, own, rank, some)
 
-    def share_rows(self, count: int, rank: int) -> PlainRows:
-        return PlainRows(count, rank)
+    def share_rows(self, count: int, rank: int) -> HostSums:
+        return HostSums(count, rank, Pairs(rank).first.size + rank)
 
     def add_sums(
         self,
@@ -97,14 +95,14 @@ class PlainLeastSquares:
         shard: PlainShard,
         factors: Sequence[Array],
         places: Sequence[tuple[int, int]],
-        shared: PlainRows,
+        shared: HostSums,
         limits: RowTerms,
         scratch: Array = None,
     ) -> None:
         at, rows = np.array(places).T
         shared.sums[at] += self._sums(shard, factors, shared.rows.shape[1])[rows]
 
-    def step(self, shared: PlainRows, limits: RowTerms, number: int) -> None:
+    def step(self, shared: HostSums, limits: RowTerms, number: int) -> None:
         shared.rows[...], deficient = _solved(shared.sums, shared.rows, limits)
         shared.seen[DEFICIENT] += deficient
 
@@ -114,7 +112,7 @@ class PlainLeastSquares:
         shard: PlainShard,
         factors: Sequence[Array],
         places: Sequence[tuple[int, int]],
-        shared: PlainRows,
+        shared: HostSums,
         limits: RowTerms,
         scratch: Array = None,
     ) -> None:
@@ -124,8 +122,8 @@ class PlainLeastSquares:
             own[rows] = shared.rows[at]
             shared.changes[at[:1]] += _squares(shard, factors, own, shared.rows.shape[1], rows)
 
-    def advance(self, shared: PlainRows, limits: RowTerms, number: int) -> None:
-        shared.seen[RESIDUAL] += shared.changes.sum()
+    def advance(self, shared: HostSums, limits: RowTerms, number: int) -> None:
+        shared.add_residuals()
 
     def _sums(self, shard: PlainShard, factors: Sequence[Array], rank: int) -> Matrix:
         """Return the matrices, as pairs, and right-hand sides of all rows."""
