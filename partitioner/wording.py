@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_command_lines = 0  # running ones: a program may call one from another
+_command_lines = 0  # number of running command lines, which may be nested
 
 
 @contextmanager

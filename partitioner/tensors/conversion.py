@@ -42,6 +42,7 @@ class AsArray(Labelled, Unconverted):
     columns: Any  # properties of the subclass
     values: Any
     nnz: Any
+    keeps_zeros: Any
     from_columns: Any
     __iter__ = None  # otherwise Python would iterate by `__getitem__`
 
@@ -83,7 +84,7 @@ class AsArray(Labelled, Unconverted):
             return array if remaining else array[()]
         if not values.size:
             raise InputError("no nonzeros in this part")
-        tensor: Self = type(self).from_columns(np.array(columns), values, shape)
+        tensor: Self = type(self).from_columns(np.array(columns), values, shape, keep_zeros=self.keeps_zeros)
         if self.labels is not None:
             names: Any = self.labels.names
             units: Any = self.labels.units

@@ -159,7 +159,6 @@ class DenseTensor(AsDense):
                 self.modes = array.slowest_first()
                 self.memory: NDArray[Any] | Stored = array.transpose(self.modes)
                 return
-            array = self._with_gaps(array)
             if hasattr(array, "__cuda_array_interface__"):
                 from .gpu_elements import GpuElements, on_gpu, without_gaps
 
@@ -172,15 +171,22 @@ class DenseTensor(AsDense):
         """Return an array with NaN in place of masked entries, which are missing."""
         if not is_masked(array):
             return array
+        check_elements(array.shape, array.dtype)
         self.gaps = True
-        return array.astype(array.dtype if array.dtype.kind == "f" else np.float64).filled(np.nan)
+        return array.astype(array.dtype if array.dtype.kind == "f" else np.float64, copy=False).filled(np.nan)
+
+    def replaced(self, array: object) -> DenseTensor:
+        """Return a tensor of other elements, among which NaN has the same meaning as in this tensor."""
+        tensor = DenseTensor(array, self.path)
+        tensor.gaps |= self.gaps
+        return tensor
 
     def with_gaps(self) -> DenseTensor:
         """Return the tensor with NaN in place of elements that its file declares missing, such as fill values."""
         if not isinstance(self.memory, Stored):
             return self
         order = np.argsort(self.modes)
-        tensor = DenseTensor(self.memory.with_gaps().transpose(tuple(map(int, order))), self.path)
+        tensor = self.replaced(self.memory.with_gaps().transpose(tuple(map(int, order))))
         tensor.labels = self.labels
         return tensor
 

@@ -94,11 +94,14 @@ def check_memory(shape: Sequence[int], what: str) -> None:
     needed = 8 * math.prod(shape)
     if needed > (available := psutil.virtual_memory().available):
         model = f"as a dense tensor, {what} of {' x '.join(map(str, shape))}"
-        raise InputError(f"{model} needs {needed:,.0f} bytes of host memory, {available:,} are available")
+        raise InputError(f"{model} needs {needed:,} bytes of host memory, {available:,} are available")
 
 
 def _sum_of_products(weights: NDArray[np.float64], matrices: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return the dense tensor of a CP model. The longest mode comes last in products of blocks of bounded size."""
+    """Return the dense tensor of a CP model.
+
+    It is computed in blocks of bounded size, whose columns are the longest mode.
+    """
     shape = [len(each) for each in matrices]
     last = int(np.argmax(shape))
     others = [mode for mode in range(len(shape)) if mode != last]

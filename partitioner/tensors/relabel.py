@@ -122,7 +122,7 @@ def relabelled(
     Raises
     ------
     InputError
-        If labels have other types, or are unknown although `known` is set, or a dense tensor lacks labels.
+        If labels have other types, or are unknown although `known` is set, or a dense tensor lacks some of `labels`.
     """
     own, order = tensor.labels, len(tensor.shape)
     assert own is not None
@@ -161,7 +161,7 @@ def _transposed(tensor: object, modes: Sequence[int]) -> SparseTensor | DenseTen
 
 @_transposed.register
 def _(tensor: DenseTensor, modes: Sequence[int]) -> DenseTensor:
-    return DenseTensor(tensor.array().transpose(modes))
+    return tensor.replaced(tensor.array().transpose(modes))
 
 
 @_transposed.register
@@ -208,7 +208,7 @@ def _(
 def _(
     tensor: DenseTensor, labels: Labels, positions: Sequence[NDArray[np.int64]], leave: int | None, known: bool
 ) -> Relabelled:
-    """See `_moved`. Elements of known labels cannot be missing: the tensor must have all labels of `labels`."""
+    """See `_moved`. The tensor must have all labels of `labels`, except in mode `leave`."""
     names, array, own = mode_names(labels, len(labels)), tensor.array(), tensor.labels
     assert own is not None
     unknown = [each[part < 0] for each, part in zip(own, positions, strict=True)]
@@ -222,7 +222,7 @@ def _(
             if rows.size != labels[mode].size:
                 raise InputError(f"{names[mode]}: {rows.size} labels, the model has {labels[mode].size}")
             array = np.take(array, rows[np.argsort(part[rows])], axis=mode)
-    moved = DenseTensor(array)
+    moved = tensor.replaced(array)
     moved.labels = labels.replaced(own[m] if m == leave else labels[m] for m in range(len(labels)))
     return moved, dropped
 

@@ -84,13 +84,24 @@ def test_masked_arrays() -> None:
             call()
 
 
+@pytest.mark.parametrize("kind", ["c16", "M8[s]", "U3", "O"])
+def test_masked_arrays_of_other_types_are_refused(kind: str) -> None:
+    with pytest.raises(amped.InputError, match=r"X: elements are .*, expected real numbers"):
+        amped.cp_als(np.ma.array((10 * NOISY).astype(int).astype(kind), mask=~SEEN), 3, **CP)
+
+
 def test_nan_of_xarray_is_missing() -> None:
     xarray = pytest.importorskip("xarray")
-    array = xarray.DataArray(GAPS, dims=("sample", "day", "place"))
+    array = xarray.DataArray(GAPS, dims=("sample", "day", "place"), coords={"day": np.arange(SHAPE[1])})
     model = amped.cp_als(array, 3, **CP)
     np.testing.assert_allclose(model.series["objective"], objectives(GAPS, mask="nan"), rtol=0)
     assert model.labels is not None
     assert model.score(array) == pytest.approx(model.fits[-1])
+    for fitted in (model, amped.cp_als(array.fillna(1.0), 3, **CP)):
+        score, rows = fitted.score(array), fitted.transform(array, 0, precision="fp64", device="cpu")
+        for other in (array[:, ::-1], array.transpose("place", "sample", "day")):  # labels and names are matched
+            assert fitted.score(other) == pytest.approx(score)
+            np.testing.assert_allclose(fitted.transform(other, 0, precision="fp64", device="cpu"), rows, rtol=1e-9)
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -58,6 +58,8 @@ def test_explicit_zeros_are_kept_on_request(later: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(coo, "LATER", later)
     indices, values = [[1, 0], [0, 1], [2, 2], [0, 1]], [0.0, 2.0, 3.0, -2.0]
     kept = SparseTensor(indices, values, keep_zeros=True)
+    assert kept[:2].keeps_zeros
+    assert kept[:2].nnz == np.count_nonzero(kept.columns[0] < 2)
     assert kept.indices.tolist() == [[0, 1], [1, 0], [2, 2]]
     assert kept.values.tolist() == [0.0, 0.0, 3.0]
     assert (kept.duplicates, kept.zeros) == (1, 0)
