@@ -19,11 +19,11 @@ DENSE, ROWS = "dense", "row problems"
 COMPILING = {"mttkrp": 5.0, DENSE: 2.5, "phi": 5.0, "ttmc": 4.0, "ttm": 1.0, "rows": 10.0, ROWS: 5.0}  # seconds, about
 CODE = {name: Compilable(name, seconds, FOLDERS) for name, seconds in COMPILING.items()}
 SWEPT, MULTIPLIED, UPDATES = 3e-9, 5e-10, {"phi": 2e-9, "rows": 8e-9}
-"""Seconds without compiled code of a nonzero and a component: of an iteration, of an update of Phi for one mode, and
-of an iteration of dense tensors. Repeated index pairs take a third of it, hypersparse tensors four times as long."""
+"""Seconds without compiled code, per nonzero and component: of an iteration; of an iteration of a dense tensor; of an
+update of one mode, by product. Repeated index pairs take a third of it, hypersparse tensors four times as long."""
 SUMMED, COMPILED = 5e-9, 1e-9
-"""Seconds of an iteration of row problems, per nonzero and number of its equations: by which it takes longer without
-compiled code, and with it."""
+"""Seconds per iteration of row problems, nonzero and number in the equations of its row: the additional time without
+compiled code, and the time of compiled code."""
 SPARED = 3e-4  # seconds by which an iteration of the smallest tensor is shorter without compiled code
 MOST = 1 << 23  # nonzeros times components: more would take more memory than compiled code
 NARROW = 1 << 16  # indices of the longest mode: beyond, other code is compiled
@@ -53,10 +53,11 @@ class Work(NamedTuple):
 def chosen(machine: Machine, source: TensorSize, options: Options, work: Work) -> Machine:
     """Return the machine of a run: with a device that compiles nothing if that is estimated to take less time.
 
-    Code that earlier runs have compiled only has to be loaded. A run uses one path throughout. Runs on several ranks,
-    deterministic runs, and runs with options that name a kernel, a format or a placement always use compiled code.
+    Code that earlier runs have compiled only has to be loaded. A run uses one path throughout: all ranks use compiled
+    code if one of them would. Deterministic runs, runs that stream, and runs with options that name a kernel, a format
+    or a memory limit always use it. Collective.
     """
-    if not isinstance(machine.device, CpuDevice) or machine.device.folder != "cpu":
+    if (device := _compiled(machine)) is None:
         return machine
     plain = _seconds(source, work) if _suits(source, options, work) else math.inf
     compiles = _code_of(source, work).compiles(plain, _form(machine, source, options, work))
@@ -64,14 +65,20 @@ def chosen(machine: Machine, source: TensorSize, options: Options, work: Work) -
         return machine
     # The nonzeros of a row are contiguous for rows of CP-APR; those of several ranks are on the row's rank.
     one_copy = work.product != "rows" and (machine.comm.size == 1 or work.product not in ("phi", ROWS))
-    return machine._replace(device=PlainDevice(machine.device, machine.comm.size, one_copy))
+    return machine._replace(device=PlainDevice(device, machine.comm.size, one_copy))
 
 
 def uncompiled(machine: Machine) -> Machine:
     """Return the machine for work that never calls compiled code of a CPU."""
-    if not isinstance(machine.device, CpuDevice) or machine.device.folder != "cpu":
+    if (device := _compiled(machine)) is None:
         return machine
-    return machine._replace(device=PlainDevice(machine.device, machine.comm.size))
+    return machine._replace(device=PlainDevice(device, machine.comm.size))
+
+
+def _compiled(machine: Machine) -> CpuDevice | None:
+    """Return the device if it is a CPU for which code is compiled."""
+    device = machine.device
+    return device if isinstance(device, CpuDevice) and device.folder == "cpu" else None
 
 
 def _suits(source: TensorSize, options: Options, work: Work) -> bool:
