@@ -27,7 +27,7 @@ from ..report.text import low_fit
 from ..runs.assembly import Tensor, counts, decomposition, observed_decomposition, place, start
 from ..runs.callback import RunCallback
 from ..runs.compiling import Work
-from ..runs.compiling import chosen as without_compiler
+from ..runs.compiling import chosen as machine_for
 from ..runs.compression import cp_start
 from ..runs.holding_out import HoldoutParams
 from ..runs.observing import Mask, ObservedParams
@@ -110,7 +110,8 @@ def cp_als(
         those where a mask is not zero. The model of the iteration with the lowest RMSE on them is returned.
         For a sparse tensor this needs a `mask`; all elements of a dense tensor without one are observed.
     holdout_seed : int
-        Number of the random draw of `holdout`. The drawn elements depend on nothing else.
+        Seed of the random draw of `holdout`. Whether an element is drawn depends only on the seed, the fraction and its
+        indices.
     patience : int
         With `holdout`: stop when the RMSE on held-out elements has not fallen by 0.01 % in this many iterations. The
         test of `tol` applies, too.
@@ -173,7 +174,7 @@ def cp_als(
     budget, chosen, params = Budget(max_iters * starts), Options(**options), ObservedParams(mask, weights)  # type: ignore[arg-type]
     held = HoldoutParams(holdout, holdout_seed)  # type: ignore[arg-type]
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]  # paths are text by now
-    with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN)) as call:
+    with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, world())) as call:
         split = call.hold_out(params, held) if held.given(call.comm) else None
         observed = split.fitted if split else call.observe(params)
         comm, machine, source = call.comm, call.machine, call.source
@@ -353,7 +354,7 @@ def mttkrp(
             # A view of one number: a whole matrix could exceed memory.
             matrices[mode] = np.broadcast_to(np.zeros(1), (source.shape[mode], ranks[0] if ranks else 0))
         rank = comm.bcast(int(np.shape(matrices[mode])[-1]) if mode < len(matrices) else 1)
-        machine = without_compiler(machine, source, chosen, Work(rank, 1))
+        machine = machine_for(machine, source, chosen, Work(rank, 1))
         operator = place(source, rank, machine, chosen, budget=budget, late=True)
         start(operator, source, init=matrices)
         result = operator.gathered(mode, operator.mttkrp(mode))

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from partitioner.readers import PLAIN
 from partitioner.validate import whole
 
+from ..errors import InputError
 from ..methods.constraints import ConstraintParams
 from ..methods.hosvd import Compression
 from ..methods.poisson import Poisson
@@ -62,7 +63,8 @@ def plan(
     nonnegative : bool or sequence of int
         See `cp_als`.
     mask : optional
-        See `cp_als`.
+        See `cp_als`. An array with few missing elements may need less memory than planned: its elements are planned as
+        nonzeros of a sparse tensor.
     ranks : int, optional
         Number of processes; by default those of this run. With another number there is no expected time.
     deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
@@ -86,8 +88,10 @@ def plan(
     (1, True)
     """
     comm, chosen, observed = world(), Options(**options), ObservedParams(mask)  # type: ignore[arg-type]
-    with opened(X, comm, chosen, deadline, observed.form(PLAIN)) as (machine, source):
+    with opened(X, comm, chosen, deadline, observed.form(PLAIN, comm)) as (machine, source):
         machine, elements = observe(source, observed, machine, chosen)
+        if elements is not None and (loss == "poisson" or not isinstance(rank, int)):
+            raise InputError("mask: only CP decompositions with loss 'gaussian' accept missing elements")
         source = source if elements is None else elements.placed
         if isinstance(rank, int):
             constraints = ConstraintParams(nonnegative, 0.0, ()).of(len(source.shape))  # type: ignore[arg-type]

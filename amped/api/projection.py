@@ -61,7 +61,7 @@ def project(
     """See `KruskalTensor.transform`. Under ``mpirun`` rank 0's `model` is used. Collective."""
     comm = world()
     chosen, observed = Options(**options), ObservedParams(mask)  # type: ignore[arg-type]
-    with opened(X, comm, chosen, deadline, observed.form(READ_PLAIN)) as (machine, source):
+    with opened(X, comm, chosen, deadline, observed.form(READ_PLAIN, comm)) as (machine, source):
         lengths, rank = comm.bcast((model.shape, model.rank) if model is not None else ((), 0))
         _check_shape(source.shape, lengths, mode)
         factors = list(model.factors) if model is not None else []
@@ -266,7 +266,9 @@ def _(model: TuckerTensor, factors: Sequence[NDArray[Any]]) -> AnyModel:
 
 @_with_factors.register
 def _(model: KruskalTensor, factors: Sequence[NDArray[Any]]) -> AnyModel:
-    return KruskalTensor(np.ones(model.rank), factors)
+    result = KruskalTensor(np.ones(model.rank), factors)
+    result.run = model.run
+    return result
 
 
 def projected_score(model: AnyModel, X: Any, mode: int, arguments: Mapping[str, Any]) -> float:

@@ -11,6 +11,7 @@ from partitioner.validate import whole
 from ..models.scanned import ScannedRank
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
+from ..parallel.mpi import world
 from ..parallel.stopping import StopOnRequest
 from ..report.scan_text import ScanTable
 from ..runs.assembly import Tensor
@@ -125,15 +126,16 @@ def scan(
     params = ScanParams(tuple(ranks), starts, seed, loss, nonnegative, max_iters, tol, halves, split, holdout)  # type: ignore[arg-type]
     elements = ObservedParams(mask)  # type: ignore[arg-type]
     chosen = Options(**options)
-    with session(X, chosen, deadline, verbose, form=elements.form(PLAIN)) as call:
+    with session(X, chosen, deadline, verbose, form=elements.form(PLAIN, world())) as call:
         observed = call.observe_all(elements) if holdout else call.observe(elements)
         call.reporter.machine(call.machine, chosen.precision)
         table, stop = ScanTable(call.display), StopOnRequest()
+        called = any(call.comm.allgather(callback is not None))  # on any rank
 
         def report(tried: ScannedRank) -> None:
             table(tried)
-            if callback is not None:
-                stop.requested = is_true(callback(tried), call.comm)
+            if called:
+                stop.requested = is_true(callback and callback(tried), call.comm)
 
         result = scanned(call.source, call.machine, chosen, params, report, stop, observed=observed)
         table.end(result.suggestion)

@@ -114,7 +114,7 @@ class CallSession(Session):
     ) -> M:
         """Run a method, with a callback after each iteration, and return the model. Collective."""
         checkpoints = self._side.params(params.seed, init_name(params.init))
-        watcher = None if callback is None else CallbackObserver(callback, self._model)
+        watcher = CallbackObserver(callback, self._model) if any(self.comm.allgather(callback is not None)) else None
         observers, stop = ([watcher], lambda: watcher.stopped) if watcher else ([], never)
         run = self.begin(method, params._replace(checkpoint=checkpoints), budget, observers, stop)
         run.iterate()

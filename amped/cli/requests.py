@@ -15,6 +15,7 @@ from ..errors import InputError
 from ..files import Outputs, check_apart, check_npz
 from ..methods.constraints import ConstraintParams, modes_of, ridge_of
 from ..methods.poisson import Poisson
+from ..models.align import observes_zeros
 from ..models.loading import matrices_in
 from ..operators.placement import MAX_DENSE_RANK, check_rank
 from ..options import Options
@@ -114,7 +115,8 @@ class Masked(Request):
     def of(cls: type[R], args: argparse.Namespace) -> R:
         """See `Request`; explicit zeros are kept if they are observed."""
         request: Any = super().of(args)
-        return cast("R", replace(request, form=request.observed.form(request.form)))
+        zeros = request.form.keep_zeros or observes_zeros(request.mask, None)
+        return cast("R", replace(request, form=replace(request.form, keep_zeros=zeros)))
 
     @property
     def observed(self) -> ObservedParams:

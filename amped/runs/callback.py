@@ -88,8 +88,9 @@ class CallbackObserver(RunObserver):
 
     Parameters
     ----------
-    function : callable
-        See `RunCallback`. If it raises an exception, the attribute `model` of the exception is the model so far.
+    function : callable or None
+        See `RunCallback`; None if only other ranks have one. If it raises an exception, the attribute `model` of the
+        exception is the model so far.
     model_of : callable
         Returns the model of a run.
 
@@ -99,26 +100,29 @@ class CallbackObserver(RunObserver):
         Whether the function returned True on any rank.
     """
 
-    def __init__(self, function: Callable[..., object], model_of: Callable[[Run[Any]], AnyModel]) -> None:
-        self._function, self._model_of, self._takes_view = function, model_of, takes_view(function)
+    def __init__(self, function: Callable[..., object] | None, model_of: Callable[[Run[Any]], AnyModel]) -> None:
+        self._function, self._model_of = function, model_of
+        self._takes_view = function is not None and takes_view(function)
         self.stopped = False
 
     def iterated(self, run: Run[AnyModel], spans: Spans, seconds: float) -> None:
-        state, comm = run.method.state, run.method.operator.machine.comm
-        view = ModelView(run, lambda: self._model_of(run))
+        result = None if self._function is None else self._result(self._function, run)
+        self.stopped = is_true(result, run.method.operator.machine.comm)
+
+    def _result(self, function: Callable[..., object], run: Run[AnyModel]) -> object:
+        state, view = run.method.state, ModelView(run, lambda: self._model_of(run))
         more = (view,) if self._takes_view else ()
         try:
-            result = self._function(state.iterations, next(iter(state.series.values()))[-1], *more)
+            return function(state.iterations, next(iter(state.series.values()))[-1], *more)
         except BaseException as error:
             _attach(error, view)
             raise
         finally:
             view.expire()
-        self.stopped = is_true(result, comm)
 
 
 def is_true(result: object, comm: Comm) -> bool:
-    """Return whether a callback returned True, and not only a true value, on any rank. Collective."""
+    """Return whether a callback returned the boolean True on any rank; other true values do not count. Collective."""
     stops = isinstance(result, (bool, np.bool_)) and bool(result)
     return any(comm.allgather(stops)) if comm.size > 1 else stops
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..methods.observed_als import ObservedTerms
+from ..models.align import observes_zeros
 from ..operators.dense.gaps import ElementList
 from ..operators.dense.observed import MaskedArray
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
@@ -36,9 +38,9 @@ class ObservedParams(NamedTuple):
         """Return whether any is given. Collective."""
         return bool(comm.bcast(self.mask is not None or self.weights is not None))
 
-    def form(self, form: ReadOptions) -> ReadOptions:
-        """Return the options for reading a tensor of which the stored elements are observed."""
-        return ReadOptions(**{**vars(form), "keep_zeros": True}) if self.mask == STORED else form
+    def form(self, form: ReadOptions, comm: Comm) -> ReadOptions:
+        """Return the options for reading a tensor, with its explicit zeros if they are observed. Collective."""
+        return replace(form, keep_zeros=True) if comm.bcast(observes_zeros(self.mask, None)) else form
 
 
 class FilledTensor(NamedTuple):

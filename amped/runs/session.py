@@ -94,9 +94,8 @@ class Session:
 
     def hold_out(self, params: ObservedParams, holdout: HoldoutParams) -> HoldoutSource:
         """Restrict the tensor to its observed elements without those that are held out; see `cp_als`."""
-        memory = device_memory(self.machine, self.options)
         observed = self.observe_all(params)
-        split = hold_out(observed, holdout, self.comm, memory)
+        split = hold_out(observed, holdout, self.comm, device_memory(self.machine, self.options))
         self.source = split.fitted.source
         self.display.note(split.note)
         return split

@@ -74,6 +74,8 @@ def test_masked_arrays() -> None:
     assert model.score(masked) == pytest.approx(model.fits[-1], rel=1e-12)
     rows = model.transform(masked, 0, precision="fp64", device="cpu")
     np.testing.assert_allclose(rows, model.transform(GAPS, 0, precision="fp64", device="cpu"), rtol=1e-12)
+    estimator = amped.CP(3, options={"device": "cpu", "mask": "nan"}).fit(GAPS)
+    assert estimator.score(GAPS) == pytest.approx(estimator.model_.score(GAPS), abs=1e-3)
     assert amped.CP(3, options={"device": "cpu"}).fit(masked).model_.run["mask"] == "nan"
     for call in (
         lambda: amped.tucker(masked, (2, 2, 2)),
@@ -263,6 +265,13 @@ def test_plans(tmp_path: Path) -> None:
     assert "observed elements are not predicted" in plan.expectation
     assert amped.plan(GAPS, 3, mask="nan", device="cpu").device_bytes == plan.device_bytes
     refused(run_amped("plan", tmp_path / "seen.tns", "--rank", "2,2,2", "--mask", "stored"), "--mask requires cpd")
+
+
+@pytest.mark.parametrize(("X", "mask"), [(GAPS, "nan"), (np.ma.array(NOISY, mask=~SEEN), None)])
+def test_plans_of_methods_without_missing_elements_are_refused(X: Any, mask: Any) -> None:
+    for rank, options in (((2, 2, 2), {}), (2, {"loss": "poisson"})):
+        with pytest.raises(amped.InputError, match="only CP decompositions with loss 'gaussian'"):
+            amped.plan(X, rank, mask=mask, device="cpu", **options)
 
 
 def test_a_resumed_run_continues_the_path(tmp_path: Path) -> None:

@@ -44,3 +44,13 @@ def test_a_callback_of_one_rank_stops_all(comm: Comm) -> None:
     model = amped.cp_als(tensor, 3, callback=lambda number, _: number == 2 and comm.rank == last, **HOW)
     assert len(model.fits) == 2
     np.testing.assert_array_equal(model.full(), amped.cp_als(tensor, 3, max_iters=2, **HOW).full())
+
+
+def test_a_callback_that_only_one_rank_has(comm: Comm) -> None:
+    tensor = np.random.default_rng(1).random((5, 4, 3))
+    mine = comm.rank == comm.size - 1
+    model = amped.cp_als(tensor, 3, callback=(lambda number, _: number == 2) if mine else None, **HOW)
+    assert len(model.fits) == 2
+    tried: list[int] = []
+    amped.scan(tensor, "1-3", starts=1, callback=(lambda each: tried.append(each.rank)) if mine else None, device="cpu")
+    assert tried == [1, 2, 3] * mine
