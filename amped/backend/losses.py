@@ -1,11 +1,9 @@
-"""Loss functions f(x, m) of an element x and the model's value m, as formulas that each device can evaluate.
+"""Loss functions f(x, m) of an element x and the model's value m.
 
-A formula is written once, as text in x and m. It becomes a NumPy function (`Formula.__call__`), compiled code on the
-CPU (`Formula.scalar`) and a CUDA C++ expression (`Formula.cuda`). A new loss needs three formulas::
+A loss has formulas for f and its derivatives in m, which each device can evaluate (`Formula`)::
 
     delta = 0.5
     huber = Loss(
-        "huber",
         value=f"where(abs(x - m) < {delta}, (x - m)**2, {2 * delta} * abs(x - m) - {delta**2})",
         first=f"where(abs(x - m) < {delta}, 2 * (m - x), where(m > x, {2 * delta}, {-2 * delta}))",
         second=f"where(abs(x - m) < {delta}, 2, 0)",
@@ -14,113 +12,23 @@ CPU (`Formula.scalar`) and a CUDA C++ expression (`Formula.cuda`). A new loss ne
 
 from __future__ import annotations
 
-import ast
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from types import CodeType
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from .formulas import Evaluated, Formula, NumpyFormula, formula_of
 
-FUNCTIONS = "abs", "exp", "expm1", "log", "log1p", "sqrt", "tanh"
-"""Functions of one argument. ``where(condition, a, b)`` is available too."""
+Text = str | Callable[..., Any]
+"""A formula as text, or a NumPy function of x and m."""
 
-_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
-_COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
-
-
-class _Dialect(NamedTuple):
-    """Format strings for the constructs in which the target languages differ."""
-
-    call: str
-    absolute: str
-    power: str
-    where: str
-
-
-_PYTHON = _Dialect("{0}({1})", "abs({0})", "({0} ** {1})", "({1} if {0} else {2})")
-_CUDA = _Dialect("{0}({1})", "fabs({0})", "pow({0}, {1})", "({0} ? {1} : {2})")
-_NUMPY = _Dialect("{0}({1})", "abs({0})", "({0} ** {1})", "where({0}, {1}, {2})")
-_NAMESPACE = {"where": np.where} | {name: getattr(np, name) for name in FUNCTIONS}
-
-
-@dataclass(frozen=True)
-class Formula:
-    """A formula in x, an element of the tensor, and m, the model's value there, evaluated in double precision.
-
-    Parameters
-    ----------
-    text : str
-        In Python syntax: numbers, ``+ - * / **``, comparisons, `FUNCTIONS` and ``where(condition, a, b)``, whose result
-        does not depend on the other branch.
-    """
-
-    text: str
-    _tree: ast.expr = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        try:
-            tree = ast.parse(self.text.strip(), mode="eval").body
-        except SyntaxError as error:
-            raise InputError(f"formula {self.text!r}: {error.msg}") from None
-        object.__setattr__(self, "_tree", tree)
-        self._write(tree, _PYTHON)
-
-    @property
-    def scalar(self) -> str:
-        """The formula as a Python expression of two numbers."""
-        return self._write(self._tree, _PYTHON)
-
-    @property
-    def cuda(self) -> str:
-        """The formula as a CUDA C++ expression of two doubles."""
-        return self._write(self._tree, _CUDA)
-
-    def __call__(self, x: NDArray[Any] | float, m: NDArray[Any] | float) -> NDArray[np.float64]:
-        """Evaluate the formula with NumPy; the reference for all devices."""
-        x, m = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(m, np.float64))
-        with np.errstate(all="ignore"):
-            result = eval(_code(self._write(self._tree, _NUMPY)), _NAMESPACE, {"x": x, "m": m})
-        return np.broadcast_to(np.asarray(result, np.float64), x.shape)
-
-    def _write(self, node: ast.expr, to: _Dialect) -> str:
-        match node:
-            case ast.Name(id="x" | "m" as name):
-                return name
-            case ast.Constant(value=bool()):
-                pass
-            case ast.Constant(value=int() | float() as number) if abs(number) <= sys.float_info.max:
-                return repr(float(number))
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return f"(-{self._write(operand, to)})"
-            case ast.BinOp(op=ast.Pow(), left=left, right=right):
-                return to.power.format(self._write(left, to), self._write(right, to))
-            case ast.BinOp(op=op, left=left, right=right) if type(op) in _OPERATORS:
-                return f"({self._write(left, to)} {_OPERATORS[type(op)]} {self._write(right, to)})"
-            case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]):
-                return to.absolute.format(self._write(argument, to))
-            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in FUNCTIONS:
-                return to.call.format(name, self._write(argument, to))
-            case ast.Call(func=ast.Name(id="where"), args=[test, a, b], keywords=[]):
-                return to.where.format(self._test(test, to), self._write(a, to), self._write(b, to))
-        known = f"x, m, numbers, + - * / **, where(a < b, ., .), {', '.join(FUNCTIONS)}"
-        raise InputError(f"formula {self.text!r}: {ast.unparse(node)!r} is not supported; use {known}")
-
-    def _test(self, node: ast.expr, to: _Dialect) -> str:
-        match node:
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
-                return f"({self._write(left, to)} {_COMPARISONS[type(op)]} {self._write(right, to)})"
-        raise InputError(f"formula {self.text!r}: {ast.unparse(node)!r} is not a comparison of two numbers")
-
-
-@cache
-def _code(expression: str) -> CodeType:
-    return compile(expression, "<formula>", "eval")
+SAMPLES = 0.25, 0.7, 1.0, 1.9, 3.0
+"""Values of x and m, or with the opposite sign, at which derivatives are checked."""
+STEP, AGREES, KINKS = 1e-6, 1e-4, 0.2  # of finite differences: their error, and the share of samples at kinks
 
 
 class Maps(NamedTuple):
@@ -128,58 +36,193 @@ class Maps(NamedTuple):
 
     Attributes
     ----------
-    weight : Formula
+    weight : Formula or NumpyFormula
         y of the mapped MTTKRP, the sum of y(x, m) v, where v is the product of the other modes' factor rows.
-    curve : Formula, optional
+    curve : Formula or NumpyFormula, optional
         c of the row systems, the sum of c(x, m) v v^T.
-    value : Formula
+    value : Formula or NumpyFormula
         Summed directly.
     lower : float
         Lower bound to which the model's values are clamped.
     """
 
-    weight: Formula
-    curve: Formula | None
-    value: Formula
+    weight: Evaluated
+    curve: Evaluated | None
+    value: Evaluated
     lower: float = -np.inf
 
+    @property
+    def formulas(self) -> dict[str, Formula | None]:
+        """The formulas by name, for devices that compile them.
 
-@dataclass(frozen=True)
+        Raises
+        ------
+        InputError
+            If one is a NumPy function.
+        """
+        result = dict[str, Formula | None]()
+        for name, formula in (("weight", self.weight), ("curve", self.curve), ("value", self.value)):
+            if isinstance(formula, NumpyFormula):
+                raise InputError("loss: NumPy functions cannot be compiled: write its formulas as text")
+            result[name] = formula
+        return result
+
+
+class Moments(NamedTuple):
+    """Column sums, (N, R), and Gram matrices, (N, R, R), of the factor matrices."""
+
+    sums: NDArray[np.float64]
+    grams: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, factors: Sequence[NDArray[Any]]) -> Moments:
+        """Return the moments of factor matrices, or of some of their rows: moments of parts add up."""
+        exact = [factor.astype(np.float64, copy=False) for factor in factors]
+        return cls(np.array([each.sum(axis=0) for each in exact]), np.array([each.T @ each for each in exact]))
+
+    def without(self, mode: int) -> Moments:
+        """Return the moments of the other modes."""
+        return Moments(*(np.delete(each, mode, axis=0) for each in self))
+
+
+class Domain(NamedTuple):
+    """The values for which a loss is defined.
+
+    Attributes
+    ----------
+    low, high : float
+        Inclusive bounds.
+    whole : bool
+        Whether values are integers.
+    """
+
+    low: float = -np.inf
+    high: float = np.inf
+    whole: bool = False
+
+    def __str__(self) -> str:
+        if self == BINARY:
+            return "0 or 1"
+        noun = "an integer" if self.whole else "a number"
+        return f"{noun} of at least {self.low:g}" if self.low > -np.inf else noun
+
+    def outside(self, values: NDArray[Any]) -> int | None:
+        """Return the position of the first value outside the domain; None if there is none."""
+        wrong = ~((values >= self.low) & (values <= self.high))  # NaN is outside
+        if self.whole:
+            wrong |= values != np.rint(values)
+        return int(wrong.argmax()) if wrong.any() else None
+
+
+REAL, POSITIVE, COUNTS, BINARY = Domain(), Domain(0.0), Domain(0.0, whole=True), Domain(0.0, 1.0, whole=True)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Loss:
     """A loss function f(x, m) of an element and the model's value.
 
     Parameters
     ----------
+    value, first, second : str or callable
+        f, and its first and second derivative in m: text in x, m, numbers, ``+ - * / **``, ``abs exp expm1 log log1p
+        sqrt tanh`` and ``where(a < b, ..., ...)``, or NumPy functions of two arrays, which only a CPU can evaluate.
+        `second` is only required for Newton steps.
+    lower : float
+        Lower end of the domain of f in m: minus infinity, or 0, which makes all factor matrices non-negative.
     name : str
-    value, first, second : str
-        f, and its first and second derivative in m; see `Formula`.
-    lower : float, optional
-        Lower end of the domain of f in m; the model's values are clamped to it.
     at_zero : (a, b), optional
         ``f(0, m) = a m + b m**2``. The sum over all absent elements then has a closed form in the factor matrices'
         column sums (a) and Gram matrices (b).
+    domain : Domain
+        The values x for which f is defined.
 
     Raises
     ------
     InputError
-        If a formula is invalid, or `at_zero` contradicts `value`.
+        If a formula is invalid or does not depend on m, a derivative disagrees with finite differences, or `at_zero`
+        contradicts `value`.
+
+    Examples
+    --------
+    >>> cauchy = Loss(value="log1p((x - m)**2)", first="2 * (m - x) / (1 + (x - m)**2)")
+    >>> float(cauchy.of(3.0, 3.0)), cauchy.nonnegative
+    (0.0, False)
     """
 
-    name: str
-    value: str
-    first: str
-    second: str
+    value: Text
+    first: Text
+    second: Text | None = None
     lower: float = -np.inf
+    name: str = "custom"
     at_zero: tuple[float, float] | None = None
+    domain: Domain = REAL
 
     def __post_init__(self) -> None:
-        for formula in (self.value, self.first, self.second):
-            Formula(formula)
+        if not (self.lower >= 0 or self.lower == -np.inf):
+            raise self._error(f"lower is {self.lower!r}: expected minus infinity, or a number of at least 0")
+        if not np.any(self.slope(*self._samples())):
+            raise self._error("its first derivative is 0: it must be a function of x and m")
+        self._check_derivative("first", self.slope, "value", self.of)
+        if self.second is not None:
+            self._check_derivative("second", self.curvature, "first", self.slope)
         if self.at_zero is None:
             return
-        m = np.array([0.25, 1.0, 3.0])
-        if not np.allclose(Formula(self.value)(0.0, m), self.at_zero[0] * m + self.at_zero[1] * m**2):
-            raise InputError(f"loss {self.name!r}: value at x = 0 is not {self.at_zero[0]} m + {self.at_zero[1]} m**2")
+        a, b = self.at_zero
+        m = np.array(SAMPLES)
+        if not np.allclose(self.of(0.0, m), a * m + b * m**2):
+            raise self._error(f"value at x = 0 is not {a} m + {b} m**2")
+
+    def _check_derivative(self, name: str, derivative: Evaluated, of: str, function: Evaluated) -> None:
+        """Raise `InputError` unless a derivative agrees with finite differences, except at a few points: kinks."""
+        x, m = self._samples()
+        change = (function(x, m + STEP) - function(x, m - STEP)) / (2 * STEP)
+        given = derivative(x, m)
+        wrong = ~(np.abs(given - change) <= AGREES * (1 + np.abs(change)))
+        if np.count_nonzero(wrong) > KINKS * wrong.size:
+            at = int(wrong.argmax())
+            place = f"at x = {x[at]:g}, m = {m[at]:g}"
+            raise self._error(f"{name} is {given[at]:g} {place}, but finite differences of {of} give {change[at]:g}")
+
+    def _samples(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return pairs of a value in the domain and a value of the model."""
+        numbers = np.array(SAMPLES)
+        if self.domain.whole:
+            values = np.arange(self.domain.low, min(self.domain.high, self.domain.low + 4) + 1)
+        else:
+            values = numbers if self.domain.low >= 0 else np.concatenate([-numbers, numbers])
+        model = self.lower + numbers if self.nonnegative else np.concatenate([-numbers, numbers])
+        x, m = np.meshgrid(values, model)
+        return x.reshape(-1), m.reshape(-1)
+
+    def _error(self, cause: str) -> InputError:
+        return InputError(f"loss {self.name!r}: {cause}")
+
+    @cached_property
+    def of(self) -> Evaluated:
+        """The function f(x, m)."""
+        return formula_of(self.value)
+
+    @cached_property
+    def slope(self) -> Evaluated:
+        """Its first derivative in m."""
+        return formula_of(self.first)
+
+    @cached_property
+    def curvature(self) -> Evaluated:
+        """Its second derivative in m; raises `InputError` if the loss has none."""
+        if self.second is None:
+            raise self._error("it has no second derivative")
+        return formula_of(self.second)
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether the model's values, and therefore all factor matrices, must not be negative."""
+        return self.lower >= 0
+
+    @property
+    def compiled(self) -> bool:
+        """Whether all formulas are text, which devices compile."""
+        return not any(callable(each) for each in (self.value, self.first, self.second))
 
     def maps(self, *, curved: bool = False, absent_are_zero: bool = False) -> Maps:
         """Return the formulas to sum over the nonzeros for the objective, its gradient and its curvature.
@@ -195,31 +238,31 @@ class Loss:
         Raises
         ------
         InputError
-            If absent elements are zeros and their sum has no closed form.
+            If absent elements are zeros and their sum has no closed form, or the loss lacks second derivatives.
         """
         a, b = self._closed_form() if absent_are_zero else (0.0, 0.0)
-        zero, zero_first = (f" - ({a!r} * m + {b!r} * m * m)", f" - ({a!r} + {2 * b!r} * m)") if a or b else ("", "")
-        zero_second = f" - {2 * b!r}" if b else ""
-        curve = Formula(f"({self.second}){zero_second}") if curved else None
-        return Maps(Formula(f"({self.first}){zero_first}"), curve, Formula(f"({self.value}){zero}"), self.lower)
+        value = _less(self.value, f"{a!r} * m + {b!r} * m * m" if a or b else "")
+        first = _less(self.first, f"{a!r} + {2 * b!r} * m" if a or b else "")
+        if not curved:
+            return Maps(first, None, value, self.lower)
+        if self.second is None:
+            raise self._error("it has no second derivative")
+        return Maps(first, _less(self.second, f"{2 * b!r}" if b else ""), value, self.lower)
 
-    def everywhere(self, factors: Sequence[NDArray[Any]]) -> float:
+    def everywhere(self, moments: Moments) -> float:
         """Return the sum of f(0, m) over all elements of a tensor."""
         a, b = self._closed_form()
-        sums = np.prod([f.sum(axis=0, dtype=np.float64) for f in factors], axis=0).sum() if a else 0.0
-        return float(a * sums + b * _products(factors).sum() if b else a * sums)
+        return float(a * moments.sums.prod(axis=0).sum() + b * moments.grams.prod(axis=0).sum())
 
-    def gradient_everywhere(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
-        """Return the gradient of `everywhere` with respect to one mode's factor matrix."""
-        (a, b), others = self._closed_form(), [f for n, f in enumerate(factors) if n != mode]
-        ones = np.prod([f.sum(axis=0, dtype=np.float64) for f in others], axis=0)
-        gradient = 2 * b * factors[mode].astype(np.float64) @ _products(others) + a * ones
-        return np.asarray(gradient, np.float64)
+    def gradient_everywhere(self, moments: Moments, mode: int, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the gradient of `everywhere` with respect to some `rows` of one mode's factor matrix."""
+        (a, b), others = self._closed_form(), moments.without(mode)
+        gradient = 2 * b * (rows.astype(np.float64, copy=False) @ others.grams.prod(axis=0))
+        return np.asarray(gradient + a * others.sums.prod(axis=0), np.float64)
 
-    def curvature_everywhere(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
+    def curvature_everywhere(self, moments: Moments, mode: int) -> NDArray[np.float64]:
         """Return the second derivatives of `everywhere`, (R, R), with respect to any row of one factor matrix."""
-        others = [f for n, f in enumerate(factors) if n != mode]
-        return np.asarray(2 * self._closed_form()[1] * _products(others), np.float64)
+        return np.asarray(2 * self._closed_form()[1] * moments.without(mode).grams.prod(axis=0), np.float64)
 
     def _closed_form(self) -> tuple[float, float]:
         if self.at_zero is None:
@@ -229,15 +272,16 @@ class Loss:
         return self.at_zero
 
 
-def _products(factors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
-    """Return the elementwise product of the Gram matrices."""
-    grams = [f.astype(np.float64).T @ f.astype(np.float64) for f in factors]
-    return np.asarray(np.prod(grams, axis=0), np.float64)
+def _less(text: Text, zero: str) -> Evaluated:
+    """Return a formula minus another one."""
+    if not zero:
+        return formula_of(text)
+    if isinstance(text, str):
+        return Formula(f"({text}) - ({zero})")
+    given, other = text, Formula(zero)
+    return NumpyFormula(lambda x, m: given(x, m) - other(x, m))
 
 
-GAUSSIAN = Loss("gaussian", "(x - m)**2", "2 * (m - x)", "2", at_zero=(0.0, 1.0))
-POISSON = Loss("poisson", "m - x * log(m)", "1 - x / m", "x / m / m", lower=1e-10, at_zero=(1.0, 0.0))
-LOSSES = {loss.name: loss for loss in (GAUSSIAN, POISSON)}
 PHI = Formula("x / m")
 """Phi of CP-APR: the negative gradient of the Poisson loss restricted to nonzeros."""
 RESIDUAL = Formula("x - m")

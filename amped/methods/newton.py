@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend.losses import Loss
+from ..backend.losses import Loss, Moments
 
 CUTOFF = 1e-10
 """Directions whose second derivative is below this fraction of the row's largest are flat; steps omit them."""
@@ -24,7 +25,7 @@ class RowDerivatives(NamedTuple):
 def derivatives(
     systems: NDArray[np.float64],
     rank: int,
-    everywhere: tuple[Loss, list[NDArray[Any]], int] | None = None,
+    everywhere: tuple[Loss, Sequence[NDArray[Any]], int] | None = None,
     rows: slice = slice(None),
 ) -> RowDerivatives:
     """Split row systems into objective, gradient and curvature.
@@ -45,9 +46,10 @@ def derivatives(
     curvature = systems[:, rank:-1].reshape(-1, rank, rank).copy() if curved else None
     if everywhere:
         loss, factors, mode = everywhere
-        gradient += loss.gradient_everywhere(factors, mode)[rows]
+        moments = Moments.of(factors)
+        gradient += loss.gradient_everywhere(moments, mode, factors[mode][rows])
         if curvature is not None:
-            curvature += loss.curvature_everywhere(factors, mode)
+            curvature += loss.curvature_everywhere(moments, mode)
     return RowDerivatives(systems[:, -1].copy(), gradient, curvature)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ..backend.device import Array, Clock
@@ -126,6 +127,32 @@ class Operator(Placed, Protocol):
 
     def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
         """All-gather owned rows, as returned by `mttkrp`, into an (I_n, R) matrix in host memory."""
+
+
+class Evaluation(NamedTuple):
+    """A loss of a tensor at some factor matrices.
+
+    Attributes
+    ----------
+    value : float
+        The sum of the loss over all elements that count, of all ranks.
+    gradients : list of (owned, R) float64 arrays
+        For each mode the gradient with respect to the rows that this rank owns, in host memory.
+    """
+
+    value: float
+    gradients: list[NDArray[np.float64]]
+
+
+class Gradient(Protocol):
+    """Evaluates a loss of a placed tensor."""
+
+    @property
+    def operator(self) -> Placed:
+        """The tensor and the factor matrices."""
+
+    def evaluate(self) -> Evaluation:
+        """Return the loss and its gradient at the factor matrices that the operator holds. Collective."""
 
 
 class CoreOperator(Placed, Protocol):

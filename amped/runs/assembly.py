@@ -443,7 +443,7 @@ def _refuse_negative(source: DescribedSource, comm: Comm) -> None:
 
     def refuse() -> None:
         cause = f"a value is {source.value_range.low:g}: counts (loss 'poisson') must not be negative"
-        raise InputError(cause, path=source.path, line=source.negative_line())
+        raise InputError(cause, path=source.path, line=source.line_where(lambda value: value < 0))
 
     on_root(comm, refuse)
 

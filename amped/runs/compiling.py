@@ -15,10 +15,19 @@ from ..options import Options
 
 BACKEND = Path(__file__).parents[1] / "backend"
 FOLDERS = BACKEND / "cpu", BACKEND / "normal_equations"
-DENSE, ROWS = "dense", "row problems"
-COMPILING = {"mttkrp": 5.0, DENSE: 2.5, "phi": 5.0, "ttmc": 4.0, "ttm": 1.0, "rows": 10.0, ROWS: 5.0}  # seconds, about
+DENSE, ROWS, SYSTEMS = "dense", "row problems", "row systems"
+COMPILING = {
+    "mttkrp": 5.0,
+    DENSE: 2.5,
+    "phi": 5.0,
+    "ttmc": 4.0,
+    "ttm": 1.0,
+    "rows": 10.0,
+    ROWS: 5.0,
+    SYSTEMS: 4.0,
+}  # seconds, about
 CODE = {name: Compilable(name, seconds, FOLDERS) for name, seconds in COMPILING.items()}
-SWEPT, MULTIPLIED, UPDATES = 3e-9, 5e-10, {"phi": 2e-9, "rows": 8e-9}
+SWEPT, MULTIPLIED, UPDATES = 3e-9, 5e-10, {"phi": 2e-9, "rows": 8e-9, SYSTEMS: 2e-9}
 """Seconds without compiled code, per nonzero and component: of an iteration; of an iteration of a dense tensor; of an
 update of one mode, by product. Repeated index pairs take a third of it, hypersparse tensors four times as long."""
 SUMMED, COMPILED = 5e-9, 1e-9
@@ -46,7 +55,7 @@ class Work(NamedTuple):
 
     columns: int  # of factor matrices
     repeats: int | None  # of each mode, at most; None if unknown
-    product: str = "mttkrp"  # what is computed: MTTKRPs, Phi, rows of CP-APR, TTMc, SpTTM, or least squares of rows
+    product: str = "mttkrp"  # what is computed: MTTKRPs, Phi, rows of CP-APR, TTMc, SpTTM, row systems, ...
     elements: int = 0  # of the dense array that code for row problems would use if it is not compiled
 
 
@@ -64,7 +73,7 @@ def chosen(machine: Machine, source: TensorSize, options: Options, work: Work) -
     if any(machine.comm.allgather(compiles)):  # caches of the ranks' hosts may differ
         return machine
     # The nonzeros of a row are contiguous for rows of CP-APR; those of several ranks are on the row's rank.
-    one_copy = work.product != "rows" and (machine.comm.size == 1 or work.product not in ("phi", ROWS))
+    one_copy = work.product != "rows" and (machine.comm.size == 1 or work.product not in ("phi", ROWS, SYSTEMS))
     return machine._replace(device=PlainDevice(device, machine.comm.size, one_copy))
 
 

@@ -82,8 +82,13 @@ class ObservedSource(NamedTuple):
 
     def array(self) -> MaskedArray:
         """Return the elements as a dense array, on a single rank."""
-        tensor, scales = self.placed.tensor(), self.terms.scales
+        tensor = self.placed.tensor()
         assert tensor is not None
+        return self.array_of(tensor)
+
+    def array_of(self, tensor: SparseTensor) -> MaskedArray:
+        """Return the elements of `placed` as a dense array."""
+        scales = self.terms.scales
         if scales is None:
             return MaskedArray.of_elements(self.source.shape, tensor.columns, tensor.values)
         roots = scales[tensor.columns[-1]]

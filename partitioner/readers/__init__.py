@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike, fsdecode, fspath, stat
@@ -29,7 +29,7 @@ __all__ = [
     "is_divisible",
     "is_semisparse",
     "is_table",
-    "negative_line",
+    "line_where",
     "open_dense",
     "open_part",
     "open_store",
@@ -192,11 +192,11 @@ def is_divisible(path: str | PathLike[str], form: ReadOptions = PLAIN) -> bool:
     return Path(path).is_file() and reader_of(path, form).is_divisible(path)
 
 
-def negative_line(path: str | PathLike[str] | None) -> int | None:
-    """Return the line number, from 1, of the first negative value in a file, if its format has lines."""
+def line_where(path: str | PathLike[str] | None, wrong: Callable[[float], bool]) -> int | None:
+    """Return the line number, from 1, of the first value in a file that is `wrong`, if its format has lines."""
     from .formats import reader_of
 
-    return None if path is None or not Path(path).is_file() else reader_of(path).negative_line(path)
+    return None if path is None or not Path(path).is_file() else reader_of(path).line_where(path, wrong)
 
 
 def is_semisparse(path: str | PathLike[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,10 +96,10 @@ class TextReader(Reader):
         with open(path, "rb") as file:
             return file.read(2) != b"\x1f\x8b"
 
-    def negative_line(self, path: str | PathLike[str]) -> int | None:
-        from .text.tns import first_negative
+    def line_where(self, path: str | PathLike[str], wrong: Callable[[float], bool]) -> int | None:
+        from .text.tns import line_where
 
-        return first_negative(path)
+        return line_where(path, wrong)
 
     def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **options: Any) -> FilePart:
         from .text.tns import TextPart

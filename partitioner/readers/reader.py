@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -40,8 +41,8 @@ class Reader:
         """Return whether each rank can read a part of the file; otherwise rank 0 reads all of it."""
         return False
 
-    def negative_line(self, path: str | PathLike[str]) -> int | None:
-        """Return the line number, from 1, of the first negative value, if the format has lines."""
+    def line_where(self, path: str | PathLike[str], wrong: Callable[[float], bool]) -> int | None:
+        """Return the line number, from 1, of the first value that is `wrong`, if the format has lines."""
         return None
 
     def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **options: object) -> FilePart:

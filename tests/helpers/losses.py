@@ -11,13 +11,13 @@ from oracle import model_values
 from amped.backend.losses import Loss, Maps
 
 HUBER = Loss(
-    "huber",
+    name="huber",
     value="where(abs(x - m) < 0.5, (x - m)**2, abs(x - m) - 0.25)",
     first="where(abs(x - m) < 0.5, 2 * (m - x), where(m > x, 1, -1))",
     second="where(abs(x - m) < 0.5, 2, 0)",
 )
 LOGIT = Loss(
-    "bernoulli-logit",
+    name="bernoulli-logit",
     value="where(m > 0, m + log1p(exp(-m)), log1p(exp(m))) - x * m",
     first="1 / (1 + exp(-m)) - x",
     second="1 / (2 + exp(m) + exp(-m))",

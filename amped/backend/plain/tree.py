@@ -13,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array
+
+from ..losses import Maps
 
 Matrix = NDArray[np.float64]
 Factors = Sequence[NDArray[Any] | None]
@@ -143,6 +145,15 @@ class IndexTree:
         return _given(rows)
 
 
+class _Mapped(NamedTuple):
+    """The formulas of a loss at the current model, from which all modes' gradients follow."""
+
+    maps: Maps
+    weights: Any  # the matrix between the trees
+    values: NDArray[np.float64]
+    leaf_rows: list[Matrix | None]  # see `Tree`
+
+
 class Tree:
     """The nonzeros of a tensor in lexicographic order, each coordinate once, as a matrix between two `IndexTree`."""
 
@@ -157,6 +168,7 @@ class Tree:
         shape = ends.size - 1, self._trees[1].leaves
         self._matrix = csr_array((self.values, leaves, ends), shape=shape)
         self._leaf_rows: list[Matrix | None] = [None, None]  # of each tree: products with the rows of the other tree
+        self._mapped: _Mapped | None = None
 
     @property
     def nbytes(self) -> int:
@@ -176,7 +188,7 @@ class Tree:
     def pattern(self) -> Tree:
         """The same tensor with ones instead of its values, for other factor matrices."""
         result, first, second = copy(self), *self._trees
-        result.values, result._leaf_rows = np.ones(self.values.size), [None, None]
+        result.values, result._leaf_rows, result._mapped = np.ones(self.values.size), [None, None], None
         result._trees = first.without_factors(), second.without_factors()
         result._matrix = csr_array((result.values, self._matrix.indices, self._matrix.indptr), self._matrix.shape)
         return result
@@ -195,8 +207,7 @@ class Tree:
         """Return the MTTKRP of each value divided by the model's value; `own` is the mode's factor matrix."""
         group, place = self._place(mode)
         quotients = self.values / np.maximum(self._model(mode, factors, own), floor)
-        matrix = csr_array((quotients, self._matrix.indices, self._matrix.indptr), shape=self._matrix.shape)
-        leaf_rows = self._multiply(matrix, group, self._trees[1 - group].products())
+        leaf_rows = self._multiply(self._with_values(quotients), group, self._trees[1 - group].products())
         return self._trees[group].mttkrp(place, leaf_rows)
 
     def logs(self, mode: int, factors: Factors, own: Matrix, floor: float) -> float:
@@ -210,10 +221,29 @@ class Tree:
             return float(differences @ differences)
         return float(self._row_totals(mode, differences * differences)[rows].sum())
 
+    def row_systems(self, mode: int, factors: Factors, own: Matrix, maps: Maps) -> Matrix:
+        """Return the gradient and the value of each row of a mode, (I_mode, R + 1); see `backend.ops.row_systems`."""
+        changed = self._update([*factors[:mode], own, *factors[mode + 1 :]])
+        if changed or self._mapped is None or self._mapped.maps != maps:
+            model = np.maximum(self._current_model(), maps.lower)
+            weights, values = maps.weight(self.values, model), maps.value(self.values, model)
+            self._mapped = _Mapped(maps, self._with_values(weights), values, [None, None])
+        group, place = self._place(mode)
+        leaf_rows = self._mapped.leaf_rows[group]
+        if leaf_rows is None:
+            leaf_rows = self._multiply(self._mapped.weights, group, self._trees[1 - group].products())
+            self._mapped.leaf_rows[group] = leaf_rows
+        gradient = self._trees[group].mttkrp(place, leaf_rows)
+        return np.column_stack([gradient, self._row_totals(mode, self._mapped.values)])
+
+    def _with_values(self, values: NDArray[np.float64]) -> Any:
+        """Return the matrix between the trees with other values."""
+        return csr_array((values, self._matrix.indices, self._matrix.indptr), shape=self._matrix.shape)
+
     def _row_totals(self, mode: int, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the sum of the numbers of all nonzeros in each row of a mode."""
         group, place = self._place(mode)
-        matrix = csr_array((numbers, self._matrix.indices, self._matrix.indptr), shape=self._matrix.shape)
+        matrix = self._with_values(numbers)
         tree = self._trees[group].without_factors()
         lengths = self.lengths[self.split :] if group else self.lengths[: self.split]
         for number, length in enumerate(lengths):
@@ -225,12 +255,14 @@ class Tree:
         """Return the group of a mode and its number within the group."""
         return (0, mode) if mode < self.split else (1, mode - self.split)
 
-    def _update(self, factors: Factors) -> None:
-        """Set the factor matrices; discard the products of those that have changed."""
+    def _update(self, factors: Factors) -> bool:
+        """Set the factor matrices; discard the products of those that have changed, and return whether any has."""
+        changed = False
         for mode, factor in enumerate(factors):
             group, place = self._place(mode)
             if factor is not None and self._trees[group].update(place, factor):
-                self._leaf_rows[1 - group] = None
+                self._leaf_rows[1 - group], changed = None, True
+        return changed
 
     def _multiply(self, matrix: Any, group: int, rows: Matrix) -> Matrix:
         """Return the product of the nonzeros with the rows of the other group's leaves."""
@@ -239,6 +271,9 @@ class Tree:
     def _model(self, mode: int, factors: Factors, own: Matrix) -> NDArray[np.float64]:
         """Return the model's value at each nonzero."""
         self._update([*factors[:mode], own, *factors[mode + 1 :]])
+        return self._current_model()
+
+    def _current_model(self) -> NDArray[np.float64]:
         first, second = (tree.products() for tree in self._trees)
         model = np.empty(self.values.size)
         for begin in range(0, model.size, BLOCK):

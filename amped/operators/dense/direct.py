@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +44,7 @@ class DirectDense(Factors):
         source.set_statistics(DenseTensor(block).facts())
         check_range(source.value_range, options.dtype, source.path)
         self.norm = source.rounded_norm(options.dtype)
+        self._block = block
         self._products = SplitProducts(block.astype(np.float64, copy=False), rank)
         self._transposed: list[NDArray[np.floating]] = [np.zeros((rank, n), options.dtype) for n in source.shape]
 
@@ -61,6 +62,20 @@ class DirectDense(Factors):
     def plan(self) -> DensePlan:  # type: ignore[override]
         """The plan that `DenseOperator` would have."""
         return make_dense_plan(self._source, 0, 1, self._setting())
+
+    @property
+    def modes(self) -> tuple[int, ...]:
+        """The modes in memory order."""
+        return self._modes
+
+    @property
+    def ranges(self) -> list[slice]:
+        """The ranges of the array, in memory order of the modes."""
+        return [slice(0, self.shape[mode]) for mode in self._modes]
+
+    def slabs(self) -> Iterator[tuple[int, Array]]:
+        """Yield the array; see `DenseOperator.slabs`."""
+        yield 0, self._block
 
     @property
     def matrices(self) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,7 @@ class DenseSource:
         norm = "" if self.known is None else f", norm {self.norm:.6g}"
         return f"{' x '.join(map(str, self.shape))}, dense, {self.value_dtype}{norm}"
 
-    def negative_line(self) -> int | None:
+    def line_where(self, wrong: Callable[[float], bool]) -> int | None:
         """See `DescribedSource`: None, as its files have no lines."""
         return None
 

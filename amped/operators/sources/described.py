@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from partitioner.readers import negative_line
+from partitioner.readers import line_where
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.value_range import ValueRange
 
@@ -78,9 +79,9 @@ class DescribedSparse:
             text += f"; {self.zeros:,} zeros dropped"
         return text
 
-    def negative_line(self) -> int | None:
+    def line_where(self, wrong: Callable[[float], bool]) -> int | None:
         """See `DescribedSource`."""
-        return negative_line(self.path)
+        return line_where(self.path, wrong)
 
     def unchecked(self: SparseSource) -> SparseTensor | None:
         """See `DescribedSource`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -83,8 +83,8 @@ class DescribedSource(Protocol):
     def describe(self) -> str:
         """Return a one-line description: the shape, and known properties of the elements."""
 
-    def negative_line(self) -> int | None:
-        """Return the line number of the first negative value in its file; None if unknown. Not collective."""
+    def line_where(self, wrong: Callable[[float], bool]) -> int | None:
+        """Return the line number of the first value in its file that is `wrong`; None if unknown. Not collective."""
 
     def sparse(self, memory: DeviceMemory | None) -> SparseSource:
         """Return the tensor as a sparse one, stored on the devices if it fits into `memory`."""

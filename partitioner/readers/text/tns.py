@@ -11,6 +11,7 @@ import io
 import os
 import re
 import stat
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -292,15 +293,15 @@ def _count_lines(file: io.BufferedReader, start: int, size: int) -> int:
     return int(size * density * (1 + SLACK))
 
 
-def first_negative(path: str | PathLike[str]) -> int | None:
-    """Return the number, from 1, of the first line whose last number is negative, or None."""
+def line_where(path: str | PathLike[str], wrong: Callable[[float], bool]) -> int | None:
+    """Return the number, from 1, of the first line whose last number is `wrong`, or None."""
     with open(path, "rb") as file:
         packed = file.peek(2).startswith(GZIP)
     with suppress(OSError, EOFError), gzip.open(path) if packed else open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             fields = line.split()
-            if fields and fields[0][0] not in b"#%" and fields[-1].startswith(b"-"):
+            if fields and fields[0][0] not in b"#%":
                 with suppress(ValueError):
-                    if float(fields[-1]) < 0:
+                    if wrong(float(fields[-1])):
                         return number
     return None

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from oracle import random_factors
 
-from amped.backend.losses import GAUSSIAN, LOSSES, POISSON, Formula, Loss
+from amped.backend.formulas import Formula
+from amped.backend.known_losses import GAUSSIAN, KNOWN, POISSON, loss_of
+from amped.backend.losses import Loss, Moments
 from amped.errors import InputError
 
 ORDER_3 = (4, 3, 5)
+MIXED = Loss(name="mixed", value="(x-m)**2 + m", first="2*(m-x) + 1", second="2", at_zero=(1, 1))
 
 
 def test_a_formula_is_a_numpy_function() -> None:
@@ -29,27 +33,27 @@ def test_as_other_languages_write_it() -> None:
     assert formula.cuda == "((x > 0.0) ? pow(fabs(m), 2.0) : (1.0 / 2.0))"
 
 
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("loss", [loss_of(name) for name in KNOWN], ids=KNOWN)
 def test_derivatives(loss: Loss) -> None:
-    x, m, step = np.arange(4.0)[:, None], np.array([0.3, 1.0, 2.5]), 1e-5
+    x, m, step = np.arange(4.0)[:, None], np.array([0.3, 1.1, 2.6]), 1e-5
     for function, derivative in ((loss.value, loss.first), (loss.first, loss.second)):
         slope = (Formula(function)(x, m + step) - Formula(function)(x, m - step)) / (2 * step)
         np.testing.assert_allclose(Formula(derivative)(x, np.broadcast_to(m, (4, 3))), slope, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("loss", [GAUSSIAN, POISSON, Loss("mixed", "(x-m)**2 + m", "2*(m-x) + 1", "2", at_zero=(1, 1))])
+@pytest.mark.parametrize("loss", [GAUSSIAN, POISSON, MIXED])
 def test_the_sum_over_all_elements(loss: Loss) -> None:
     factors, step = random_factors(0, ORDER_3, 2), 1e-6
-    model = np.einsum("iz,jz,kz->ijk", *factors)
-    assert loss.everywhere(factors) == pytest.approx(float(Formula(loss.value)(0.0, model).sum()), rel=1e-12)
+    model, moments = np.einsum("iz,jz,kz->ijk", *factors), Moments.of(factors)
+    assert loss.everywhere(moments) == pytest.approx(float(loss.of(0.0, model).sum()), rel=1e-12)
     for mode in range(3):
-        gradient, curvature = loss.gradient_everywhere(factors, mode), loss.curvature_everywhere(factors, mode)
+        gradient = loss.gradient_everywhere(moments, mode, factors[mode])
         moved = [f.copy() for f in factors]
         moved[mode][1, 0] += step
-        change = loss.everywhere(moved) - loss.everywhere(factors)
+        change = loss.everywhere(Moments.of(moved)) - loss.everywhere(moments)
         assert change / step == pytest.approx(gradient[1, 0], rel=1e-4)
-        change = (loss.gradient_everywhere(moved, mode) - gradient)[1] / step
-        np.testing.assert_allclose(change, curvature[0], rtol=1e-6, atol=1e-6)
+        change = (loss.gradient_everywhere(Moments.of(moved), mode, moved[mode]) - gradient)[1] / step
+        np.testing.assert_allclose(change, loss.curvature_everywhere(moments, mode)[0], rtol=1e-6, atol=1e-6)
 
 
 def test_nonzeros_count_beyond_zeros() -> None:
@@ -81,8 +85,56 @@ def test_formulas_that_are_not_understood(text: str, what: str) -> None:
 
 def test_losses_that_cannot_be() -> None:
     with pytest.raises(InputError, match=r"is not 1\.0 m"):
-        Loss("wrong", "(x - m)**2", "2 * (m - x)", "2", at_zero=(1.0, 0.0))
-    odds = Loss("odds", "log1p(m) - x * log(m)", "1 / (1 + m) - x / m", "x / m**2 - 1 / (1 + m)**2", lower=0.0)
-    with pytest.raises(InputError, match=r"'odds': .* no closed form"):
+        Loss(name="wrong", value="(x - m)**2", first="2 * (m - x)", at_zero=(1.0, 0.0))
+    odds = loss_of("bernoulli-odds")
+    with pytest.raises(InputError, match=r"'bernoulli-odds': .* no closed form"):
         odds.maps(absent_are_zero=True)
     assert math.isinf(GAUSSIAN.lower)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("poison", "did you mean 'poisson'"), ("gaussian:2", "no parameter"), ("huber:-1", "above 0"),
+        ("huber:x", "above 0"), ("beta:1", "other than 0 and 1"), ("zzz", "expected gaussian, bernoulli-odds"),
+    ],
+)  # fmt: skip
+def test_names_of_losses_that_are_unknown(name: str, what: str) -> None:
+    with pytest.raises(InputError, match="loss") as error:
+        loss_of(name)
+    assert what in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("formulas", "what"),
+    [
+        ({"value": "x**2", "first": "0 * m"}, "must be a function of x and m"),
+        ({"value": "(x - m)**2", "first": "m - x"}, "first is"),
+        ({"value": "(x - m)**2", "first": "2 * (m - x)", "second": "1"}, "second is"),
+        ({"value": "(x - m)**2", "first": "2 * (m - x)", "lower": -1.0}, "lower is -1.0"),
+        ({"value": lambda x, m: x[:2], "first": "1"}, "returns shape"),
+    ],
+)
+def test_losses_of_users_that_are_invalid(formulas: dict[str, Any], what: str) -> None:
+    with pytest.raises(InputError, match="loss") as error:
+        Loss(**formulas)
+    assert what in str(error.value)
+
+
+def test_a_loss_of_numpy_functions() -> None:
+    loss = Loss(value=lambda x, m: np.cosh(x - m), first=lambda x, m: np.sinh(m - x))
+    x, m = np.arange(3.0), np.array([0.5, 1.0, 4.0])
+    np.testing.assert_allclose(loss.slope(x, m), np.sinh(m - x))
+    assert not loss.compiled
+    with pytest.raises(InputError, match="cannot be compiled"):
+        loss.maps().formulas  # noqa: B018
+    with pytest.raises(InputError, match="no second derivative"):
+        loss.maps(curved=True)
+
+
+def test_values_outside_a_domain() -> None:
+    assert loss_of("bernoulli-logit").domain.outside(np.array([0.0, 1.0, 2.0])) == 2
+    assert loss_of("negative-binomial").domain.outside(np.array([3.0, 0.5])) == 1
+    assert loss_of("gamma").domain.outside(np.array([0.0, 0.5])) is None
+    assert loss_of("gaussian").domain.outside(np.array([0.0, np.nan])) == 1
+    assert str(loss_of("zero-truncated-poisson").domain) == "an integer of at least 1"

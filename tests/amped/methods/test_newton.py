@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from amped.backend.losses import GAUSSIAN
+from amped.backend.known_losses import GAUSSIAN
 from amped.methods.newton import derivatives, newton_steps
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from partitioner.errors import InputError
-from partitioner.readers import PLAIN, ReadOptions, formats, is_divisible, negative_line, open_dense
+from partitioner.readers import PLAIN, ReadOptions, formats, is_divisible, line_where, open_dense
 
 KEYS = ReadOptions(key=("a", "b"))
 
@@ -56,7 +56,7 @@ def test_only_plain_text_is_divisible(tmp_path: Path, name: str, form: ReadOptio
     if name != "missing":
         (tmp_path / name).write_bytes(gzip.compress(text) if name == "t.gz" else text)
     assert is_divisible(tmp_path / name, form) == expected
-    assert negative_line(tmp_path / name) == (2 if name in ("t.tns", "t.gz") else None)
+    assert line_where(tmp_path / name, lambda value: value < 0) == (2 if name in ("t.tns", "t.gz") else None)
 
 
 def test_a_sparse_file_is_not_opened_as_a_dense_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tensors import hard_nonzeros
 from amped.errors import InputError
 from amped.operators.sources.sparse import open_source
 from amped.parallel.mpi import Comm, on_root
-from partitioner.readers import ReadOptions, formats, is_dense, is_divisible, is_table, negative_line, read
+from partitioner.readers import ReadOptions, formats, is_dense, is_divisible, is_table, line_where, read
 from partitioner.readers.pieces import ArrayPart
 from partitioner.readers.reader import Reader
 from partitioner.tensors.sparse import SparseTensor
@@ -33,7 +34,7 @@ class RowsReader(Reader):
     def is_divisible(self, path: str | PathLike[str]) -> bool:
         return self.divisible
 
-    def negative_line(self, path: str | PathLike[str]) -> int | None:
+    def line_where(self, path: str | PathLike[str], wrong: Callable[[float], bool]) -> int | None:
         return 17
 
     def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **how: Any) -> ArrayPart:
@@ -64,7 +65,7 @@ def test_a_format_that_is_one_class_is_read_by_any_number_of_ranks(
         assert np.array_equal(found.values, expected.values)
 
     assert is_divisible(path) == divisible
-    assert negative_line(path) == 17
+    assert line_where(path, lambda value: value < 0) == 17
     assert not is_dense(path)
     assert not is_table(path)
     alone = read(path)

@@ -17,7 +17,7 @@ from numba import types
 
 from partitioner.host.jit import jit
 
-from ...losses import FUNCTIONS, Formula
+from ...formulas import FUNCTIONS, Formula
 from ..simd.thread_team import add, fork, join
 from ..simd.vectors import operation
 

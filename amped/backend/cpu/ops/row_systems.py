@@ -52,7 +52,7 @@ class HostSystems:
         buffers, shared, double = SumScratch(scratch), shard.parts.shared, np.dtype(np.float64)
         carries, products = (buffers.take((shared.size, width), double) for width in (out.shape[1], rank))
         carries.fill(0)
-        codes = [row_systems.compiled(formula) if formula else None for formula in maps[:3]]
+        codes = [formula and row_systems.compiled(formula) for formula in maps.formulas.values()]
         addresses = np.array([code.address if code else 0 for code in codes], np.int64)
         nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
         inputs, size = tuple(map(constant, factors)), threads_worth(self._threads.count, shard, factors[0])

@@ -83,9 +83,8 @@ class RowCode(NamedTuple):
 
 def systems(layout: PackedLayout, code: RowCode, maps: Maps) -> CudaSource:
     """Return ``rowproblems.cu`` with the formulas of a loss inserted."""
-    formulas = {"weight": maps.weight, "curve": maps.curve, "value": maps.value}
     head = "__device__ __forceinline__ double map_{}(double x, double m) {{ return {}; }}\n"
-    pasted = "".join(head.format(name, formula.cuda if formula else "0") for name, formula in formulas.items())
+    pasted = "".join(head.format(name, formula.cuda if formula else "0") for name, formula in maps.formulas.items())
     options = compile_options(code.passes(layout) | {"MAPS": 1})
     return CudaSource("row_systems", pasted + text("rowproblems"), options)
 

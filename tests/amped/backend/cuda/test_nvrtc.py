@@ -19,7 +19,8 @@ from amped.backend.cuda.code import dimension_tree, interleaved, phi, ttm, ttmc
 from amped.backend.cuda.code import rows as row_code
 from amped.backend.cuda.layout import VECTOR, Limits, PackedLayout, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
-from amped.backend.losses import GAUSSIAN, POISSON, Loss
+from amped.backend.known_losses import GAUSSIAN, POISSON
+from amped.backend.losses import Loss
 from amped.backend.ops.dense import BlockForm
 from amped.backend.ops.mttkrp import Share
 from amped.backend.ops.rowproblems import RowMethod

@@ -13,7 +13,8 @@ from nonzeros import SHAPES_OF_ROWS, Problem, kernels, padded
 from oracle import BACKENDS, kernel_of
 
 from amped.backend.device import Device
-from amped.backend.losses import GAUSSIAN, PHI, POISSON, RESIDUAL, Loss, Maps
+from amped.backend.known_losses import GAUSSIAN, POISSON
+from amped.backend.losses import PHI, RESIDUAL, Loss, Maps
 from amped.backend.ops.mttkrp import Kernel, Operands, Share
 from amped.backend.ops.row_systems import ROW_SYSTEMS, RowSystemsProvider, system_width
 

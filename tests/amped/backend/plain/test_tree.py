@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from losses import HUBER, LOGIT, oracle_systems
 from oracle import coo_mttkrp
 
 from amped.backend.plain.tree import Tree
@@ -114,3 +115,17 @@ def test_pairs_of_indices_that_repeat_are_split_in_the_middle() -> None:
         expected = coo_mttkrp(columns, values / model, factors, mode)
         np.testing.assert_allclose(tree.phi(mode, others(factors, mode), factors[mode], 1e-9), expected, rtol=1e-12)
         factors[mode] = rng.random(factors[mode].shape)
+
+
+@pytest.mark.parametrize("order", SHAPES)
+def test_row_systems(order: int) -> None:
+    shape = SHAPES[order]
+    columns, values = nonzeros(shape, 30)
+    tree, factors = Tree(list(columns), values, shape), factors_of(shape)
+    for step, mode in enumerate([*range(order), 0, 0, 1]):
+        for maps in (HUBER.maps(), LOGIT.maps()):
+            expected = oracle_systems(columns, values, factors, mode, maps)
+            got = tree.row_systems(mode, others(factors, mode), factors[mode], maps)
+            assert tree.mttkrp(mode, others(factors, mode)).shape == factors[mode].shape  # shares partial results
+            np.testing.assert_allclose(got[np.unique(columns[mode])], expected[np.unique(columns[mode])], rtol=1e-12)
+        factors[mode] = factors_of(shape, 1 + step)[mode]

@@ -12,7 +12,9 @@ from oracle import machine_of, random_factors, random_nonzeros, small_pieces
 
 import amped
 from amped.backend.exchange import Machine
-from amped.backend.losses import GAUSSIAN, POISSON, Formula, Loss
+from amped.backend.formulas import Formula
+from amped.backend.known_losses import GAUSSIAN, POISSON
+from amped.backend.losses import Loss, Moments
 from amped.errors import InputError
 from amped.methods.newton import derivatives, newton_steps
 from amped.operators.products import RowSystems
@@ -81,7 +83,7 @@ def test_value_gradient_and_newton_step(
     for mode, systems in enumerate(found):
         value, gradient, curvature = dense_derivatives(dense, counts, factors, loss, mode)
         got = derivatives(systems, rank, (loss, factors, mode) if zeros else None)
-        everywhere = loss.everywhere(factors) if zeros else 0.0
+        everywhere = loss.everywhere(Moments.of(factors)) if zeros else 0.0
         assert got.curvature is not None
         assert got.values.sum() + everywhere == pytest.approx(value, rel=1e-11)
         np.testing.assert_allclose(got.gradient, gradient, atol=1e-11 * abs(gradient).max())

@@ -1,0 +1,173 @@
+"""Generalised CP: minimises any loss of the model's values by bounded L-BFGS with the full gradient.
+
+Minimises ``sum f(x, m) + sum_n ridge_n * ||U_n||_F**2`` over the elements x that count, where m is the model's value
+(Hong, Kolda and Duersch, Generalized canonical polyadic tensor decomposition, 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.losses import Loss
+from ..models.kruskal import KruskalTensor
+from ..operators.base import Gradient, Placed
+from .constraints import Constraints
+from .driver import MethodState
+from .quasi_newton import Point, QuasiNewton, Vector
+from .updates import DivergedError
+
+
+class Gcp:
+    """The decomposition of a placed tensor; see `Method`.
+
+    The state has no arrays: a resumed run collects the curvature of the objective again. It has three series:
+
+    objective
+        The loss plus the penalty after each iteration.
+    gradient
+        The largest magnitude of an entry of the gradient that may change.
+    evaluations
+        How often the objective was evaluated in each iteration.
+
+    Parameters
+    ----------
+    gradient : Gradient
+        Its operator holds the initial factor matrices.
+    loss : Loss
+    constraints : Constraints
+        Those of a loss with non-negative models include all modes. Ridges are penalties.
+    facts : dict
+        Which elements count, for records and checkpoints.
+    """
+
+    name = "lbfgs"
+    own_start = None
+
+    def __init__(self, gradient: Gradient, loss: Loss, constraints: Constraints, facts: dict[str, Any]) -> None:
+        self.operator: Placed = gradient.operator
+        self._gradient, self._loss, self._constraints, self._facts = gradient, loss, constraints, facts
+        self._modes = constraints.solved(self.operator.order)
+        shapes = [self.operator.owned(mode).shape for mode in self._modes]
+        bounds = np.cumsum([0, *(rows * columns for rows, columns in shapes)])
+        self._places = [slice(begin, end) for begin, end in pairwise(bounds.tolist())]
+        lower = np.full(bounds[-1], -np.inf)
+        for mode, place in zip(self._modes, self._places, strict=True):
+            if mode in constraints.nonnegative:
+                lower[place] = 0.0
+        self._steps = QuasiNewton(self.operator.machine.comm, lower)
+        self.restart()
+
+    def restart(self, state: MethodState | None = None) -> None:
+        """See `Restartable`."""
+        self.state = state or MethodState({}, {"objective": [], "gradient": [], "evaluations": []})
+        self._point: Point | None = None
+        self._stalled = False
+        self._steps.forget()
+
+    @property
+    def rank(self) -> int:
+        """See `Method`."""
+        return self.operator.ranks[0]
+
+    @property
+    def norm(self) -> int:
+        """See `Method`."""
+        return self._constraints.norm
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Method`: the loss, the constraints, and which elements count."""
+        facts = self._constraints.facts
+        if self._loss.nonnegative:  # implied by the loss
+            facts.pop("nonnegative")
+        return {"loss": self._loss.name, **self._facts, **facts}
+
+    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+        """See `Method`: accepts any matrices that satisfy the constraints."""
+        self._constraints.check_start(factors, how)
+        return factors
+
+    def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        point = self._point or self._evaluate(self._current())
+        if not np.isfinite(point.value):
+            raise DivergedError(f"the objective is {point.value} at the start: use another one")
+        step = self._steps.search(point, self._evaluate)
+        if step.point is None and step.evaluations:
+            self._steps.forget()  # curvature that misleads
+            step = self._steps.search(point, self._evaluate)
+        self._stalled = step.point is None
+        self._point = step.point or self._evaluate(point.x)  # the operator holds the last trial
+        self._record(step.evaluations)
+        return True
+
+    def _record(self, evaluations: int) -> None:
+        state, point = self.state, self._point
+        assert point is not None
+        state.series["objective"].append(point.value)
+        state.series["gradient"].append(self._steps.largest(self._steps.projected_gradient(point)))
+        state.series["evaluations"].append(float(evaluations))
+        state.iterations += 1
+
+    def _current(self) -> Vector:
+        """Return this rank's rows of the factor matrices."""
+        to_host = self.operator.machine.device.to_host
+        rows = (np.asarray(to_host(self.operator.owned(mode)), np.float64) for mode in self._modes)
+        return np.concatenate([each.reshape(-1) for each in rows])
+
+    def _evaluate(self, x: Vector) -> Point:
+        """Set the factor matrices and evaluate the objective there. Collective."""
+        operator = self.operator
+        for mode, place in zip(self._modes, self._places, strict=True):
+            owned = operator.owned(mode)
+            owned[...] = operator.machine.device.to_device(x[place].reshape(owned.shape).astype(owned.dtype))
+            operator.publish(mode)
+        operator.wait_comm()
+        value, gradients = self._gradient.evaluate()
+        gradient = np.concatenate([gradients[mode].reshape(-1) for mode in self._modes])
+        return self._with_penalty(Point(x, value, gradient))
+
+    def _with_penalty(self, point: Point) -> Point:
+        """Add the ridge to an objective and its gradient."""
+        ridge = self._constraints.ridge
+        if not any(ridge):
+            return point
+        weights = np.zeros(point.x.size)
+        for mode, place in zip(self._modes, self._places, strict=True):
+            weights[place] = ridge[mode]
+        weighted = weights * point.x
+        value = point.value + self._steps.dot(weighted, point.x)
+        return Point(point.x, value, point.gradient + 2 * weighted)
+
+    def change(self) -> float | None:
+        """See `Method`: the relative change of the objective."""
+        objectives = self.state.series["objective"]
+        if len(objectives) < 2:
+            return None
+        return (objectives[-1] - objectives[-2]) / max(abs(objectives[-1]), abs(objectives[-2]), 1e-300)
+
+    def settled(self, tol: float) -> bool:
+        """See `Method`: whether the objective changed by less than this part of it, or cannot be decreased."""
+        change = self.change()
+        return self._stalled or (change is not None and abs(change) < tol)
+
+    def merit(self) -> float:
+        """See `Restartable`: the negative objective."""
+        objectives = self.state.series["objective"]
+        return -objectives[-1] if objectives else -np.inf
+
+    def factor(self, mode: int) -> NDArray[Any]:
+        """See `Method`."""
+        return self.operator.factor(mode)
+
+    def model(self) -> KruskalTensor:
+        """See `Method`: columns have unit norm; weights descend."""
+        state = self.state
+        factors = [self.factor(mode) for mode in range(self.operator.order)]
+        model = KruskalTensor(np.ones(self.rank), factors, (), state.converged, state.series)
+        model.arrange(norm=self.norm)
+        return model if self._constraints.nonnegative else model.signed()

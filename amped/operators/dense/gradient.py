@@ -1,0 +1,128 @@
+"""The objective of a loss, and its gradient, over the elements of a dense tensor on CPUs.
+
+The model's values are a matrix product of the Khatri-Rao products of two groups of modes. Two more products with the
+first derivatives give the gradients of all modes (Hong, Kolda and Duersch 2020, section 4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.host.threads import parallel_map
+
+from ...backend.device import Array
+from ...backend.losses import Loss
+from ...backend.plain.split import Matrix, contract, khatri_rao, split_of
+from ..base import Evaluation, Placed
+
+ELEMENTS = 1 << 16  # evaluated at once by a thread, in the caches of a core
+PARTS = 4  # per thread
+
+
+class Blocks(Placed, Protocol):
+    """A placed dense tensor whose elements can be read."""
+
+    @property
+    def modes(self) -> Sequence[int]:
+        """The modes in memory order."""
+
+    @property
+    def ranges(self) -> Sequence[slice]:
+        """The ranges of this rank's block, in memory order of the modes."""
+
+    def slabs(self) -> Iterator[tuple[int, Array]]:
+        """Yield parts of this rank's block: the first index of the first mode, and the elements."""
+
+
+class _Sums(NamedTuple):
+    """Sums over some elements: the value, and partial gradients of both groups of modes."""
+
+    value: float
+    first: Matrix
+    second: Matrix
+
+
+class DenseGradient:
+    """See `Gradient`. Each rank evaluates its block; the ranks' gradients are added.
+
+    Parameters
+    ----------
+    operator : Blocks
+    loss : Loss
+    threads : int
+    weights : array, optional
+        A weight per element of this rank's block, in memory order: 0 where elements are missing.
+    """
+
+    def __init__(self, operator: Blocks, loss: Loss, threads: int, weights: NDArray[Any] | None = None) -> None:
+        self.operator, self._loss, self._threads, self._weights = operator, loss, threads, weights
+
+    def evaluate(self) -> Evaluation:
+        operator = self.operator
+        comm, order = operator.machine.comm, operator.order
+        rank = operator.ranks[0]
+        totals = [np.zeros((rank, length)) for length in operator.shape]
+        factors = [operator.factor(mode).astype(np.float64, copy=False).T for mode in range(order)]
+        value = np.zeros(1)
+        with operator.span("compute", 0):
+            for start, slab in operator.slabs():
+                value += self._add(start, np.asarray(slab), factors, totals)
+        if comm.size > 1:
+            for each in (value, *totals):
+                comm.all_reduce(each, "sum")
+        return Evaluation(float(value[0]), [self._owned(mode, total.T) for mode, total in enumerate(totals)])
+
+    def _owned(self, mode: int, rows: Matrix) -> Matrix:
+        """Return a copy of the rows that this rank owns."""
+        alone = self.operator.machine.comm.size == 1
+        return np.array(rows if alone else rows[self.operator.plan.modes[mode].owned], order="C")
+
+    def _add(self, start: int, slab: NDArray[Any], factors: Sequence[Matrix], totals: Sequence[Matrix]) -> float:
+        """Add the gradients of a slab; return its value."""
+        operator = self.operator
+        first, *others = operator.ranges
+        rows = [slice(first.start + start, first.start + start + len(slab)), *others]
+        own = [np.ascontiguousarray(factors[m][:, each]) for m, each in zip(operator.modes, rows, strict=True)]
+        split = split_of(slab.shape)
+        weights = None if self._weights is None else self._weights[start : start + len(slab)]
+        sums = self._evaluated(slab, weights, khatri_rao(own[:split]), khatri_rao(own[split:]))
+        for group, partial in ((range(split), sums.first), (range(split, slab.ndim), sums.second)):
+            for place in group:
+                before, after = own[group.start : place], own[place + 1 : group.stop]
+                gradient = contract(
+                    partial, khatri_rao(before) if before else None, khatri_rao(after) if after else None
+                )
+                totals[operator.modes[place]][:, rows[place]] += gradient
+        return sums.value
+
+    def _evaluated(self, slab: NDArray[Any], weights: NDArray[Any] | None, first: Matrix, second: Matrix) -> _Sums:
+        """Return the sums over a slab, given the Khatri-Rao products of both groups, (R, rows)."""
+        elements = slab.reshape(first.shape[1], -1)
+        shares = None if weights is None else weights.reshape(elements.shape)
+        step = max(1, ELEMENTS // elements.shape[1])
+        parts = max(1, min(self._threads * PARTS, len(elements) // step))
+        begins = np.linspace(0, len(elements), parts + 1).astype(int)
+        own = np.empty_like(first)
+
+        def part(number: int) -> tuple[float, Matrix]:
+            value, gradient = 0.0, np.zeros_like(second)
+            for begin in range(begins[number], begins[number + 1], step):
+                rows = slice(begin, min(begin + step, begins[number + 1]))
+                model = first[:, rows].T @ second
+                x = elements[rows].astype(np.float64, copy=False)
+                values, slopes = self._loss.of(x, model), self._loss.slope(x, model)
+                if shares is not None:
+                    values, slopes = values * shares[rows], slopes * shares[rows]
+                value += float(values.sum())
+                own[:, rows] = second @ slopes.T
+                gradient += first[:, rows] @ slopes
+            return value, gradient
+
+        results = parallel_map(part, range(parts), min(parts, self._threads))
+        total = np.add.reduce([gradient for _, gradient in results])
+        return _Sums(math.fsum(value for value, _ in results), own, total)

@@ -1,0 +1,56 @@
+"""The objective of a loss, and its gradient, over the elements of a placed sparse tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...backend.losses import Loss, Maps, Moments
+from ..base import Evaluation, in_turn
+from ..products import RowSystems
+from .operator import SparseOperator
+
+
+class SparseGradient:
+    """See `Gradient`: a mapped MTTKRP per mode; the sum over absent elements, if they are zeros, has a closed form.
+
+    Parameters
+    ----------
+    operator : SparseOperator
+        Placed for row systems with `maps`.
+    loss : Loss
+    maps : Maps
+    zeros : bool
+        Whether absent elements are zeros. Otherwise they do not count.
+    """
+
+    def __init__(self, operator: SparseOperator, loss: Loss, maps: Maps, zeros: bool) -> None:
+        self.operator, self._loss, self._zeros = operator, loss, zeros
+        self._product = RowSystems(maps)
+
+    def evaluate(self) -> Evaluation:
+        operator, comm = self.operator, self.operator.machine.comm
+        value, gradients = np.zeros(1), list[NDArray[np.float64]]()
+        for mode in range(operator.order):
+            sums = operator.compute(self._product, mode, in_turn(mode, operator.order))
+            systems = np.asarray(operator.machine.device.to_host(sums))
+            if mode == 0:
+                value[0] = systems[:, -1].sum()
+            gradients.append(systems[:, :-1].copy())
+        if comm.size > 1:
+            comm.all_reduce(value, "sum")
+        if self._zeros:
+            value += self._add_everywhere(gradients)
+        return Evaluation(float(value[0]), gradients)
+
+    def _add_everywhere(self, gradients: list[NDArray[np.float64]]) -> float:
+        """Add what all elements would contribute if they were zeros to the gradients; return the value."""
+        operator, comm = self.operator, self.operator.machine.comm
+        owned = [np.asarray(operator.machine.device.to_host(operator.owned(m))) for m in range(operator.order)]
+        moments = Moments.of(owned)
+        if comm.size > 1:
+            for each in moments:
+                comm.all_reduce(each, "sum")
+        for mode, gradient in enumerate(gradients):
+            gradient += self._loss.gradient_everywhere(moments, mode, owned[mode])
+        return self._loss.everywhere(moments)
