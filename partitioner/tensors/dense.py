@@ -176,7 +176,18 @@ class DenseTensor(AsDense):
         return array.astype(array.dtype if array.dtype.kind == "f" else np.float64, copy=False).filled(np.nan)
 
     def replaced(self, array: object) -> DenseTensor:
-        """Return a tensor of other elements, among which NaN has the same meaning as in this tensor."""
+        """Return a tensor of other elements, among which NaN has the same meaning as in this tensor.
+
+        Parameters
+        ----------
+        array : array
+            See `DenseTensor`.
+
+        Returns
+        -------
+        DenseTensor
+            Without labels.
+        """
         tensor = DenseTensor(array, self.path)
         tensor.gaps |= self.gaps
         return tensor
