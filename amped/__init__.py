@@ -14,10 +14,12 @@ from partitioner.tensors.sparse import SparseTensor
 from .api.cp import cp_als, cp_apr, mttkrp
 from .api.estimators import CP, Tucker
 from .api.frames import from_frame
+from .api.gcp import cp, objective
 from .api.plan import plan
 from .api.scan import scan
 from .api.ttm import ttm
 from .api.tucker import core_consistency, tucker
+from .backend.losses import Loss
 from .errors import InputError, InputWarning
 from .models.kruskal import KruskalTensor
 from .models.loading import load
@@ -31,17 +33,20 @@ __all__ = [
     "InputError",
     "InputWarning",
     "KruskalTensor",
+    "Loss",
     "Options",
     "SemiSparseTensor",
     "SparseTensor",
     "Tucker",
     "TuckerTensor",
     "core_consistency",
+    "cp",
     "cp_als",
     "cp_apr",
     "from_frame",
     "load",
     "mttkrp",
+    "objective",
     "plan",
     "read",
     "scan",

@@ -118,7 +118,7 @@ class OptionNames(TypedDict, total=False):
 
 
 def with_options(function: Function) -> Function:
-    """Show the fields of `Options` in a function's signature instead of ``**options``.
+    """Show the fields of `Options` in a function's signature instead of ``**options``, unless it has them already.
 
     ``help``, completion and the message about misspelt names then show them, from one definition.
     """
@@ -127,6 +127,7 @@ def with_options(function: Function) -> Function:
     parameters += [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
         for f in fields(Options)
+        if f.name not in own.parameters
     ]
     function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return function

@@ -19,7 +19,7 @@ EPS = "1e-10"
 M = f"(m + {EPS})"
 
 
-class Known(NamedTuple):
+class LossFamily(NamedTuple):
     """A loss, or a family of losses with one parameter.
 
     Attributes
@@ -120,26 +120,26 @@ def _zero_truncated_poisson() -> Loss:
 
 
 KNOWN = {
-    "gaussian": Known("any numbers; the errors have one variance", _gaussian),
-    "bernoulli-odds": Known("0 and 1; m is the odds", _bernoulli_odds),
-    "bernoulli-logit": Known("0 and 1; m is the logarithm of the odds", _bernoulli_logit),
-    "poisson": Known("counts; m is the expected count", _poisson),
-    "poisson-log": Known("counts; m is the logarithm of the expected count", _poisson_log),
-    "rayleigh": Known("lengths of random vectors, at least 0; m is the mean", _rayleigh),
-    "gamma": Known("durations and amounts above 0; m is the mean, errors are proportional to it", _gamma),
-    "huber": Known(
+    "gaussian": LossFamily("any numbers; the errors have one variance", _gaussian),
+    "bernoulli-odds": LossFamily("0 and 1; m is the odds", _bernoulli_odds),
+    "bernoulli-logit": LossFamily("0 and 1; m is the logarithm of the odds", _bernoulli_logit),
+    "poisson": LossFamily("counts; m is the expected count", _poisson),
+    "poisson-log": LossFamily("counts; m is the logarithm of the expected count", _poisson_log),
+    "rayleigh": LossFamily("lengths of random vectors, at least 0; m is the mean", _rayleigh),
+    "gamma": LossFamily("durations and amounts above 0; m is the mean, errors are proportional to it", _gamma),
+    "huber": LossFamily(
         "numbers with outliers: errors above the parameter count by their magnitude", _huber, 1.0, "above 0",
         lambda delta: 0 < delta < math.inf,
     ),
-    "negative-binomial": Known(
+    "negative-binomial": LossFamily(
         "counts that vary more than Poisson counts; m is the odds; the parameter is the number of failures",
         _negative_binomial, 1.0, "above 0", lambda failures: 0 < failures < math.inf,
     ),
-    "beta": Known(
+    "beta": LossFamily(
         "amounts of at least 0, between Gaussian (2), Poisson (1) and gamma (0)", _beta, 0.5, "other than 0 and 1",
         lambda beta: math.isfinite(beta) and beta not in (0.0, 1.0),
     ),
-    "zero-truncated-poisson": Known("counts of at least 1; m is the rate", _zero_truncated_poisson),
+    "zero-truncated-poisson": LossFamily("counts of at least 1; m is the rate", _zero_truncated_poisson),
 }  # fmt: skip
 """The losses by name."""
 

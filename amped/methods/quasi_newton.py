@@ -35,7 +35,7 @@ class Point(NamedTuple):
     gradient: Vector
 
 
-class Step(NamedTuple):
+class LineSearch(NamedTuple):
     """The result of a line search: a point with a lower objective, if one was found, and the number of evaluations."""
 
     point: Point | None
@@ -94,11 +94,11 @@ class QuasiNewton:
             return self.direction(point)
         return weights @ basis, slope
 
-    def search(self, point: Point, evaluate: Callable[[Vector], Point]) -> Step:
+    def search(self, point: Point, evaluate: Callable[[Vector], Point]) -> LineSearch:
         """Return a point with a sufficiently lower objective on the projected path of the direction."""
         direction, slope = self.direction(point)
         if not -slope > NOISE * abs(point.value):
-            return Step(None, 0)
+            return LineSearch(None, 0)
         low, high, size = 0.0, math.inf, 1.0 if self._steps else min(1.0, 1 / math.sqrt(-slope))
         best: Point | None = None
         for trial in range(1, MOST_TRIALS + 1):
@@ -115,15 +115,15 @@ class QuasiNewton:
                 size = 2 * size if math.isinf(high) else (low + high) / 2
             else:
                 return self._accept(point, new, trial)
-        return Step(None, MOST_TRIALS) if best is None else self._accept(point, best, MOST_TRIALS)
+        return LineSearch(None, MOST_TRIALS) if best is None else self._accept(point, best, MOST_TRIALS)
 
-    def _accept(self, point: Point, new: Point, trials: int) -> Step:
+    def _accept(self, point: Point, new: Point, trials: int) -> LineSearch:
         """Store the change from a point to another one if the gradient's change has positive curvature."""
         step, change = new.x - point.x, new.gradient - point.gradient
         curvature, size = self._summed(np.array([np.vdot(step, change), np.vdot(change, change)]))
         if curvature > CURVED * size:
             self._steps, self._changes = [*self._steps, step][-PAIRS:], [*self._changes, change][-PAIRS:]
-        return Step(new, trials)
+        return LineSearch(new, trials)
 
 
 def _two_loops(products: Vector, pairs: int) -> Vector:

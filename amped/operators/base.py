@@ -58,6 +58,9 @@ class Placed(Protocol):
     def publish(self, mode: int, sums: Array | None = None) -> None:
         """All-gather the owned rows of a factor matrix, and sum `sums` over the ranks."""
 
+    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
+        """All-gather owned rows of a matrix with the rows of a factor matrix, as an (I_n, R_n) host array."""
+
     def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
         """Queue the reduction of a small device array over the ranks, in place."""
 
@@ -124,9 +127,6 @@ class Operator(Placed, Protocol):
         (owned, R) float64 device array
             The rows that this rank owns, valid until the next call.
         """
-
-    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
-        """All-gather owned rows, as returned by `mttkrp`, into an (I_n, R) matrix in host memory."""
 
 
 class Evaluation(NamedTuple):

@@ -111,16 +111,18 @@ def observe(
     if observed is None or supported:
         return machine, observed
     observed.placed.leave_device()
-    return on_host(machine, options), observed
+    return on_host(machine, options, "missing elements and weights"), observed
 
 
-def on_host(machine: Machine, options: Options) -> Machine:
+def on_host(machine: Machine, options: Options, what: str) -> Machine:
     """Return the CPU as machine of a run whose device lacks a method; raise `InputError` if a GPU is required.
 
-    Collective.
+    `what` the device lacks is named in the error. Collective.
     """
     if options.device == "cuda":
-        raise InputError("missing elements and weights: only a CPU supports them so far; use device 'cpu' or 'auto'")
+        raise InputError(f"{what}: only supported on a CPU so far; use device 'cpu' or 'auto'")
+    if machine.device.folder == "cpu":
+        return machine
     return connect(choose("cpu", machine.comm, options.threads), machine.comm)
 
 
@@ -487,7 +489,7 @@ def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | N
         operator.set_factor(mode, factor)
 
 
-def start(operator: Operator, source: DescribedSource, seed: int = 0, init: Init | None = None) -> None:
+def start(operator: Placed, source: DescribedSource, seed: int = 0, init: Init | None = None) -> None:
     """Set the factor matrices of an operator, without normalisation: random ones or those of `init`. Collective."""
     rank, comm, dtype = operator.ranks[0], operator.machine.comm, operator.options.dtype
     for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init, as_is=True)):

@@ -19,7 +19,7 @@ from ..methods.gcp import Gcp
 from ..methods.initial import Init, start_bytes
 from ..operators.base import Gradient
 from ..operators.dense.direct import DirectDense
-from ..operators.dense.gradient import Blocks, DenseGradient
+from ..operators.dense.gradient import DenseBlocks, DenseGradient
 from ..operators.dense.observed import MaskedArray
 from ..operators.placement import Setting
 from ..operators.products import RowSystems
@@ -28,7 +28,7 @@ from ..operators.sources.protocols import DescribedSource, SparseSource
 from ..operators.sparse.gradient import SparseGradient
 from ..options import Options
 from ..parallel.mpi import Comm, on_root
-from .assembly import setting_for
+from .assembly import on_host, setting_for
 from .compiling import SYSTEMS, Work, chosen, uncompiled
 from .kinds import DENSE, SPARSE
 from .observing import ObservedSource
@@ -92,6 +92,7 @@ def gradient_of(
         If the sum over the absent elements of a large sparse tensor has no closed form, or a large tensor has weights.
     """
     loss, elements = work.loss, math.prod(map(float, source.shape))
+    machine = on_host(machine, options, f"loss {loss.name!r} with its full gradient")
     if observed is not None:
         if observed.terms.scales is None and observed.source.nnz < SPARSE_BELOW * elements:
             return _sparse(observed.source, False, machine, options, work)
@@ -152,7 +153,7 @@ def _dense(
     """Place a dense tensor, with a weight per element if given."""
     machine = uncompiled(machine)
     threads = machine.device.count  # type: ignore[attr-defined]
-    operator: Blocks
+    operator: DenseBlocks
     if DirectDense.suits(source, machine, work.rank):
         operator = DirectDense(source, work.rank, machine, options, lambda: _setting(source, machine, options, work))
         shares = None if weights is None else np.asarray(weights.tensor().array())  # type: ignore[union-attr]

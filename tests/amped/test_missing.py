@@ -251,8 +251,8 @@ def test_a_device_that_solves_no_rows_leaves_them_to_the_cpu(monkeypatch: pytest
     monkeypatch.setattr(assembly, "solves_rows", lambda device: False)
     np.testing.assert_array_equal(model.transform(GAPS, 0, precision="fp64"), rows)
     assert objectives(GAPS, mask="nan") == want
-    with pytest.raises(amped.InputError, match="only a CPU supports them so far"):
-        assembly.on_host(connect(CpuDevice(world()), world()), amped.Options(device="cuda"))
+    with pytest.raises(amped.InputError, match="only supported on a CPU so far"):
+        assembly.on_host(connect(CpuDevice(world()), world()), amped.Options(device="cuda"), "missing elements")
 
 
 def test_plans(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ ELEMENTS = 1 << 16  # evaluated at once by a thread, in the caches of a core
 PARTS = 4  # per thread
 
 
-class Blocks(Placed, Protocol):
+class DenseBlocks(Placed, Protocol):
     """A placed dense tensor whose elements can be read."""
 
     @property
@@ -39,7 +39,7 @@ class Blocks(Placed, Protocol):
         """Yield parts of this rank's block: the first index of the first mode, and the elements."""
 
 
-class _Sums(NamedTuple):
+class _LossSums(NamedTuple):
     """Sums over some elements: the value, and partial gradients of both groups of modes."""
 
     value: float
@@ -52,14 +52,14 @@ class DenseGradient:
 
     Parameters
     ----------
-    operator : Blocks
+    operator : DenseBlocks
     loss : Loss
     threads : int
     weights : array, optional
         A weight per element of this rank's block, in memory order: 0 where elements are missing.
     """
 
-    def __init__(self, operator: Blocks, loss: Loss, threads: int, weights: NDArray[Any] | None = None) -> None:
+    def __init__(self, operator: DenseBlocks, loss: Loss, threads: int, weights: NDArray[Any] | None = None) -> None:
         self.operator, self._loss, self._threads, self._weights = operator, loss, threads, weights
 
     def evaluate(self) -> Evaluation:
@@ -100,7 +100,7 @@ class DenseGradient:
                 totals[operator.modes[place]][:, rows[place]] += gradient
         return sums.value
 
-    def _evaluated(self, slab: NDArray[Any], weights: NDArray[Any] | None, first: Matrix, second: Matrix) -> _Sums:
+    def _evaluated(self, slab: NDArray[Any], weights: NDArray[Any] | None, first: Matrix, second: Matrix) -> _LossSums:
         """Return the sums over a slab, given the Khatri-Rao products of both groups, (R, rows)."""
         elements = slab.reshape(first.shape[1], -1)
         shares = None if weights is None else weights.reshape(elements.shape)
@@ -125,4 +125,4 @@ class DenseGradient:
 
         results = parallel_map(part, range(parts), min(parts, self._threads))
         total = np.add.reduce([gradient for _, gradient in results])
-        return _Sums(math.fsum(value for value, _ in results), own, total)
+        return _LossSums(math.fsum(value for value, _ in results), own, total)

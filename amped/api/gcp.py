@@ -1,0 +1,285 @@
+"""CP decompositions with any loss, and losses at given factor matrices, in Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, Unpack, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.readers import PLAIN
+
+from ..backend.known_losses import loss_of
+from ..backend.losses import Loss
+from ..errors import InputError
+from ..methods.constraints import ConstraintParams
+from ..methods.initial import Init
+from ..models.kruskal import KruskalTensor
+from ..operators.sparse.tuning import Budget
+from ..options import OptionNames, Options, PrecisionName, with_options
+from ..parallel.calls import Argument, collective
+from ..parallel.mpi import on_root, world
+from ..runs.assembly import Tensor, observe, start
+from ..runs.callback import RunCallback
+from ..runs.gcp import LossWork, generalised, gradient_of
+from ..runs.observing import Mask, ObservedParams
+from ..runs.run import RunParams
+from ..runs.session import opened
+from .arguments import ARGUMENTS, Matrices, argument_options, one_of
+from .cp import cp_als, cp_apr
+from .sessions import SideOutputs, session
+
+MethodName = Literal["als", "mu", "pdnr", "pqnr", "lbfgs"]
+MAX_ITERS, TOL = 1000, 1e-9  # of L-BFGS
+
+
+def _loss(name: str, value: object) -> Loss:
+    if isinstance(value, Loss):
+        return value
+    if not isinstance(value, str):
+        raise InputError(f"{name} is of type {type(value).__name__}: expected a name or an amped.Loss")
+    return loss_of(value)
+
+
+def _loss_text(loss: Loss) -> str:
+    return f"{loss.name} {loss.value}" if loss.compiled else loss.name
+
+
+def _optional(argument: Argument) -> Argument:
+    return argument._replace(convert=lambda name, value: None if value is None else argument.convert(name, value))
+
+
+LOSS_ARGUMENTS = ARGUMENTS | {
+    "loss": Argument(_loss, _loss_text),
+    "method": _optional(one_of(*get_args(MethodName))),
+    "max_iters": _optional(ARGUMENTS["max_iters"]),
+    "tol": _optional(ARGUMENTS["tol"]),
+}
+
+
+@collective(LOSS_ARGUMENTS, argument_options)
+@with_options
+def cp(
+    X: Tensor,
+    rank: int,
+    *,
+    loss: str | Loss = "gaussian",
+    method: MethodName | None = None,
+    max_iters: int | None = None,
+    tol: float | None = None,
+    seed: int = 0,
+    init: Init | None = None,
+    starts: int = 1,
+    nonnegative: bool | Sequence[int] = False,
+    ridge: float | Sequence[float] = 0.0,
+    fixed_modes: Sequence[int] = (),
+    mask: Mask | None = None,
+    weights: Tensor = None,
+    callback: RunCallback | None = None,
+    verbose: bool | int = 0,
+    deadline: float | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = 1,
+    resume: bool = False,
+    metrics: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    **options: Unpack[OptionNames],
+) -> KruskalTensor:
+    """Compute a CP decomposition with any loss. Collective.
+
+    Minimises ``sum f(x, m)`` over the elements x, where m is the model's value (generalised CP: Hong, Kolda and
+    Duersch 2020).
+
+    Parameters
+    ----------
+    X : SparseTensor, DenseTensor, array or path
+        See `cp_als`. Absent elements of a sparse tensor are zeros, unless there is a `mask`.
+    rank : int
+        Number of components.
+    loss : str or Loss
+        A name, with a parameter after a colon if it has one, or your own `amped.Loss`:
+
+        ========================== ================================ =========== =====================================
+        name                       f(x, m)                          m           data
+        ========================== ================================ =========== =====================================
+        gaussian                   (x - m)^2                        any         any numbers
+        huber:d                    (x - m)^2 if abs(x - m) < d,     any         numbers with outliers
+                                   else 2 d abs(x - m) - d^2
+        bernoulli-logit            log(1 + e^m) - x m               any         0 and 1; m is the log-odds
+        bernoulli-odds             log(1 + m) - x log m             at least 0  0 and 1; m is the odds
+        poisson                    m - x log m                      at least 0  counts
+        poisson-log                e^m - x m                        any         counts; m is their logarithm
+        zero-truncated-poisson     m - x log m + log(1 - e^-m)      at least 0  counts of at least 1
+        negative-binomial:r        (r + x) log(1 + m) - x log m     at least 0  counts that vary more
+        gamma                      x / m + log m                    at least 0  durations, amounts
+        rayleigh                   2 log m + pi/4 (x / m)^2         at least 0  lengths of vectors
+        beta:b                     m^b / b - x m^(b-1) / (b - 1)    at least 0  amounts, between poisson and gamma
+        ========================== ================================ =========== =====================================
+
+        ``1e-10`` is added to m in logarithms and quotients. A lower bound of 0 makes all factor matrices non-negative.
+        Without a mask, large sparse tensors need a loss whose sum over zeros has a closed form: gaussian or poisson.
+    method : {"als", "mu", "pdnr", "pqnr", "lbfgs"}, optional
+        "als": `cp_als`, for the Gaussian loss. "mu", "pdnr", "pqnr": `cp_apr`, for Poisson. "lbfgs": quasi-Newton steps
+        with the full gradient, for any loss. By default "als" for the Gaussian loss, "mu" for Poisson counts without
+        mask, weights, ridge and fixed modes, and otherwise "lbfgs".
+    max_iters : int, optional
+        Maximum number of iterations: by default 1000 for "lbfgs", 50 for other methods.
+    tol : float, optional
+        For "lbfgs": stop when an iteration decreases the objective by less than this part of it, by default 1e-9. For
+        other methods see `cp_als` and `cp_apr`.
+    seed, init, starts : optional
+        See `cp_als`. The model with the lowest objective is returned.
+    nonnegative : bool or sequence of int
+        Constrain all factor matrices, or those of the listed modes, to be non-negative.
+    ridge : float or sequence of float
+        For "lbfgs" the penalty ``sum_n ridge_n ||U_n||**2``; for "als" see `cp_als`.
+    fixed_modes : sequence of int
+        Modes whose matrices keep the values of `init`.
+    mask, weights : optional
+        The observed elements, and a weight per element; see `cp_als`.
+    callback, verbose, deadline, checkpoint, every, resume, metrics, report : optional
+        See `cp_als`. The callback gets the objective. A resumed run of "lbfgs" may take other steps than an
+        uninterrupted one, as checkpoints do not contain its estimate of the curvature.
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+        See `amped.Options`.
+
+    Returns
+    -------
+    KruskalTensor
+        Columns have unit 2-norm, or unit 1-norm if any mode is non-negative; weights descend. After "lbfgs", ``series``
+        has ``objective``, ``gradient`` (the largest entry that may change) and ``evaluations`` of each iteration.
+
+    Raises
+    ------
+    InputError
+        If an argument or the file is invalid, or a value is outside the domain of the loss.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> hits = np.random.default_rng(0).random((6, 5, 4)) < 0.3
+    >>> model = cp(hits, rank=2, loss="bernoulli-logit", max_iters=5)
+    >>> model.run["loss"], model.series["objective"][-1] < model.series["objective"][0]
+    ('bernoulli-logit', True)
+    """
+    assert isinstance(loss, Loss)
+    comm = world()
+    elements: dict[str, Any] = {"mask": mask, "weights": weights}
+    params = ObservedParams(**elements)
+    special = bool(np.any(ridge)) or bool(fixed_modes) or params.given(comm)
+    method = method or _default_method(loss, special)
+    check_method(loss, method, special)
+    common: dict[str, Any] = {
+        "seed": seed, "init": init, "starts": starts, "callback": callback, "verbose": verbose, "deadline": deadline,
+        "checkpoint": checkpoint, "every": every, "resume": resume, "metrics": metrics, "report": report, **options,
+    }  # fmt: skip
+    common |= {name: each for name, each in (("max_iters", max_iters), ("tol", tol)) if each is not None}
+    constraints: dict[str, Any] = {"nonnegative": nonnegative, "ridge": ridge, "fixed_modes": fixed_modes}
+    if method == "als":
+        return cp_als(X, rank, **common, **constraints, **elements)
+    if method != "lbfgs":
+        return cp_apr(X, rank, method=method, **common)
+    limits = MAX_ITERS if max_iters is None else max_iters, TOL if tol is None else tol
+    chosen = Options(**options)
+    side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]
+    with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, comm)) as call:
+        observed = call.observe(params)
+        terms = ConstraintParams(loss.nonnegative or nonnegative, ridge, fixed_modes).of(len(call.source.shape))  # type: ignore[arg-type]
+        work = LossWork(loss, rank, limits[0] * starts, init)
+        with call.reporter.loading():
+            fit = generalised(call.source, observed, call.machine, chosen, work, terms)
+        return call.decomposed(fit, RunParams(*limits, seed, init, starts, deadline), callback, Budget())
+
+
+def _default_method(loss: Loss, special: bool) -> MethodName:
+    if loss.name == "gaussian":
+        return "als"
+    return "mu" if loss.name == "poisson" and not special else "lbfgs"
+
+
+def check_method(loss: Loss, method: str, special: bool) -> None:
+    """Raise `InputError` if a method does not minimise a loss.
+
+    `special`: whether there are missing elements, weights, a ridge or fixed modes.
+    """
+    if method == "lbfgs":
+        return
+    expected = "gaussian" if method == "als" else "poisson"
+    if loss.name != expected:
+        raise InputError(f"method {method!r} requires loss {expected!r}, not {loss.name!r}: use 'lbfgs'")
+    if method != "als" and special:
+        raise InputError(f"method {method!r} supports no mask, weights, ridge or fixed modes: use 'lbfgs'")
+
+
+@collective(LOSS_ARGUMENTS, argument_options)
+@with_options
+def objective(
+    X: Tensor,
+    factors: Sequence[NDArray[Any]],
+    *,
+    loss: str | Loss = "gaussian",
+    mask: Mask | None = None,
+    weights: Tensor = None,
+    gradient: bool = True,
+    precision: PrecisionName = "fp64",
+    deadline: float | None = None,
+    **options: Any,
+) -> tuple[float, list[NDArray[Any]]] | float:
+    """Return a loss at given factor matrices, and its gradient; for your own optimiser. Collective.
+
+    Parameters
+    ----------
+    X : SparseTensor, DenseTensor, array or path
+        See `cp`. Values may be outside the domain of the loss.
+    factors : sequence of (I_n, R) arrays, or model
+        Not negative if the loss requires non-negative models. Rank 0's matrices are used.
+    loss, mask, weights : optional
+        See `cp`.
+    gradient : bool
+        Whether to return the gradient, too.
+    precision : {"fp32", "fp64"}
+        Precision of values and factor matrices; sums are in double precision.
+    deadline, device, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+        See `cp_als`.
+
+    Returns
+    -------
+    value : float
+        ``sum f(x, m)``, the same on every rank.
+    gradients : list of (I_n, R) arrays
+        The gradient with respect to each factor matrix, in `precision`. Only with `gradient`.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X, factors = np.ones((3, 2)), [np.ones((3, 1)), np.zeros((2, 1))]
+    >>> value, gradients = objective(X, factors)
+    >>> value, gradients[1].tolist()
+    (6.0, [[-6.0], [-6.0]])
+    """
+    assert isinstance(loss, Loss)
+    comm, params = world(), ObservedParams(mask, weights)  # type: ignore[arg-type]
+    chosen = Options(precision=precision, **options)
+    on_root(comm, lambda: _check_start(loss, factors))
+    with opened(X, comm, chosen, deadline, params.form(PLAIN, comm)) as (machine, source):
+        machine, observed = observe(source, params, machine, chosen)
+        rank = comm.bcast(factors[0].shape[1] if factors else 1)
+        placed = gradient_of(source, observed, machine, chosen, LossWork(loss, rank, 1))
+        start(placed.operator, source, init=factors)
+        value, gradients = placed.evaluate()
+        if not gradient:
+            return value
+        return value, [placed.operator.gathered(mode, rows) for mode, rows in enumerate(gradients)]
+
+
+def _check_start(loss: Loss, factors: Matrices) -> None:
+    for mode, matrix in enumerate(factors):
+        if loss.nonnegative and matrix.size and matrix.min() < 0:
+            raise InputError(f"factors[{mode}] has a negative entry: loss {loss.name!r} requires m >= {loss.lower:g}")

@@ -1,0 +1,237 @@
+"""Generalised CP: losses, gradients and decompositions from Python, compared with dense oracles and references."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gcp import model_array, oracle, values_for
+from oracle import load, random_factors, reference, splitmix_factors
+
+import amped
+from amped.backend.known_losses import KNOWN, loss_of
+
+NAMES = ["huber:0.7", "negative-binomial:2", "beta:0.5", *(n for n, known in KNOWN.items() if known.default is None)]
+SHAPE = (6, 5, 4)
+TOLERANCE = {"fp32": 1e-5, "fp64": 1e-10}
+
+
+@pytest.fixture(autouse=True, params=["never", "always"])
+def _compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run with and without compiled code."""
+    monkeypatch.setenv("AMPED_COMPILE", request.param)
+
+
+def check(found: Any, want: tuple[float, list[np.ndarray]], rtol: float) -> None:
+    assert found[0] == pytest.approx(want[0], rel=rtol)
+    for gradient, expected in zip(found[1], want[1], strict=True):
+        np.testing.assert_allclose(gradient, expected, atol=rtol * np.linalg.norm(expected))
+
+
+REFERENCES = [
+    ("nations_3d", 5, "bernoulli-logit|start only"), ("nations_3d", 5, "gamma|start only"),
+    ("nations_3d", 5, "negative-binomial-2|start only"), ("nations_3d", 5, "beta-0.5|start only"),
+    ("nations_3d", 5, "poisson|start only"), ("nations_3d", 5, "gaussian|start only"),
+    ("sparten_cpapr100_3d", 5, "bernoulli-odds|start only"), ("sparten_cpapr100_3d", 5, "rayleigh|start only"),
+    ("sparten_cpapr100_3d", 5, "poisson-log|start only"), ("sparten_cpapr100_3d", 5, "huber-0.25|start only"),
+    ("aminoacid_3d", 3, "gaussian|mask0.35"), ("aminoacid_3d", 3, "gaussian|mask0.9"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize(("name", "rank", "key"), REFERENCES)
+def test_the_reference_at_the_start(name: str, rank: int, key: str, dense: bool, precision: Any) -> None:
+    tensor, want = load(name), reference("gcp.json", f"{name}|R{rank}|{key}")
+    loss, _, how = key.partition("|")
+    for family in ("huber", "negative-binomial", "beta"):
+        loss = loss.replace(f"{family}-", f"{family}:")
+    given: dict[str, Any] = {}
+    if how.startswith("mask"):
+        places = np.arange(np.prod(tensor.shape), dtype=np.uint64)
+        given["mask"] = splitmix_column(63, places).reshape(tensor.shape) >= float(how[4:])
+    value, gradients = amped.objective(
+        amped.DenseTensor.of_sparse(tensor) if dense else tensor, splitmix_factors(tensor.shape, rank), loss=loss,
+        precision=precision, **given,
+    )  # fmt: skip
+    assert value == pytest.approx(want["f0"], rel=TOLERANCE[precision])
+    norms = [np.linalg.norm(gradient) for gradient in gradients]
+    np.testing.assert_allclose(norms, want["g0"], rtol=TOLERANCE[precision])
+
+
+def splitmix_column(mode: int, rows: np.ndarray) -> np.ndarray:
+    """Return the first column of the factor matrix of a mode as the reference defines it."""
+    return splitmix_factors((1,) * mode + (rows.size,), 1)[mode][:, 0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_and_gradients(name: str) -> None:
+    factors = random_factors(0, SHAPE, 3)
+    array = values_for(name, model_array(factors))
+    array[2] = 1.0
+    want = oracle(array, factors, name)
+    check(amped.objective(array, factors, loss=name), want, 1e-12)
+    check(amped.objective(np.asfortranarray(array), factors, loss=name), want, 1e-12)
+    assert amped.objective(array, factors, loss=name, gradient=False) == pytest.approx(want[0], rel=1e-12)
+    sparse = amped.SparseTensor(np.argwhere(array), array[array != 0], SHAPE)
+    check(amped.objective(sparse, factors, loss=name), want, 1e-12)
+    seen = np.random.default_rng(1).random(SHAPE) < 0.05
+    seen[0, 0, 0] = True
+    for some in (seen, ~seen):  # a list of elements, and an array with gaps
+        check(amped.objective(array, factors, loss=name, mask=some), oracle(array, factors, name, some), 1e-12)
+    weights = seen + 0.5 * (array > 1)
+    check(amped.objective(array, factors, loss=name, weights=weights), oracle(array, factors, name, weights), 1e-12)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (3, 4, 2), (3, 1, 4, 2), (2, 3, 2, 3, 2), (2, 2, 3, 1, 2, 2)])
+@pytest.mark.parametrize("rank", [1, 7])
+def test_orders_and_ranks(shape: tuple[int, ...], rank: int) -> None:
+    factors = random_factors(0, shape, rank)
+    counts = np.random.default_rng(0).poisson(model_array(factors)).astype(float)
+    counts[0] = 0
+    counts.flat[-1] = 3
+    sparse = amped.SparseTensor(np.argwhere(counts), counts[counts > 0], shape)
+    for tensor in (counts, sparse):
+        for name in ("gaussian", "poisson"):
+            check(amped.objective(tensor, factors, loss=name), oracle(counts, factors, name), 1e-11)
+
+
+def test_least_squares_reaches_the_optimum() -> None:
+    tensor, want = load("aminoacid_3d"), reference("gcp.json", "aminoacid_3d|R3|gaussian")
+    start = splitmix_factors(tensor.shape, 3)
+    model = amped.cp(tensor, 3, method="lbfgs", init=start, precision="fp64", tol=1e-11)
+    assert model.series["objective"][-1] == pytest.approx(want["f"], rel=1e-8)
+    assert model.converged
+
+
+@pytest.mark.parametrize(("name", "rank"), [("nations_3d", 5), ("kinships_3d", 10)])
+def test_binary_data_of_the_reference(name: str, rank: int) -> None:
+    model = amped.cp(load(name), rank, loss="bernoulli-logit", starts=2, max_iters=600, precision="fp64")
+    assert model.series["objective"][-1] <= reference("gcp.json", f"{name}|R{rank}|bernoulli-logit")["f"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_objective_falls_below_that_of_the_planted_model(name: str) -> None:
+    planted = [f + 0.4 for f in random_factors(0, (8, 7, 6), 2)]
+    array = values_for(name, model_array(planted))
+    model = amped.cp(array, 2, loss=name, method="lbfgs", precision="fp64", max_iters=400, tol=1e-12)
+    objectives = np.array(model.series["objective"])
+    assert (np.diff(objectives) <= 1e-12 * np.abs(objectives[1:])).all()
+    assert objectives[-1] < oracle(array, planted, name)[0]
+    factors = [model.factors[0] * model.weights, *model.factors[1:]]
+    value = amped.objective(array, factors, loss=name, gradient=False)
+    assert value == pytest.approx(objectives[-1], rel=1e-9)
+    assert not loss_of(name).nonnegative or min(factor.min() for factor in model.factors) >= 0
+
+
+def test_least_squares_with_constraints_is_the_same_as_by_als() -> None:
+    """Ridge, non-negative modes and fixed modes; the penalty of ALS refers to the same matrices with a mask only."""
+    array = values_for("gaussian", model_array(random_factors(0, (8, 7, 6), 2)))
+    start = random_factors(3, (8, 7, 6), 2)
+    given: dict[str, Any] = {
+        "init": start,
+        "nonnegative": (0,),
+        "ridge": 0.05,
+        "fixed_modes": (2,),
+        "precision": "fp64",
+    }
+    quasi = amped.cp(array, 2, method="lbfgs", tol=1e-13, **given)
+    als = amped.cp(array, 2, mask=np.ones(array.shape, bool), max_iters=2000, tol=1e-13, **given)
+    assert (quasi.run["method"], als.run["method"]) == ("lbfgs", "als")
+    assert quasi.series["objective"][-1] + 0.05 * np.vdot(start[2], start[2]) == pytest.approx(
+        als.series["objective"][-1], rel=1e-7
+    )
+    assert quasi.factors[0].min() >= 0
+    np.testing.assert_allclose(quasi.factors[2], start[2] / np.abs(start[2]).sum(axis=0), rtol=1e-12)
+
+
+def test_the_best_of_several_starts() -> None:
+    array = values_for("bernoulli-logit", 4 * model_array(random_factors(0, SHAPE, 2)) - 1)
+    given: dict[str, Any] = {"loss": "bernoulli-logit", "max_iters": 20, "precision": "fp64"}
+    each = [amped.cp(array, 2, seed=seed, **given).series["objective"][-1] for seed in range(3)]
+    best = amped.cp(array, 2, starts=3, **given)
+    assert best.series["objective"][-1] == pytest.approx(min(each), rel=1e-12)
+    assert best.run["seed"] == int(np.argmin(each))
+
+
+def test_a_run_is_stopped_and_resumed(tmp_path: Path) -> None:
+    array = values_for("poisson", model_array([3 * f for f in random_factors(0, SHAPE, 2)]))
+    given: dict[str, Any] = {"loss": "poisson", "method": "lbfgs", "precision": "fp64", "checkpoint": tmp_path / "c"}
+    first = amped.cp(array, 2, callback=lambda iteration, objective: iteration == 4, **given)
+    assert len(first.series["objective"]) == 4
+    resumed = amped.cp(array, 2, resume=True, tol=1e-12, **given)
+    assert resumed.series["objective"][:4] == first.series["objective"]
+    whole = amped.cp(array, 2, tol=1e-12, **{**given, "checkpoint": None})
+    assert resumed.series["objective"][-1] == pytest.approx(whole.series["objective"][-1], rel=1e-6)
+    with pytest.raises(amped.InputError, match="was made with loss poisson"):
+        amped.cp(array, 2, resume=True, **{**given, "loss": "poisson-log"})
+
+
+def test_losses_of_users() -> None:
+    array = values_for("gaussian", model_array(random_factors(0, SHAPE, 2)))
+    array[0, 0, 0] = 50
+    texts = {"value": "log1p((x - m)**2)", "first": "2 * (m - x) / (1 + (x - m)**2)"}
+    functions = {"value": lambda x, m: np.log1p((x - m) ** 2), "first": lambda x, m: 2 * (m - x) / (1 + (x - m) ** 2)}
+    given: dict[str, Any] = {"precision": "fp64", "max_iters": 30}
+    models = [amped.cp(array, 2, loss=amped.Loss(name="cauchy", **each), **given) for each in (texts, functions)]
+    np.testing.assert_allclose(models[0].series["objective"], models[1].series["objective"], rtol=1e-9)
+    assert models[0].run["loss"] == "cauchy"
+    seen = np.random.default_rng(0).random(SHAPE) < 0.08
+    seen[0, 0, 0] = True
+    for each in (texts, functions):  # a list of elements
+        value = amped.objective(array, random_factors(0, SHAPE, 2), loss=amped.Loss(**each), mask=seen, gradient=False)
+        model = model_array(random_factors(0, SHAPE, 2))
+        assert value == pytest.approx(np.log1p((array - model) ** 2)[seen].sum(), rel=1e-12)
+
+
+COUNTS = np.arange(24.0).reshape(2, 3, 4)
+CORNERS, LENGTHS = [[0, 0, 0], [4999, 4999, 4999]], (5000, 5000, 5000)
+LARGE, WEIGHTS = (amped.SparseTensor(CORNERS, values, LENGTHS) for values in ([1.0, 1.0], [1.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    ("X", "given", "what"),
+    [
+        (COUNTS, {"loss": "poison"}, "did you mean 'poisson'"),
+        (COUNTS, {"loss": 3}, "is of type int"),
+        (COUNTS, {"loss": "bernoulli-logit"}, "a value is 2: loss 'bernoulli-logit' expects 0 or 1"),
+        (COUNTS, {"loss": "zero-truncated-poisson"}, "a value is 0"),
+        (COUNTS - 1, {"loss": "gamma"}, "a value is -1: loss 'gamma' expects a number of at least 0"),
+        (COUNTS, {"loss": "gamma", "method": "als"}, "method 'als' requires loss 'gaussian'"),
+        (COUNTS, {"loss": "poisson", "method": "mu", "ridge": 0.1}, "method 'mu' supports no mask"),
+        (COUNTS, {"loss": "poisson", "method": "newton"}, "expected 'als'"),
+        (COUNTS, {"loss": "gamma", "init": [-np.ones((n, 2)) for n in (2, 3, 4)]}, "negative entries"),
+        (LARGE, {"loss": "bernoulli-logit"}, "use mask 'stored' if absent elements are unknown"),
+        (LARGE, {"loss": "zero-truncated-poisson"}, "but absent elements are 0"),
+        (LARGE, {"loss": "gamma", "weights": WEIGHTS}, "weights: with loss 'gamma'"),
+    ],
+)
+def test_what_is_refused(X: Any, given: dict[str, Any], what: str) -> None:
+    with pytest.raises(amped.InputError) as error:
+        amped.cp(X, 2, **given)
+    assert what in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_line_of_a_value_outside_the_domain(tmp_path: Path) -> None:
+    path = tmp_path / "t.tns"
+    path.write_text("1 1 1 3\n1 2 1 2.5\n")
+    with pytest.raises(amped.InputError, match=r"t.tns, line 2: a value is 2.5: loss 'negative-binomial:1' expects"):
+        amped.cp(path, 1, loss="negative-binomial")
+
+
+def test_factors_outside_the_domain() -> None:
+    with pytest.raises(amped.InputError, match=r"factors\[1\] has a negative entry"):
+        amped.objective(COUNTS, [np.ones((2, 1)), -np.ones((3, 1)), np.ones((4, 1))], loss="poisson")
+
+
+def test_the_default_method() -> None:
+    def method(**given: Any) -> str:
+        return str(amped.cp(COUNTS, 1, max_iters=2, **given).run["method"])
+
+    assert method() == "als"
+    assert method(loss="poisson") == "mu"
+    assert method(loss="poisson", ridge=0.1) == method(loss="poisson", weights=np.ones(COUNTS.shape)) == "lbfgs"
+    assert method(loss="poisson", method="pdnr") == "pdnr"

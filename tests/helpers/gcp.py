@@ -1,0 +1,49 @@
+"""An oracle of losses by their definition, and data drawn from planted models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from amped.backend.known_losses import loss_of
+
+
+def model_array(factors: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the dense array of a model with unit weights."""
+    letters = "abcdef"[: len(factors)]
+    return np.einsum(",".join(f"{c}z" for c in letters) + f"->{letters}", *factors)
+
+
+def oracle(
+    array: np.ndarray, factors: Sequence[np.ndarray], name: str, weights: np.ndarray | float = 1.0
+) -> tuple[float, list[np.ndarray]]:
+    """Return a loss and its gradient over a dense array."""
+    loss, model = loss_of(name), model_array(factors)
+    letters = "abcdef"[: array.ndim]
+    slopes = weights * loss.slope(array, model)
+    gradients = []
+    for mode in range(array.ndim):
+        others = [m for m in range(array.ndim) if m != mode]
+        form = ",".join([letters, *(f"{letters[m]}z" for m in others)])
+        gradients.append(np.einsum(f"{form}->{letters[mode]}z", slopes, *(factors[m] for m in others)))
+    return float((weights * loss.of(array, model)).sum()), gradients
+
+
+def values_for(name: str, model: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Draw values from the distribution of a loss, given the model's values."""
+    rng, head = np.random.default_rng(seed), name.partition(":")[0]
+    draws = {
+        "gaussian": lambda: model + 0.1 * rng.standard_normal(model.shape),
+        "huber": lambda: model + np.where(rng.random(model.shape) < 0.1, 20, 0.1) * rng.standard_normal(model.shape),
+        "bernoulli-odds": lambda: rng.random(model.shape) < model / (1 + model),
+        "bernoulli-logit": lambda: rng.random(model.shape) < 1 / (1 + np.exp(-model)),
+        "poisson": lambda: rng.poisson(model),
+        "poisson-log": lambda: rng.poisson(np.exp(model)),
+        "rayleigh": lambda: rng.rayleigh(model * np.sqrt(2 / np.pi)),
+        "gamma": lambda: rng.gamma(3.0, model / 3.0),
+        "negative-binomial": lambda: rng.negative_binomial(2, 1 / (1 + model)),
+        "beta": lambda: rng.gamma(3.0, model / 3.0),
+        "zero-truncated-poisson": lambda: 1 + rng.poisson(model),
+    }
+    return np.asarray(draws[head](), np.float64)
