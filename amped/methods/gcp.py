@@ -18,7 +18,7 @@ from ..models.kruskal import KruskalTensor
 from ..operators.base import Gradient, Placed
 from .constraints import Constraints
 from .driver import MethodState
-from .quasi_newton import Point, QuasiNewton, Vector
+from .quasi_newton import Point, QuasiNewton, Vector, scaled
 from .updates import DivergedError
 
 
@@ -59,6 +59,7 @@ class Gcp:
         for mode, place in zip(self._modes, self._places, strict=True):
             if mode in constraints.nonnegative:
                 lower[place] = 0.0
+        self._scales = False
         self._steps = QuasiNewton(self.operator.machine.comm, lower)
         self.restart()
 
@@ -88,12 +89,13 @@ class Gcp:
         return {"loss": self._loss.name, **self._facts, **facts}
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
-        """See `Method`: accepts any matrices that satisfy the constraints."""
+        """See `Method`: accepts any matrices that satisfy the constraints; the first step scales random ones."""
         self._constraints.check_start(factors, how)
+        self._scales = how is None and self._loss.nonnegative
         return factors
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
-        point = self._point or self._evaluate(self._current())
+        point = self._point or self._first_point()
         if not np.isfinite(point.value):
             raise DivergedError(f"the objective is {point.value} at the start: use another one")
         step = self._steps.search(point, self._evaluate)
@@ -112,6 +114,17 @@ class Gcp:
         state.series["gradient"].append(self._steps.largest(self._steps.projected_gradient(point)))
         state.series["evaluations"].append(float(evaluations))
         state.iterations += 1
+
+    def _first_point(self) -> Point:
+        """Evaluate the initial factor matrices, after scaling random ones to the size of the elements."""
+        start, place = self._evaluate(self._current()), self._places[0]
+        if not self._scales or self.state.iterations or not np.isfinite(start.value):
+            return start
+
+        def evaluate(scale: float) -> Point:
+            return self._evaluate(scale ** (1 / len(self._modes)) * start.x)
+
+        return scaled(start, evaluate, lambda point: self._steps.dot(point.x[place], point.gradient[place]))
 
     def _current(self) -> Vector:
         """Return this rank's rows of the factor matrices."""

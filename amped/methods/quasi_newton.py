@@ -1,9 +1,10 @@
-"""Steps of bounded L-BFGS over vectors whose parts are on different ranks.
+"""L-BFGS-B over vectors whose parts are on different ranks (Byrd, Lu, Nocedal and Zhu 1995).
 
-The two-loop recursion (Liu and Nocedal 1989) is computed from the inner products of all stored vectors, which need one
-sum over the ranks (Chen, Wang and Zhou, Large-scale L-BFGS using MapReduce, 2014). Entries at a bound whose gradient
-points out of the domain are fixed during a step, and trial points are projected on the domain (Bertsekas, Projected
-Newton methods for optimization problems with simple constraints, 1982).
+A quadratic model of the objective has the Hessian ``theta I - W M W^T``, which follows from the recent steps and
+changes of the gradient. Each step has three stages: an inexact Cauchy point on the projected path of steepest descent,
+which decides which entries are at their bounds (as in TRON, Lin and More 1999, so that nothing is sorted); the minimum
+of the model over the other entries; and a line search from the current point towards it. All inner products of a stage
+are summed over the ranks at once.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from numpy.typing import NDArray
 from ..parallel.mpi import Comm
 
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 PAIRS = 5
-CURVED = 1e-10  # least relative curvature of a pair of changes
+CURVED = 2e-16  # least curvature of a pair of changes, relative to the squared change of the gradient
 DECREASE, SLOPE = 1e-4, 0.9  # sufficient decrease, and share of the slope that may remain (Wolfe conditions)
 NOISE = 1e-16  # relative decrease of the objective that rounding hides
 MOST_TRIALS = 25  # points of a line search
 NEAR, FAR = 0.1, 0.5  # range of interpolated steps, as parts of the interval
+CAUCHY, CAUCHY_FACTOR, CAUCHY_TRIALS = 0.1, 2.0, 12
+FIRST_SCALE, FURTHEST, SAME_SCALE, MOST_SCALES = 10.0, 1e4, 0.2, 8  # of a search for the scale of a start
 
 
 class Point(NamedTuple):
@@ -35,6 +39,14 @@ class Point(NamedTuple):
     gradient: Vector
 
 
+class Direction(NamedTuple):
+    """A step, the slope along it, and the largest multiple of the step within the bounds, at least 1."""
+
+    step: Vector
+    slope: float
+    longest: float
+
+
 class LineSearch(NamedTuple):
     """The result of a line search: a point with a lower objective, if one was found, and the number of evaluations."""
 
@@ -42,8 +54,16 @@ class LineSearch(NamedTuple):
     evaluations: int
 
 
+class _Model(NamedTuple):
+    """The quadratic model: theta, W^T (2 pairs, n), and M."""
+
+    theta: float
+    vectors: Matrix
+    middle: Matrix
+
+
 class QuasiNewton:
-    """The recent changes of a bounded L-BFGS. All methods are collective.
+    """The recent changes of L-BFGS-B. All methods are collective.
 
     Parameters
     ----------
@@ -59,6 +79,7 @@ class QuasiNewton:
     def forget(self) -> None:
         """Discard the recent changes."""
         self._steps, self._changes = list[Vector](), list[Vector]()
+        self._model: _Model | None = None
 
     def dot(self, one: Vector, other: Vector) -> float:
         """Return the inner product over all ranks."""
@@ -74,48 +95,98 @@ class QuasiNewton:
             self._comm.all_reduce(numbers, "sum")
         return numbers
 
-    def free(self, point: Point) -> NDArray[np.bool_]:
-        """Return which entries may change: not those at their bound whose decrease would decrease the objective."""
-        return (point.x > self._lower) | (point.gradient < 0)
-
     def projected_gradient(self, point: Point) -> Vector:
-        """Return the gradient without the entries that may not change; it is zero at an optimum."""
-        return np.where(self.free(point), point.gradient, 0.0)
+        """Return the gradient without the entries that may not change; it is zero at an optimum.
 
-    def direction(self, point: Point) -> tuple[Vector, float]:
-        """Return a direction of descent and the slope along it."""
-        free = self.free(point)
-        basis = np.array([*self._steps, *self._changes, point.gradient]) * free
-        products = self._summed(basis @ basis.T)
-        weights = _two_loops(products, len(self._steps))
-        slope = float(products[-1] @ weights)
-        if self._steps and not slope < 0:  # curvature of other free entries: start again
-            self.forget()
-            return self.direction(point)
-        return weights @ basis, slope
+        Those are entries at their bound whose decrease would decrease the objective.
+        """
+        return np.where((point.x > self._lower) | (point.gradient < 0), point.gradient, 0.0)
 
     def search(self, point: Point, evaluate: Callable[[Vector], Point]) -> LineSearch:
-        """Return a point with a sufficiently lower objective on the projected path of the direction."""
-        direction, slope = self.direction(point)
+        """Return a point with a sufficiently lower objective on the line along the direction."""
+        step, slope, longest = self._direction(point)
         if not -slope > NOISE * abs(point.value):
             return LineSearch(None, 0)
-        low, high, size = 0.0, math.inf, 1.0 if self._steps else min(1.0, 1 / math.sqrt(-slope))
-        best: Point | None = None
+        low, high, size = 0.0, math.inf, 1.0  # the ends of an interval with a minimum, and a trial point
+        low_slope, best, least = slope, None, point.value
         for trial in range(1, MOST_TRIALS + 1):
-            new = evaluate(np.maximum(point.x + size * direction, self._lower))
-            moved = new.x - point.x
-            inside = moved * (new.x > self._lower)  # a longer step does not move entries at their bound
-            terms = (point.gradient, moved), (point.gradient, inside), (new.gradient, inside)
-            least, before, left = self._summed(np.array([np.vdot(*pair) for pair in terms]))
-            if not new.value <= point.value + DECREASE * least:  # also if it is not finite
+            new = evaluate(np.maximum(point.x + size * step, self._lower))  # against rounding
+            if not new.value <= point.value + DECREASE * size * slope:  # also if it is not finite
                 high = size
-                size = low + (high - low) * _interpolated(point.value, least, new.value)
-            elif left < SLOPE * before:
-                best, low = new, size
-                size = 2 * size if math.isinf(high) else (low + high) / 2
+                size = low + (high - low) * _interpolated(point.value, size * slope, new.value)
+                continue
+            if new.value < least:
+                best, least = new, new.value
+            new_slope = self.dot(new.gradient, step)
+            if new_slope > -SLOPE * slope:  # too far: near a bound the gradient may be huge
+                high = size
+                size = low + (high - low) * min(1 - NEAR, max(FAR, low_slope / (low_slope - new_slope)))
+            elif new_slope < SLOPE * slope and size < longest:
+                low, low_slope = size, new_slope
+                size = min(longest, 2 * size) if math.isinf(high) else (low + high) / 2
             else:
                 return self._accept(point, new, trial)
         return LineSearch(None, MOST_TRIALS) if best is None else self._accept(point, best, MOST_TRIALS)
+
+    def _direction(self, point: Point) -> Direction:
+        """Return a direction of descent that leads to a point within the bounds."""
+        if self._model is None:
+            gradient = self.projected_gradient(point)
+            size = math.sqrt(self.dot(gradient, gradient))
+            target = np.maximum(point.x - gradient * min(1.0, 1 / (size or 1.0)), self._lower)
+        else:
+            target = self._minimum(point, self._cauchy(point, self._model), self._model)
+        step = target - point.x
+        slope = self.dot(point.gradient, step)
+        if self._model is not None and not slope < 0:
+            self.forget()
+            return self._direction(point)
+        return Direction(step, slope, self._longest(point, step))
+
+    def _cauchy(self, point: Point, model: _Model) -> Vector:
+        """Return a point on the projected path of steepest descent at which the model has decreased sufficiently."""
+
+        def at(size: float) -> tuple[Vector, float, float]:
+            step = np.maximum(point.x - size * point.gradient, self._lower) - point.x
+            products = self._summed(np.append(model.vectors @ step, [np.vdot(step, step), point.gradient @ step]))
+            inner, square, slope = products[:-2], products[-2], float(products[-1])
+            return step, slope + (model.theta * square - inner @ model.middle @ inner) / 2, slope
+
+        size = 1 / model.theta
+        step, decrease, slope = at(size)
+        if decrease <= CAUCHY * slope:  # further along the path, as long as the model decreases
+            for _ in range(CAUCHY_TRIALS):
+                further, more, slope = at(size * CAUCHY_FACTOR)
+                if not more < decrease:
+                    break
+                step, decrease, size = further, more, size * CAUCHY_FACTOR
+            return point.x + step
+        for _ in range(CAUCHY_TRIALS):
+            size /= CAUCHY_FACTOR
+            step, decrease, slope = at(size)
+            if decrease <= CAUCHY * slope:
+                break
+        return point.x + step
+
+    def _minimum(self, point: Point, cauchy: Vector, model: _Model) -> Vector:
+        """Return the minimum of the model over the entries inside the bounds at the Cauchy point, projected."""
+        free, step = cauchy > self._lower, cauchy - point.x
+        inner = self._summed(model.vectors @ step)
+        gradient = (point.gradient + model.theta * step - (model.middle @ inner) @ model.vectors) * free
+        vectors = model.vectors * free
+        products = self._summed(np.column_stack([vectors @ vectors.T, vectors @ gradient]))
+        grams, right = products[:, :-1], products[:, -1]
+        # The inverse of theta I - W M W^T, by the formula of Sherman, Morrison and Woodbury.
+        system = np.eye(len(grams)) - model.middle @ grams / model.theta
+        weights = np.linalg.solve(system, model.middle @ right) / model.theta**2
+        change = -(gradient / model.theta + weights @ vectors)
+        return np.maximum(cauchy + change, self._lower)
+
+    def _longest(self, point: Point, step: Vector) -> float:
+        """Return the largest multiple of a step that stays within the bounds."""
+        down = (step < 0) & np.isfinite(self._lower)
+        mine = float(((self._lower - point.x)[down] / step[down]).min(initial=math.inf))
+        return min(self._comm.allgather(mine)) if self._comm.size > 1 else mine
 
     def _accept(self, point: Point, new: Point, trials: int) -> LineSearch:
         """Store the change from a point to another one if the gradient's change has positive curvature."""
@@ -123,23 +194,17 @@ class QuasiNewton:
         curvature, size = self._summed(np.array([np.vdot(step, change), np.vdot(change, change)]))
         if curvature > CURVED * size:
             self._steps, self._changes = [*self._steps, step][-PAIRS:], [*self._changes, change][-PAIRS:]
+            self._model = self._built(size / curvature)
         return LineSearch(new, trials)
 
-
-def _two_loops(products: Vector, pairs: int) -> Vector:
-    """Return the direction as weights of the steps, the changes and the gradient, from their inner products."""
-    weights, taken = np.zeros(2 * pairs + 1), dict[int, float]()
-    weights[-1] = -1.0
-    valid = [pair for pair in range(pairs) if products[pair, pairs + pair] > 0]  # of the entries that may change
-    for pair in reversed(valid):
-        taken[pair] = products[pair] @ weights / products[pair, pairs + pair]
-        weights[pairs + pair] -= taken[pair]
-    if valid:
-        last = pairs + valid[-1]
-        weights *= products[valid[-1], last] / products[last, last]
-    for pair in valid:
-        weights[pair] += taken[pair] - products[pairs + pair] @ weights / products[pair, pairs + pair]
-    return weights
+    def _built(self, theta: float) -> _Model:
+        """Return the model of the recent changes, in the compact form of Byrd, Nocedal and Schnabel (1994)."""
+        steps, changes = np.array(self._steps), np.array(self._changes)
+        products = self._summed(steps @ np.concatenate([steps, changes]).T)
+        squares, mixed = np.hsplit(products, 2)
+        lower = np.tril(mixed, -1)
+        inverse = np.block([[-np.diag(np.diag(mixed)), lower.T], [lower, theta * squares]])
+        return _Model(theta, np.concatenate([changes, theta * steps]), np.linalg.inv(inverse))
 
 
 def _interpolated(value: float, slope: float, new: float) -> float:
@@ -148,3 +213,31 @@ def _interpolated(value: float, slope: float, new: float) -> float:
     if not (math.isfinite(excess) and excess > 0):
         return NEAR
     return min(FAR, max(NEAR, -slope / (2 * excess)))
+
+
+def scaled(start: Point, evaluate: Callable[[float], Point], slope_of: Callable[[Point], float]) -> Point:
+    """Return a point at about the best scale.
+
+    Parameters
+    ----------
+    start : Point
+        At scale 1.
+    evaluate : callable
+        Returns the point at a scale.
+    slope_of : callable
+        Returns the derivative of the objective in the logarithm of the scale at a point. For a Poisson loss it is a
+        linear function of the scale, so that one step of the secant method finds its root.
+    """
+    point, scale, slope = start, 1.0, slope_of(start)
+    guess = 1 / FIRST_SCALE if slope > 0 else FIRST_SCALE
+    for _ in range(MOST_SCALES if slope else 0):
+        new = evaluate(guess)
+        left = slope_of(new)
+        if not math.isfinite(new.value + left):
+            break
+        root = guess if left == slope else scale + (guess - scale) * slope / (slope - left)
+        point, scale, slope = new, guess, left
+        guess = min(FURTHEST * scale, max(scale / FURTHEST, root))
+        if abs(math.log(guess / scale)) < SAME_SCALE:
+            break
+    return point
