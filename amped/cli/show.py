@@ -18,6 +18,7 @@ from partitioner.validate import whole
 
 from ..errors import EXIT_INCOMPLETE
 from ..files import Outputs
+from ..models.align import observes_zeros
 from ..models.history import AnyModel
 from ..models.loading import cp_model, load
 from ..models.record import recorded
@@ -52,6 +53,7 @@ class ModelRequest(Request):
 def recorded_tensor(place: Path, record: Mapping[str, Any]) -> SparseTensor | DenseTensor:
     """Read a tensor with the read options in the record of a model."""
     known = {field.name: record[field.name] for field in fields(ReadOptions) if record.get(field.name) is not None}
+    known["keep_zeros"] = bool(known.get("keep_zeros")) or observes_zeros(None, record.get("mask"))
     form = ReadOptions(**known | {"shape": tuple(known["shape"]) if "shape" in known else None})
     if is_dense(place):
         return open_dense(place, form)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.labels import find, named
 from partitioner.tensors.lowrank import full
+from partitioner.tensors.observed import STORED
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import whole
 
@@ -354,7 +355,8 @@ class KruskalTensor(Conversions):
         """
         from ..report.page import write_report
 
-        write_report(self, path, None if X is None else self._elements(X, mask, value, where)[0])
+        tensor, partial = (None, False) if X is None else self._elements(X, mask, value, where)
+        write_report(self, path, tensor, STORED if partial else None)
 
     def score(
         self, X: Any, *, mask: Any = None, value: str | None = None, where: str | None = None, unknown: str = "error"

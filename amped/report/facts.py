@@ -11,6 +11,7 @@ import numpy as np
 from partitioner.errors import one_line as escaped
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.labels import mode_names
+from partitioner.tensors.observed import STORED
 from partitioner.tensors.sparse import SparseTensor
 
 from ..models.explained import explained_deviance, tensor_sum
@@ -168,7 +169,8 @@ def meaning(run: Run) -> list[str]:
     """Return sentences that explain the figures."""
     sentences = list[str]()
     if run.get("fits"):
-        weighting = OBSERVED if run.get("mask") else DENSE if run.get("tensor_kind") == "dense" else ABSENT
+        partial = run.get("partial", bool(run.get("mask")))
+        weighting = OBSERVED if partial else DENSE if run.get("tensor_kind") == "dense" else ABSENT
         sentences += [f"Fit: {FIT}", EXPLAINED, weighting]
     if run.get("objectives"):
         sentences.append(OBSERVED_OBJECTIVE if run.get("mask") else OBJECTIVE)
@@ -179,13 +181,18 @@ def meaning(run: Run) -> list[str]:
     return sentences
 
 
-def compared(model: KruskalTensor, tensor: SparseTensor | DenseTensor, run: Run) -> dict[str, Any]:
-    """Return facts computed from the model and the tensor, which replace those of the record."""
-    fit, fits = model.score(tensor), list(run.get("fits") or ())
-    facts: dict[str, Any] = {"fits": [*fits[:-1], fit]}
-    if run.get("loglikelihood"):
-        facts = {"deviance": explained_deviance(model.weights, model.factors, tensor)}
-    if all(factor.min(initial=0) >= 0 for factor in model.factors):
+def compared(model: KruskalTensor, tensor: SparseTensor | DenseTensor, run: Run, partial: bool) -> dict[str, Any]:
+    """Return facts computed from the model and the tensor, which replace those of the record.
+
+    If it is `partial`, elements that the sparse tensor does not store are missing: only the fit is known.
+    """
+    facts: dict[str, Any] = {"partial": partial}
+    if not run.get("loglikelihood"):
+        fits = list(run.get("fits") or ())
+        facts["fits"] = [*fits[:-1], model.score(tensor, mask=STORED if partial else None)]
+    elif not partial:
+        facts["deviance"] = explained_deviance(model.weights, model.factors, tensor)
+    if not partial and all(factor.min(initial=0) >= 0 for factor in model.factors):
         total = float(model.weights @ np.prod([f.sum(axis=0, dtype=np.float64) for f in model.factors], axis=0))
         facts["sums"] = total, tensor_sum(tensor)
     if isinstance(tensor, SparseTensor):

@@ -8,17 +8,19 @@ import os
 from collections.abc import Sequence
 from importlib.resources import files
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.errors import one_line
 from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.observed import STORED
 from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..files import write_text
+from ..models.align import observed_or_all
 from ..models.explained import Component, Item, is_ordered, label_of
 from ..models.kruskal import KruskalTensor
 from ..models.matching import congruences
@@ -95,9 +97,10 @@ def write(
     tensor: SparseTensor | DenseTensor | None = None,
     run: Run | None = None,
     replace: bool = True,
+    mask: Any = None,
 ) -> None:
     """Write the report of a model to a file; see `page`, and `write_whole` for errors."""
-    write_text(path, page(model, tensor, run), replace)
+    write_text(path, page(model, tensor, run, mask), replace)
 
 
 def compared_tensor(source: DescribedSource, model: KruskalTensor) -> SparseTensor | DenseTensor | None:
@@ -120,7 +123,12 @@ def failure(
     return None
 
 
-def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None, run: Run | None = None) -> str:
+def page(
+    model: KruskalTensor,
+    tensor: SparseTensor | DenseTensor | None = None,
+    run: Run | None = None,
+    mask: Any = None,
+) -> str:
     """Return the report of a model as HTML.
 
     Parameters
@@ -130,6 +138,8 @@ def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None,
         The tensor that the model was fitted to; the report then includes the computed fit and the largest residuals.
     run : mapping, optional
         The record of the run; by default `model.run`.
+    mask : optional
+        The observed elements of the tensor; see `KruskalTensor.score`.
 
     Raises
     ------
@@ -143,8 +153,9 @@ def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None,
     record = facts.known(model, model.run if run is None else run)
     residuals = None
     if tensor is not None:
-        record |= facts.compared(model, tensor, record)
-        residuals = model.residuals(tensor, ENTRIES)
+        elements, partial = observed_or_all(tensor, mask, model.run.get("mask"))
+        record |= facts.compared(model, elements, record, partial)
+        residuals = model.residuals(elements, ENTRIES, mask=STORED if partial else None)
     style, script = (files(__package__).joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         files(__package__).joinpath("page.html").read_text("utf-8")
@@ -239,6 +250,8 @@ def _residual_rows(residuals: Residuals) -> list[tuple[list[str], str, str]]:
     ]
 
 
-def write_report(model: KruskalTensor, path: str | os.PathLike[str], tensor: SparseTensor | DenseTensor | None) -> None:
+def write_report(
+    model: KruskalTensor, path: str | os.PathLike[str], tensor: SparseTensor | DenseTensor | None, mask: Any
+) -> None:
     """See `KruskalTensor.report`. The record of a Python function has no versions: the current ones are added."""
-    write(model, path, tensor, {"versions": versions()} | model.run if model.run else {})
+    write(model, path, tensor, {"versions": versions()} | model.run if model.run else {}, mask=mask)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +207,70 @@ def test_models_are_compared_with_observed_elements(tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text()
     assert "Only observed elements count" in text
     assert "RMSE" in text
+
+
+def shown(path: Path) -> str:
+    text = re.sub(r"<(style|script|svg).*?</\1>|<[^>]*>", " ", path.read_text(), flags=re.DOTALL)
+    return " ".join(unescape(text).split())
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_reports_of_a_mask_leave_out_missing_elements(kind: str, tmp_path: Path) -> None:
+    """The model was fitted to all elements: the mask of the report says which ones are missing."""
+    pytest.importorskip("jinja2")
+    pytest.importorskip("matplotlib")
+    X, mask = (GAPS, "nan") if kind == "dense" else (stored(NOISY, SEEN), "stored")
+    model = amped.cp_als(np.abs(NOISY), 3, nonnegative=True, **CP)
+    model.report(tmp_path / "report.html", X, mask=mask)
+    text = shown(tmp_path / "report.html")
+    assert f"fit {model.score(X, mask=mask):.4f}" in text
+    assert "Only observed elements count" in text
+    assert "% of the tensor's" not in text
+    worst = model.residuals(X, mask=mask).entries[0]
+    assert f"{' '.join(map(str, worst.labels))} {worst.value:,.6g}" in text
+    model.report(tmp_path / "report.html", np.abs(NOISY))
+    text = shown(tmp_path / "report.html")
+    assert "All elements of a dense tensor" in text
+    assert "% of the tensor's" in text
+
+
+def test_reports_of_counts_of_a_mask_have_no_deviance(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("matplotlib")
+    counts = np.random.default_rng(1).poisson(2.0, SHAPE).astype(float)
+    model = amped.cp_apr(counts, 2, max_iters=3, device="cpu")
+    for mask, is_complete in ((SEEN, False), (None, True)):
+        model.report(tmp_path / "report.html", counts, mask=mask)
+        text = shown(tmp_path / "report.html")
+        assert ("explained deviance" in text) is is_complete
+        assert ("% of the tensor's" in text) is is_complete
+
+
+@pytest.mark.parametrize("mask", ["nan", "stored"])
+def test_reports_of_the_command_line_leave_out_missing_elements(mask: str, folder: Path) -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("matplotlib")
+    name, noisy = "x.npy" if mask == "nan" else "x.tns", np.where(np.median(NOISY) < NOISY, NOISY, 0)
+    if mask == "nan":
+        np.save(name, GAPS)
+    else:  # with explicit zeros
+        places = np.argwhere(SEEN).tolist()
+        Path(name).write_text("".join(f"{i + 1} {j + 1} {k + 1} {noisy[i, j, k]:.17g}\n" for i, j, k in places))
+    how = "--rank 2 --nonnegative --max-iters 4 --tol 0 --precision fp64 --device cpu".split()
+    succeeded(run_amped("cpd", name, *how, "--mask", mask, "--output", "out", "--report", "end.html"))
+    succeeded(run_amped("report", "out", "--tensor", name, "--output", "later.html"))
+    python = amped.cp_als(
+        amped.read(name, keep_zeros=True), 2, mask=mask, nonnegative=True, max_iters=4, tol=0, report="python.html",
+        precision="fp64", device="cpu",
+    )  # fmt: skip
+    python.save("python.npz")
+    succeeded(run_amped("report", "python.npz", "--tensor", name, "--output", "saved.html"))
+    for each in ("end.html", "later.html", "python.html", "saved.html"):
+        text = shown(Path(each))
+        assert f"fit {python.fits[-1]:.4f}" in text, each
+        assert "Only observed elements count" in text, each
+        assert "Largest residuals" in text, each
+        assert "% of the tensor's" not in text, each
 
 
 def test_new_data_with_gaps_are_projected() -> None:
