@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.tensors.labels import Labels, mode_names
-from partitioner.tensors.relabel import places
+from partitioner.tensors.relabel import mode_order, places
 from partitioner.validate import whole
 
 from ..errors import InputError
@@ -296,15 +296,6 @@ def common_modes(first: Comparable, second: Comparable) -> tuple[list[CommonMode
         else:
             modes.append(common)
     return modes, skipped
-
-
-def mode_order(first: Labels | None, second: Labels | None, order: int) -> Sequence[int]:
-    """Return the modes of the second model that have the names of the first model's modes, or the same positions."""
-    if first is None or second is None or first.names is None or second.names is None:
-        return range(order)
-    if len(set(first.names)) < order or sorted(first.names) != sorted(second.names):
-        return range(order)
-    return [second.names.index(name) for name in first.names]
 
 
 def _exact(matrix: NDArray[Any]) -> NDArray[np.float64]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import singledispatch
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from partitioner.tensors.ingest import refuse_masked
 from partitioner.tensors.labels import Labels, as_labels, mode_names
-from partitioner.tensors.relabel import found_at, shown
+from partitioner.tensors.relabel import found_at, mode_order, places, shown
 from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError, InputWarning
@@ -51,16 +50,17 @@ def coordinates_of(given: Any, shape: Sequence[int], labels: Labels | None) -> E
         If the model does not know some labels.
     """
     names = list(mode_names(labels, len(shape)))
+    if isinstance(given, SparseTensor):
+        return _stored(given, names, shape, labels)
     if isinstance(given, tuple):
         return _labelled(dict(zip(names, _one_each(given, names), strict=True)), shape, labels)
-    if isinstance(given, Mapping) or (hasattr(given, "columns") and not isinstance(given, SparseTensor)):
+    if isinstance(given, Mapping) or hasattr(given, "columns"):
         return _labelled({name: _column(given, name) for name in names}, shape, labels)
-    return _of(given, shape, labels)
+    return _indices(given, shape)
 
 
-@singledispatch
-def _of(given: Any, shape: Sequence[int], labels: Labels | None) -> ElementPlaces:
-    """Return coordinates from an (n, order) array of indices, or the stored elements of a tensor."""
+def _indices(given: Any, shape: Sequence[int]) -> ElementPlaces:
+    """Return coordinates from an (n, order) array of indices."""
     refuse_masked(given, "coordinates")
     try:
         table = np.asarray(given)
@@ -72,12 +72,19 @@ def _of(given: Any, shape: Sequence[int], labels: Labels | None) -> ElementPlace
     return ElementPlaces([_inside(table[:, mode], length, mode) for mode, length in enumerate(shape)])
 
 
-@_of.register
-def _(given: SparseTensor, shape: Sequence[int], labels: Labels | None) -> ElementPlaces:
-    if labels is not None and given.labels is not None and len(shape) == given.order:
-        own = [known[column] for known, column in zip(given.labels, given.columns, strict=True)]
-        return _labelled(dict(zip(mode_names(labels, len(shape)), own, strict=True)), shape, labels)
-    return _of(given.indices, shape, labels)
+def _stored(given: SparseTensor, names: Sequence[str], shape: Sequence[int], labels: Labels | None) -> ElementPlaces:
+    """Return the coordinates of a tensor's nonzeros; modes are matched by name, and indices by label."""
+    if labels is None or given.labels is None or given.order != len(shape):
+        return _indices(given.indices, shape)
+    columns, missing = list[NDArray[Any]](), list[NDArray[Any]]()
+    for name, known, mode in zip(names, labels, mode_order(labels, given.labels, len(shape)), strict=True):
+        own, column = given.labels[mode], given.columns[mode]
+        try:
+            columns.append(places(known, own)[column])
+        except InputError as error:
+            raise InputError(f"coordinates: {name}: {error.cause}") from None
+        missing.append(own[column[columns[-1] < 0]])
+    return _known(names, columns, missing)
 
 
 def _inside(column: NDArray[Any], length: int, mode: int) -> NDArray[Any]:
@@ -106,7 +113,7 @@ def _column(table: Any, name: str) -> Any:
 
 def _labelled(given: Mapping[str, Any], shape: Sequence[int], labels: Labels | None) -> ElementPlaces:
     """Return coordinates from labels, or from indices if the model has no labels."""
-    columns, unknown = list[NDArray[Any]](), list[str]()
+    columns, missing = list[NDArray[Any]](), list[NDArray[Any]]()
     for mode, (name, column) in enumerate(given.items()):
         try:
             array = as_labels(column)
@@ -120,11 +127,20 @@ def _labelled(given: Mapping[str, Any], shape: Sequence[int], labels: Labels | N
                 columns.append(_inside(array.astype(np.int64), shape[mode], mode))
         except InputError as error:
             raise InputError(f"coordinates: {name}: {error.cause}") from None
-        if (missing := array[columns[-1] < 0]).size:
-            unknown.append(f"{missing.size:,} of {name} ({shown(missing[:MAX_SHOWN].tolist())})")
+        missing.append(array[columns[-1] < 0])
+    return _known(list(given), columns, missing)
+
+
+def _known(names: Sequence[str], columns: list[NDArray[Any]], missing: Sequence[NDArray[Any]]) -> ElementPlaces:
+    """Return coordinates, which are -1 for labels that the model does not know; a warning counts the `missing` ones."""
+    unknown = [
+        f"{each.size:,} of {name} ({shown(each[:MAX_SHOWN].tolist())})"
+        for name, each in zip(names, missing, strict=True)
+        if each.size
+    ]
     if not unknown:
         return ElementPlaces(columns)
-    warnings.warn(f"labels that the model does not know: {', '.join(unknown)}", InputWarning, stacklevel=4)
+    warnings.warn(f"labels that the model does not know: {', '.join(unknown)}", InputWarning, stacklevel=5)
     known = np.logical_and.reduce([column >= 0 for column in columns])
     return ElementPlaces([column[known] for column in columns], known)
 

@@ -498,7 +498,7 @@ class KruskalTensor(Conversions):
         coordinates : (n, order) array of int, tuple, mapping, table or SparseTensor
             Indices, one row per element. Or labels of the model (indices if it has none): a tuple with one sequence per
             mode, or a mapping or data frame with a column for each of the model's modes. A sparse tensor stands for the
-            coordinates of its nonzeros.
+            coordinates of its nonzeros; with labels, modes are matched by name and indices by label.
 
         Returns
         -------

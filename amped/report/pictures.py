@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.tensors.labels import Labels, as_labels
+from partitioner.tensors.relabel import mode_order
 from partitioner.validate import whole
 
 from ..errors import InputError
-from ..models.comparison import Comparable, Comparison, compared, mode_order, scaled
+from ..models.comparison import Comparable, Comparison, compared, scaled
 from ..models.explained import is_ordered, label_of, tops_of
 from ..models.kruskal import KruskalTensor
 from ..models.slices import SliceResiduals

@@ -142,15 +142,24 @@ def relabelled(
 
 def in_order_of(tensor: SparseTensor | DenseTensor, labels: Labels) -> SparseTensor | DenseTensor:
     """Return a tensor with its modes in the order of the names in `labels`, if it has the same names."""
-    own, names = tensor.labels, labels.names
-    if own is None or own.names is None or names is None or own.names == names:
+    own = tensor.labels
+    modes = mode_order(labels, own, len(tensor.shape))
+    if own is None or modes == list(range(len(modes))):
         return tensor
-    if sorted(own.names) != sorted(names) or len(set(names)) < len(names):
-        return tensor
-    modes = [own.names.index(name) for name in names]
     moved = _transposed(tensor, modes)
-    moved.labels = Labels((own[mode] for mode in modes), names, own.query, own.units and [own.units[m] for m in modes])
+    units = own.units and [own.units[mode] for mode in modes]
+    moved.labels = Labels((own[mode] for mode in modes), labels.names, own.query, units)
     return moved
+
+
+def mode_order(labels: Labels | None, own: Labels | None, order: int) -> list[int]:
+    """Return the modes of `own` that have the names of the modes of `labels`, or the same positions."""
+    names = None if labels is None else labels.names
+    if names is None or own is None or own.names is None:
+        return list(range(order))
+    if sorted(own.names) != sorted(names) or len(set(names)) < len(names):
+        return list(range(order))
+    return [own.names.index(name) for name in names]
 
 
 @singledispatch

@@ -12,6 +12,7 @@ from command import refused, run_amped, succeeded
 import amped
 from amped.models import explained
 from partitioner.tensors import lowrank
+from partitioner.tensors.labels import Labels, as_labels
 
 SHAPE = (5, 4, 3)
 
@@ -68,6 +69,25 @@ def test_labels(model: Any) -> None:
     with pytest.warns(amped.InputWarning, match=r"1 of mode 0 \('z'\), 1 of mode 1 \(7\)"):
         found = model.predict((["a", "z", "a"], [30, 0, 7], columns[2]))
     np.testing.assert_allclose(found, [expected[0], np.nan, np.nan], rtol=1e-13)
+
+
+def test_sparse_tensors_are_matched_by_names_and_labels(model: Any) -> None:
+    whole = dense(model)
+    own = [as_labels(list("edcba")), as_labels(["n", "m", "n", "p"]), as_labels([7, 8, 9])]  # n stands for two indices
+    model.labelled(Labels(own, ["a", "b", "c"]))
+    tensor = amped.SparseTensor([[0, 2, 4], [2, 1, 0], [1, 2, 2]], np.ones(3), (3, 4, 5))
+    tensor.labelled(Labels([own[2], own[1], own[0]], ["c", "b", "a"]))
+    expected = whole[tuple(tensor.columns[::-1])]
+    np.testing.assert_allclose(model.predict(tensor), expected, rtol=1e-13)
+    tensor.labelled(Labels([as_labels([9, 7, 6]), own[1], own[0]], ["c", "b", "a"]))  # 6 is unknown
+    with pytest.warns(amped.InputWarning, match=r"know: 1 of c \(6\)$") as warnings:
+        found = model.predict(tensor)
+    assert [each.filename for each in warnings] == [__file__]
+    for value, (c, b, a) in zip(found, tensor.columns.T, strict=True):
+        np.testing.assert_allclose(value, whole[a, b, {0: 2, 1: 0}[c]] if c < 2 else np.nan, rtol=1e-13)
+    tensor.labelled(Labels([as_labels(list("xyz")), own[1], own[0]], ["c", "b", "a"]))
+    with pytest.raises(amped.InputError, match="coordinates: c: labels are texts, the model's numbers"):
+        model.predict(tensor)
 
 
 @pytest.mark.parametrize(
