@@ -78,7 +78,8 @@ class CommonMode(NamedTuple):
     ----------
     name : str
     labels : array or None
-        The labels of the first model, then those that only the second model has; None for indices.
+        The labels of the first model, then those that only the second model has. If one model has no labels, those of
+        the other one; None if none has.
     columns : tuple of two arrays
         The factor matrices over these labels, in float64; rows of labels that a model lacks are 0.
     only : tuple of two lists
@@ -276,7 +277,8 @@ def common_modes(first: Comparable, second: Comparable) -> tuple[list[CommonMode
     """Return the modes that two models have in common, and why others are skipped."""
     if len(first.factors) != len(second.factors):
         raise InputError(f"a model of {len(first.factors)} modes and one of {len(second.factors)}")
-    names, modes, skipped = mode_names(first.labels, len(first.factors)), list[CommonMode](), list[str]()
+    names = mode_names(second.labels if first.labels is None else first.labels, len(first.factors))
+    modes, skipped = list[CommonMode](), list[str]()
     order = mode_order(first.labels, second.labels, len(names))
     for mode, (name, other) in enumerate(zip(names, order, strict=True)):
         matrices = first.factors[mode], second.factors[other]
@@ -284,7 +286,8 @@ def common_modes(first: Comparable, second: Comparable) -> tuple[list[CommonMode
             if len(matrices[0]) != len(matrices[1]):
                 skipped.append(f"{name}: {len(matrices[0])} and {len(matrices[1])} indices without labels")
                 continue
-            modes.append(CommonMode(name, None, (_exact(matrices[0]), _exact(matrices[1])), ([], [])))
+            known = next((each[mode] for each in (first.labels, second.labels) if each is not None), None)
+            modes.append(CommonMode(name, known, (_exact(matrices[0]), _exact(matrices[1])), ([], [])))
             continue
         try:
             common = _common(name, first.labels[mode], second.labels[other], matrices)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .figures import figure_class
+from .figures import figure_class, hide_frame
 from .pictures import POSITIVE, ZERO, curve
 
 SIZE = 2.9, 1.15  # inches
@@ -88,8 +88,7 @@ def _svg(draw: Callable[[Any], None], size: tuple[float, float], margins: Margin
         axes = figure.add_axes(margins)
         draw(axes)
         axes.tick_params(labelsize=7, length=2)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        hide_frame(axes)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata=NO_METADATA)
     return _for_page(file.getvalue(), escape(description))

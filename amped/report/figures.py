@@ -44,6 +44,12 @@ def figure_class() -> Any:
     return Picture
 
 
+def hide_frame(axes: Any) -> None:
+    """Hide the lines at the top and at the right of an Axes."""
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
 def save(figure: Any, path: str | os.PathLike[str] | None) -> Any:
     """Write a figure to a file, if there is a path, and return it."""
     if path is not None:

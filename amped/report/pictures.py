@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.tensors.labels import Labels, as_labels
-from partitioner.tensors.relabel import mode_order
+from partitioner.tensors.relabel import mode_order, places
 from partitioner.validate import whole
 
 from ..errors import InputError
-from ..models.comparison import Comparable, Comparison, compared, scaled
+from ..models.comparison import Comparison, scaled
 from ..models.explained import is_ordered, label_of, tops_of
 from ..models.kruskal import KruskalTensor
 from ..models.slices import SliceResiduals
 from .calendar import LONGEST_CALENDAR, calendar_order
 from .components import mode_names, one_line, shown
-from .figures import figure_class, save
+from .figures import figure_class, hide_frame, save
 
 MOST = 32  # maximum components in a picture
 FIRST, LAST = np.datetime64("0001"), np.datetime64("9999")  # range of Python's calendar
@@ -39,6 +39,7 @@ class Column(NamedTuple):
     name: str
     labels: NDArray[Any] | None  # None: indices
     entries: NDArray[Any]
+    colour: str | None = None  # None: colours for the signs, as nothing else is drawn
 
 
 Panel = Sequence[Column]
@@ -57,23 +58,23 @@ def draw(
     overlay: Mapping[str, Any] | None = None,
 ) -> Any:
     """Draw a model; see `KruskalTensor.plot`."""
-    names, every = mode_names(model), _labels(model, labels or {})
+    names, drawn = mode_names(model), _labels(model, labels or {})
     chosen = range(len(names)) if modes is None else [mode_number(names, mode) for mode in modes]
     numbers = _numbers(model, components)
-    others = [(str(name), each, _matches(model, each)) for name, each in (overlay or {}).items()]
+    others = [
+        _overlay(model, str(name), each, COLOURS[number % len(COLOURS)])
+        for number, (name, each) in enumerate((overlay or {}).items(), 1)
+    ]
 
     def columns(number: int, mode: int) -> list[Column]:
-        mine = Column(THIS, every[mode], model.factors[mode][:, number])
-        return [mine, *(column for other in others for column in _overlaid(mine, number, mode, *other))]
+        mine = Column(THIS, drawn[mode], model.factors[mode][:, number], COLOURS[0] if others else None)
+        own = None if model.labels is None else model.labels[mode]
+        return [mine, *(column for other in others for column in other.columns(mine, own, number, mode))]
 
     replaced = {mode_number(names, mode): title for mode, title in (titles or {}).items()}
-    shown_titles = [replaced.get(mode, _title(names[mode], model.labels, mode, every[mode])) for mode in chosen]
+    shown_titles = [replaced.get(mode, _title(names[mode], model.labels, mode, drawn[mode])) for mode in chosen]
     if ax is not None and np.ndim(ax) == 0 and len(chosen) == 1 and not others:
-        together = [
-            Column(f"component {number + 1}", every[chosen[0]], model.factors[chosen[0]][:, number])
-            for number in numbers
-        ]
-        grid = [("", [together])]
+        grid = [("", [_together(model, numbers, chosen[0], drawn[chosen[0]])])]
     else:
         shares = model.shares()
         grid = [(f"{r + 1}\n{shares[r]:.0%}", [columns(r, mode) for mode in chosen]) for r in numbers]
@@ -81,6 +82,16 @@ def draw(
     if components is None and model.rank > MOST:
         figure.supxlabel(f"{model.rank - MOST} more components", fontsize=8)
     return save(figure, path)
+
+
+def _together(model: KruskalTensor, numbers: Sequence[int], mode: int, labels: NDArray[Any] | None) -> Panel:
+    """Return the columns of several components in one panel."""
+    colours = [COLOURS[at % len(COLOURS)] for at in range(len(numbers))] if len(numbers) > 1 else [None]
+    columns = [model.factors[mode][:, number] for number in numbers]
+    return [
+        Column(f"component {number + 1}", labels, column, colour)
+        for number, column, colour in zip(numbers, columns, colours, strict=True)
+    ]
 
 
 UNITS = {"D": "days", "h": "hours", "m": "min", "W": "weeks", "us": "µs"}  # of durations, if not NumPy's own name
@@ -122,33 +133,58 @@ def _labels(model: KruskalTensor, replaced: Mapping[int | str, Any]) -> list[NDA
     return every
 
 
-class Match(NamedTuple):
-    """What is drawn of another model: the matched component by number, and the other model's modes."""
+class Overlay(NamedTuple):
+    """Another model to draw: its name, colour, matched components by number, and modes in the order of the first."""
 
+    name: str
+    model: KruskalTensor
+    colour: str
     components: dict[int, int]
     modes: Sequence[int]
 
+    def columns(self, mine: Column, own: NDArray[Any] | None, number: int, mode: int) -> list[Column]:
+        """Return the column of the matched component in the scale and with the sign of `mine`; nothing without one.
 
-def _matches(model: KruskalTensor, other: Any) -> Match:
+        `own` are the first model's labels, which may differ from those that are drawn.
+        """
+        if number not in self.components:
+            return []
+        at, labels = self.modes[mode], self.model.labels
+        column = self.model.factors[at][:, self.components[number]].astype(np.float64)
+        size, length = np.linalg.norm(column) or 1.0, float(np.linalg.norm(mine.entries))
+        peak = column[np.argmax(np.abs(column))] if column.size else 0.0
+        reference = mine.entries[np.argmax(np.abs(mine.entries))] if mine.entries.size else 0.0
+        scale = (-1.0 if peak * reference < 0 else 1.0) * length / size
+        other = Column(self.name, None if labels is None else labels[at], scale * column, self.colour)
+        return _placed(other, mine, own)
+
+
+def _overlay(model: KruskalTensor, name: str, other: Any, colour: str) -> Overlay:
     if not isinstance(other, KruskalTensor):
         raise InputError(f"overlay: a {type(other).__name__}, expected a KruskalTensor")
-    mine, theirs = (Comparable(each.weights, each.factors, each.labels) for each in (model, other))
-    comparison = compared(mine, theirs, 1)
-    order = mode_order(model.labels, other.labels, len(model.factors))
-    return Match({pair.first: pair.second for pair in comparison.pairs}, order)
+    matches = {pair.first: pair.second for pair in model.compare(other, 1).pairs}
+    return Overlay(name, other, colour, matches, mode_order(model.labels, other.labels, len(model.factors)))
 
 
-def _overlaid(mine: Column, number: int, mode: int, name: str, other: KruskalTensor, match: Match) -> list[Column]:
-    """Return the column of the matched component of another model, in the scale and with the sign of mine."""
-    if number not in match.components:
+def _placed(other: Column, mine: Column, own: NDArray[Any] | None) -> list[Column]:
+    """Return another model's column at the labels that are drawn of mine; nothing if there is no place for it.
+
+    Without labels of both models, rows are matched by position. Labels that only the other model has are drawn too,
+    unless my labels are replaced.
+    """
+    if own is None or other.labels is None:
+        if other.entries.size == mine.entries.size:
+            return [other._replace(labels=mine.labels)]
+        return [other] if mine.labels is None and other.labels is None else []
+    try:
+        positions = places(own, other.labels)
+    except InputError:
         return []
-    at = match.modes[mode]
-    column = other.factors[at][:, match.components[number]].astype(np.float64)
-    size, own = np.linalg.norm(column) or 1.0, float(np.linalg.norm(mine.entries))
-    peak = column[np.argmax(np.abs(column))] if column.size else 0.0
-    reference = mine.entries[np.argmax(np.abs(mine.entries))] if mine.entries.size else 0.0
-    sign = -1.0 if peak * reference < 0 else 1.0
-    return [Column(name, None if other.labels is None else other.labels[at], sign * own / size * column)]
+    if mine.labels is own and (positions < 0).any():
+        return [other]
+    assert mine.labels is not None
+    rows = np.argsort(positions, kind="stable")[np.count_nonzero(positions < 0) :]
+    return [other._replace(labels=mine.labels[positions[rows]], entries=other.entries[rows])] if rows.size else []
 
 
 def draw_comparison(
@@ -166,10 +202,13 @@ def draw_comparison(
     for pair in comparison.pairs[:MOST]:
         panels = []
         for mode in chosen:
-            both = zip(("first", "second"), scaled(mode, pair.first, pair.second), strict=True)
-            panels.append([Column(name, mode.labels, entries) for name, entries in both])
+            both = zip(("first", "second"), scaled(mode, pair.first, pair.second), COLOURS, strict=False)
+            panels.append([Column(name, mode.labels, entries, colour) for name, entries, colour in both])
         grid.append((f"{pair.first + 1}, {pair.second + 1}\n{pair.congruence:.2f}", panels))
-    return save(_drawn(grid, [one_line(mode.name) for mode in chosen], top, ax), path)
+    figure = _drawn(grid, [one_line(mode.name) for mode in chosen], top, ax)
+    if len(comparison.pairs) > MOST:
+        figure.supxlabel(f"{len(comparison.pairs) - MOST} more pairs", fontsize=8)
+    return save(figure, path)
 
 
 def _drawn(grid: Sequence[tuple[str, Sequence[Panel]]], titles: Sequence[str], top: int, ax: Any) -> Any:
@@ -193,25 +232,31 @@ def _drawn(grid: Sequence[tuple[str, Sequence[Panel]]], titles: Sequence[str], t
             row[0].set_ylabel(title, rotation=0, labelpad=14, va="center", fontsize=9)
     for each, name in zip(axes[0], titles, strict=True):
         each.set_title(_plain(name), fontsize=9)
-    if several > 1 and ax is None:
-        handles, names = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=7, frameon=False)
-    elif several > 1:
-        axes[0, 0].legend(fontsize=7, frameon=False)
+    if several > 1:
+        _legend(figure if ax is None else axes[0, 0], axes)
     return figure
+
+
+def _legend(place: Any, axes: NDArray[Any]) -> None:
+    """Draw a legend of the columns in all panels on a figure or an Axes."""
+    handles = dict[str, Any]()
+    for each in sorted(axes.ravel(), key=lambda each: -len(each.get_legend_handles_labels()[1])):  # fullest one first
+        for handle, name in zip(*each.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    below = {} if place is axes[0, 0] else {"loc": "outside lower center", "ncols": len(handles)}
+    place.legend(handles.values(), handles.keys(), fontsize=7, frameon=False, **below)
 
 
 def draw_panel(axes: Any, panel: Panel, top: int) -> None:
     """Draw columns over each other: curves if their labels are ordered, otherwise bars."""
     if all(is_ordered(column.labels) for column in panel):
-        for number, (name, labels, entries) in enumerate(panel):
+        for name, labels, entries, colour in panel:
             place = np.arange(entries.size) if labels is None else labels
-            curve(axes, place, entries, COLOURS[number % len(COLOURS)], name, len(panel) == 1)
+            curve(axes, place, entries, colour or POSITIVE, name, colour is None)
     else:
         _bars(axes, panel, top)
     axes.tick_params(labelsize=7, length=2)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    hide_frame(axes)
 
 
 def curve(
@@ -259,8 +304,7 @@ def _bars(axes: Any, panel: Panel, top: int) -> None:
     for number, column in enumerate(panel):
         lengths = [_entry(column, label) for label in labels]
         places = np.arange(len(labels)) + (number - (len(panel) - 1) / 2) * height
-        single = [POSITIVE if length >= 0 else NEGATIVE for length in lengths]
-        colours = single if len(panel) == 1 else COLOURS[number % len(COLOURS)]
+        colours = column.colour or [POSITIVE if length >= 0 else NEGATIVE for length in lengths]
         axes.barh(places, lengths, color=colours, height=height, label=column.name)
     axes.set_yticks(range(len(labels)), [_plain(shown(label)) for label in labels])
     axes.invert_yaxis()
@@ -313,6 +357,5 @@ def draw_slices(slices: SliceResiduals, path: str | os.PathLike[str] | None = No
             text, (slices.leverage[row], slices.misfit[row]), fontsize=7, xytext=(3, 3), textcoords="offset points"
         )
     ax.tick_params(labelsize=7, length=2)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    hide_frame(ax)
     return save(ax.figure, path)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..models.scanned import CONSISTENT, STABLE, ScannedRank, Suggestion
-from .figures import figure_class, save
+from .figures import figure_class, hide_frame, save
 
 WIDTH, EACH = 6.4, 2.1  # inches: of the figure, and the height of a panel
 PANELS = "explained", "match", "consistency", "holdout"
@@ -46,8 +46,7 @@ def draw(
         DRAWERS[name](axes, tried)
         if suggestion.rank is not None:
             axes.axvline(suggestion.rank, color=CHOSEN, lw=6, alpha=0.5, zorder=0)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        hide_frame(axes)
         axes.tick_params(labelsize=8)
     every[-1].set_xlabel("components")
     every[-1].xaxis.get_major_locator().set_params(integer=True)

@@ -14,6 +14,7 @@ from command import refused, run_amped, succeeded
 import amped
 from amped import InputError, KruskalTensor
 from amped.models.matching import factor_match
+from amped.report import pictures
 
 HOW: dict[str, Any] = {"device": "cpu", "precision": "fp64"}
 SHAPE = (8, 7, 6)
@@ -148,6 +149,27 @@ def test_modes_are_matched_by_their_names() -> None:
     found = first.compare(second)
     assert [mode.name for mode in found.modes] == ["a", "b", "c"]
     assert found.match == pytest.approx(1)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_labels_of_one_model_are_those_of_both(first: bool) -> None:
+    labelled, other = random_model(3), random_model(4)
+    labelled.labelled(amped_labels([list("abcdefgh"), range(7), range(10, 16)], ["x", "y", "z"]))
+    found = labelled.compare(other) if first else other.compare(labelled)
+    assert [mode.name for mode in found.modes] == ["x", "y", "z"]
+    assert found.modes[0].labels is not None
+    assert found.modes[0].labels.tolist() == list("abcdefgh")
+    assert {change.label for pair in found.pairs for change in pair.changes[2]} <= set(range(10, 16))
+
+
+def test_pairs_that_are_not_drawn_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(pictures, "MOST", 3)
+    model = random_model(5)
+    figure = model.compare(model).plot()
+    assert len(figure.axes) == 9
+    assert figure.get_supxlabel() == "1 more pairs"
+    assert random_model(5, 3).compare(random_model(5, 3)).plot().get_supxlabel() == ""
 
 
 def test_other_models() -> None:

@@ -11,6 +11,7 @@ import pytest
 import amped
 from amped import InputError, KruskalTensor
 from amped.report.calendar import calendar_order
+from amped.report.pictures import COLOURS
 from partitioner.tensors.labels import Labels, as_labels
 
 pytest.importorskip("matplotlib")
@@ -124,6 +125,62 @@ def test_models_over_each_other(model: KruskalTensor, folder: Path) -> None:
         names = [text.get_text() for text in row[2].get_yticklabels()]
         lengths = dict(zip(names, [bar.get_width() for bar in row[2].containers[1]], strict=True))
         assert [name for name, length in lengths.items() if length == 0] == ["place 8"]
+
+
+def copies(model: KruskalTensor, *components: int) -> KruskalTensor:
+    """Return a model of some components of another one, without labels."""
+    return KruskalTensor(model.weights[[*components]], [factor[:, [*components]] for factor in model.factors])
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_models_with_and_without_labels_over_each_other(model: KruskalTensor, replaced: bool) -> None:
+    unlabelled, labelled = copies(model, 0, 1), copies(model, 0, 1).labelled(model.labels)
+    how: dict[str, Any] = {"labels": {"emission": np.arange(20) * 7.0}} if replaced else {}
+    axis = 7.0 * np.arange(20) if replaced else 250 + 2.5 * np.arange(20)
+    axes = grid(model.plot(top=9, overlay={"a": unlabelled, "b": labelled}, **how), 2, 3)
+    for row in axes:
+        assert [bar.get_width() for bar in row[0].containers[1]] == list(bars(row[0]).values())
+        assert [bar.get_width() for bar in row[2].containers[2]] == list(bars(row[2]).values())
+        for line in row[1].lines[::2]:
+            np.testing.assert_array_equal(line.get_xdata(), axis)
+    axes = grid(unlabelled.plot(overlay={"a": model}), 2, 3)
+    np.testing.assert_array_equal(axes[0, 2].lines[2].get_xdata(), np.arange(9))
+
+
+def test_labels_that_are_replaced_are_those_of_all_models(model: KruskalTensor) -> None:
+    other = copies(model, 0, 1)
+    rows = [5, 3, 8]
+    other.factors[1] = other.factors[1][rows]
+    assert model.labels is not None
+    other.labelled(model.labels.replaced([model.labels[0], model.labels[1][rows] + [0, 0, 0.1], model.labels[2]]))
+    figure = model.plot(modes=[1], overlay={"other": other}, labels={1: np.arange(20) * 10})
+    np.testing.assert_array_equal(figure.axes[0].lines[2].get_xdata(), [30, 50])
+    scaled = figure.axes[0].lines[2].get_ydata() / other.factors[1][[1, 0], 0]
+    assert scaled[0] == pytest.approx(scaled[1])
+    figure = model.plot(modes=[1], overlay={"other": other})
+    np.testing.assert_allclose(figure.axes[0].lines[2].get_xdata(), [262.5, 257.5, 270.1])
+    other.labelled(model.labels.replaced([model.labels[0], as_labels(list("abc")), model.labels[2]]))
+    assert len(model.plot(modes=[1], overlay={"other": other}).axes[0].lines) == 2, "there is no place for texts"
+
+
+def test_colours_and_the_legend_are_those_of_models(model: KruskalTensor) -> None:
+    from matplotlib.colors import to_hex
+
+    model.factors[0][:, 0] -= 0.5
+    figure = model.plot(overlay={"a": copies(model, 1), "b": copies(model, 0, 1), "c": copies(model, 0)})
+    axes = grid(figure, 2, 3)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["this model", "b", "c", "a"]
+    colours = dict(zip(["this model", "a", "b", "c"], COLOURS, strict=False))
+    for row in axes:
+        for line in row[1].lines[::2]:
+            assert line.get_color() == colours[line.get_label()]
+        for container in row[0].containers:
+            assert {to_hex(bar.get_facecolor()) for bar in container} == {colours[container.get_label()]}
+    assert [len(row[1].lines[::2]) for row in axes] == [3, 3]
+    alone = model.plot(components=[0], overlay={"a": copies(model, 1)}).axes[0]
+    assert {to_hex(bar.get_facecolor()) for bar in alone.containers[0]} == {COLOURS[0]}
+    signs = model.plot(components=[0]).axes[0].containers[0]
+    assert {to_hex(bar.get_facecolor()) for bar in signs} == {COLOURS[0], COLOURS[1]}
 
 
 def test_starts_over_each_other() -> None:
