@@ -11,7 +11,7 @@ from partitioner.flags import flag, path, whole_number
 from partitioner.validate import whole
 
 from ..files import Outputs, check_apart, write_text
-from ..models.dataframe import csv_text
+from ..models.dataframe import csv_text, from_one
 from ..models.kruskal import KruskalTensor
 from ..models.loading import cp_model, load
 from ..models.record import MODEL
@@ -66,7 +66,9 @@ def _compared(request: CompareRequest) -> str:
             outputs.file(place, request.replace)
         comparison = first.compare(second, request.top)
         if request.output is not None:
-            write_text(request.output, csv_text(comparison.change_columns()), request.replace)
+            write_text(
+                request.output, csv_text(from_one(comparison.change_columns(), "first", "second")), request.replace
+            )
         if request.plot is not None:
             comparison.plot(request.plot, request.top)
     return str(comparison)

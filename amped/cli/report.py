@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from partitioner.errors import one_line
 from partitioner.flags import flag, path
@@ -15,8 +14,7 @@ from partitioner.tensors.sparse import SparseTensor
 from ..errors import EXIT_INCOMPLETE, InputError
 from ..files import Outputs
 from ..models.kruskal import MODEL, KruskalTensor
-from ..models.loading import cp_model, load
-from ..models.record import recorded
+from ..models.loading import cp_model, load_with_record
 from ..parallel.mpi import on_root
 from ..report import page
 from ..report.progress import PlainDisplay
@@ -74,16 +72,16 @@ def _written(request: ReportRequest) -> bool:
     request.check()
     with closing(Outputs()) as outputs:
         refusal = "is a Tucker model: reports need CP models; use `amped show`"
-        model = cp_model(load(request.tensor), request.tensor, refusal)
-        place, record = request.claim(outputs), model.run | recorded(request.tensor)
-        tensor = None if request.of_tensor is None else _compared(request.of_tensor, model, record)
-        page.write(model, place, tensor, record, replace=request.replace)
+        model = cp_model(load_with_record(request.tensor), request.tensor, refusal)
+        place = request.claim(outputs)
+        tensor = None if request.of_tensor is None else _compared(request.of_tensor, model)
+        page.write(model, place, tensor, replace=request.replace)
     return True
 
 
-def _compared(place: Path, model: KruskalTensor, record: dict[str, Any]) -> SparseTensor | DenseTensor:
-    """Read a tensor with the read options of the record; raise `InputError` if it does not match the model."""
-    tensor = recorded_tensor(place, record)
+def _compared(place: Path, model: KruskalTensor) -> SparseTensor | DenseTensor:
+    """Read a tensor with the model's recorded read options; raise `InputError` if it does not match the model."""
+    tensor = recorded_tensor(place, model.run)
     if tensor.shape != model.shape:
         sizes = (" x ".join(map(str, shape)) for shape in (tensor.shape, model.shape))
         raise InputError("has shape {}, the model {}".format(*sizes), path=place)

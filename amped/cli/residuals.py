@@ -15,8 +15,8 @@ from ..files import Outputs, check_apart, write_text
 from ..models.align import UNKNOWN
 from ..models.dataframe import csv_text
 from ..models.kruskal import KruskalTensor
-from ..models.loading import cp_model, load
-from ..models.record import MODEL, recorded
+from ..models.loading import cp_model, load_with_record
+from ..models.record import MODEL
 from ..models.residuals import KINDS, Residuals
 from ..parallel.mpi import on_root
 from ..report.progress import say
@@ -65,14 +65,12 @@ def residuals(request: ResidualsRequest, session: VerbSession) -> int:
 def _described(request: ResidualsRequest) -> str:
     """Return the findings as text, and write the requested tables."""
     request.check()
-    model = cp_model(load(request.tensor), request.tensor, "is a Tucker model: residuals need CP models")
+    model = cp_model(load_with_record(request.tensor), request.tensor, "is a Tucker model: residuals need CP models")
     with closing(Outputs()) as outputs:
         for place in filter(None, request.outputs.values()):
             outputs.file(place, request.replace)
         found = _found(request, model)
-        elements = found.columns()
-        elements["finding"] = [None if number is None else number + 1 for number in elements["finding"]]  # as printed
-        tables = ((request.output, elements), (request.slices, found.slice_columns()))
+        tables = ((request.output, found.columns(first_finding=1)), (request.slices, found.slice_columns()))
         for target, columns in tables:
             if target is not None:
                 write_text(target, csv_text(columns), request.replace)
@@ -80,8 +78,7 @@ def _described(request: ResidualsRequest) -> str:
 
 
 def _found(request: ResidualsRequest, model: KruskalTensor) -> Residuals:
-    record = model.run | recorded(request.tensor)
     how: dict[str, Any] = {"unknown": request.unknown, "kind": request.kind}
     if is_table(request.other) and model.labels is not None:
         return model.residuals(request.other, request.top, **how)
-    return model.residuals(recorded_tensor(request.other, record), request.top, **how)
+    return model.residuals(recorded_tensor(request.other, model.run), request.top, **how)

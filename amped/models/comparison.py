@@ -130,8 +130,8 @@ class Comparison(NamedTuple):
         Returns
         -------
         pandas.DataFrame
-            One row per pair: ``first``, ``second``, ``status``, ``congruence``, ``share_first``, ``share_second``, and
-            the congruence in each compared mode under its name.
+            One row per pair: ``first`` and ``second`` (numbers of the components, counted from 0), ``status``,
+            ``congruence``, ``share_first``, ``share_second``, and the congruence in each compared mode under its name.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class Comparison(NamedTuple):
         Returns
         -------
         pandas.DataFrame
-            One row per pair, mode and label: the columns of a `ComponentPair`, ``mode`` (its name),
+            One row per pair, mode and label: ``first``, ``second``, ``status``, ``congruence``, ``mode`` (its name),
             ``mode_congruence``, ``label``, ``before`` and ``after``.
 
         Raises

@@ -31,8 +31,14 @@ def unused_name(name: str, columns: Mapping[str, Any]) -> str:
     return name
 
 
+def from_one(columns: Mapping[str, Sequence[Any]], *names: str) -> dict[str, Sequence[Any]]:
+    """Return columns for people, who count from 1: the columns `names` hold numbers from 0, or None."""
+    numbers = {name: [None if each is None else each + 1 for each in columns[name]] for name in names}
+    return {**columns, **numbers}
+
+
 def csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
-    """Return columns as CSV text; missing values are empty."""
+    """Return columns as CSV text; None is an empty field, NaN is ``nan``."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

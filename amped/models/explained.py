@@ -73,8 +73,9 @@ class Components(list[Component]):
         Returns
         -------
         pandas.DataFrame
-            One row per component, mode and label: ``component``, ``share``, ``weight``, ``mode`` (its name), ``place``
-            (0 for the largest magnitude), ``label`` and ``entry`` (in the column of the factor matrix).
+            One row per component, mode and label: ``component`` (its number, from 0), ``share``, ``weight``, ``mode``
+            (its name), ``place`` (0 for the largest magnitude), ``label`` and ``entry`` (in the column of the factor
+            matrix).
 
         Raises
         ------

@@ -624,7 +624,8 @@ class KruskalTensor(Conversions):
         Returns
         -------
         pandas.DataFrame
-            One row per component: ``weight``, ``share``, and for each mode its top labels as text.
+            One row per component: ``component`` (its number, from 0), ``weight``, ``share``, and for each mode its top
+            labels as text.
 
         Raises
         ------

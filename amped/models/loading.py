@@ -47,6 +47,21 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     >>> load("model.npz").weights.tolist()
     [2.0]
     """
+    model = _model_in(path)
+    with suppress(InputError):
+        model.run |= recorded(path)
+    return model
+
+
+def load_with_record(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
+    """Load a model; raise `InputError` if its record cannot be read, which `load` ignores."""
+    model = _model_in(path)
+    model.run |= recorded(path)
+    return model
+
+
+def _model_in(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
+    """Return the model in a file or an output folder, with the record in its file."""
     file = os.path.join(path, MODEL) if os.path.isdir(path) else path
     if file is not path and not os.path.exists(file):
         raise InputError(f"contains no {MODEL}: expected an output folder of cpd or tucker", path=path)
@@ -55,13 +70,7 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     names = list[str]()
     with suppress(*DAMAGED), open_regular(file) as content, zipfile.ZipFile(content) as archive:
         names = archive.namelist()
-    if "core.npy" in names:
-        model: KruskalTensor | TuckerTensor = TuckerTensor.load(file)
-    else:
-        model = KruskalTensor.load(file)
-    with suppress(InputError):
-        model.run |= recorded(path)
-    return model
+    return TuckerTensor.load(file) if "core.npy" in names else KruskalTensor.load(file)
 
 
 def cp_model(model: AnyModel, path: str | os.PathLike[str], cause: str) -> KruskalTensor:

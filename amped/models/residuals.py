@@ -28,6 +28,8 @@ FEW = 8  # elements that may be the cause of an unusual slice
 NO_FINDING = 1 << 30
 UNUSUAL = 3.0  # least z-score of a slice that is a finding
 
+COLUMNS = "value", "expected", "residual", "standardised", "absent", "finding"  # of a table of elements
+
 Places = NDArray[np.int64]
 
 
@@ -146,7 +148,7 @@ class Residuals(NamedTuple):
         pandas.DataFrame
             One row per element, the largest standardised residual first: its label in each mode, ``value``,
             ``expected``, ``residual``, ``standardised``, ``absent``, and ``finding``, the number of the finding that
-            includes it (missing if none does).
+            includes it, counted from 0 (missing if none does).
 
         Raises
         ------
@@ -155,8 +157,8 @@ class Residuals(NamedTuple):
         """
         return dataframe(self.columns())
 
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of `to_frame`."""
+    def columns(self, first_finding: int = 0, names: Sequence[str] = COLUMNS) -> dict[str, list[Any]]:
+        """Return the labels and the columns `names` of `to_frame`; findings are counted from `first_finding`."""
         rows = [(entry, False) for entry in self.entries] + [(entry, True) for entry in self.absent]
         rows.sort(key=lambda row: -abs(row[0].standardised))
         columns: dict[str, list[Any]] = {}
@@ -168,9 +170,9 @@ class Residuals(NamedTuple):
             "residual": [entry.value - entry.expected for entry, _ in rows],
             "standardised": [entry.standardised for entry, _ in rows],
             "absent": [absent for _, absent in rows],
-            "finding": [entry.finding for entry, _ in rows],
+            "finding": [None if entry.finding is None else entry.finding + first_finding for entry, _ in rows],
         }
-        return columns | {unused_name(name, columns): values for name, values in numbers.items()}
+        return columns | {unused_name(name, columns): numbers[name] for name in names}
 
     def slice_columns(self) -> dict[str, list[Any]]:
         """Return all slices as one table: the name of the mode, and the columns of its slices."""

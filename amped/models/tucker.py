@@ -356,8 +356,8 @@ class TuckerTensor(Labelled, Unconverted):
         Returns
         -------
         pandas.DataFrame
-            One row per mode and column of its factor matrix: ``mode`` (its name), ``column``, ``share`` of the core's
-            squared norm, and the top labels as text.
+            One row per mode and column of its factor matrix: ``mode`` (its name), ``column`` (its number, from 0),
+            ``share`` of the core's squared norm, and the top labels as text.
 
         Raises
         ------

@@ -11,7 +11,7 @@ import numpy as np
 from partitioner.tensors.labels import mode_names
 
 from ..models.comparison import Comparison
-from ..models.dataframe import unused_name
+from ..models.dataframe import from_one, unused_name
 from ..models.explained import Components, Item, tops_of
 from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
@@ -33,8 +33,11 @@ class LongText(str):
     """A text that is shown as a whole."""
 
 
+class Percent(float):
+    """A number that is shown as a percentage."""
+
+
 LONGEST = 60  # maximum characters of a label in a table
-PERCENT = {"share", "share_first", "share_second"}  # columns that are shown as percentages
 STYLE = "text-align: left"
 
 
@@ -43,13 +46,13 @@ def html(columns: Columns, caption: Sequence[str] = ()) -> str:
     above = "".join(f"<div>{escape(line)}</div>" for line in caption)
     head = "".join(f"<th style='{STYLE}'>{escape(name)}</th>" for name in columns)
     rows = list(zip(*columns.values(), strict=True))
-    cells = [[_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows[:MOST_ROWS]]
-    body = "".join(f"<tr>{''.join(f'<td style={STYLE!r}>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
+    cells = [[f"<td style={STYLE!r}>{escape(_cell(value))}</td>" for value in row] for row in rows[:MOST_ROWS]]
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     more = f"<div>and {len(rows) - MOST_ROWS:,} more</div>" if len(rows) > MOST_ROWS else ""
     return f"{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, LongText):
@@ -57,8 +60,15 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else ""
     if isinstance(value, float):
-        return f"{value:.1%}" if name in PERCENT else f"{value:.5g}"
+        return f"{value:.1%}" if isinstance(value, Percent) else f"{value:.5g}"
     return f"{value:,}" if isinstance(value, int) else as_text(value, LONGEST)
+
+
+def for_people(
+    columns: Columns, numbers: Sequence[str], shares: Sequence[str] = ("share",)
+) -> dict[str, Sequence[Any]]:
+    """Return columns with some numbers counted from 1, as in printed text, and some shown as percentages."""
+    return from_one(columns, *numbers) | {name: [Percent(each) for each in columns[name]] for name in shares}
 
 
 def component_columns(components: Components) -> dict[str, list[Any]]:
@@ -84,7 +94,7 @@ def components_table(components: Components) -> str:
 
 
 def _components(components: Components, caption: Sequence[str]) -> str:
-    return html(component_columns(components), caption)
+    return html(for_people(component_columns(components), ["component"]), caption)
 
 
 def model_table(model: KruskalTensor) -> str:
@@ -111,7 +121,7 @@ def core_columns(model: TuckerTensor, count: int = 5) -> dict[str, list[Any]]:
 def core_table(model: TuckerTensor) -> str:
     """Return a Tucker model as HTML: its size, fit, and the columns of its factor matrices."""
     core = " × ".join(map(str, model.ranks))
-    return html(core_columns(model), [_headline(f"Tucker model, core {core}", model)])
+    return html(for_people(core_columns(model), ["column"]), [_headline(f"Tucker model, core {core}", model)])
 
 
 def _headline(size: str, model: AnyModel) -> str:
@@ -127,6 +137,7 @@ def _headline(size: str, model: AnyModel) -> str:
 
 def residuals_table(residuals: Residuals) -> str:
     """Return the findings, and the largest residuals, as HTML."""
+    order = len(residuals.names)
     above = [f"findings, the most unusual first; the sum of all squared residuals is {residuals.squared:.6g}"]
     found: dict[str, list[Any]] = {"finding": [each.kind for each in residuals.findings]}
     rows = [texts(each) for each in residuals.findings]
@@ -134,10 +145,9 @@ def residuals_table(residuals: Residuals) -> str:
         found[unused_name(name, found)] = [LongText(row[mode]) for row in rows]
     for name in ("elements", "value", "expected", "score"):
         found[unused_name(name, found)] = [getattr(each, name) for each in residuals.findings]
-    columns = residuals.columns()
-    hidden = "residual", "finding"
-    elements = {name: values for name, values in columns.items() if name not in hidden}
-    return html(found, above) + html(elements, ["elements with the largest standardised residuals"])
+    elements = residuals.columns(names=["value", "expected", "standardised", "absent"])
+    labels = {name: [LongText(as_text(label, LONGEST)) for label in elements[name]] for name in [*elements][:order]}
+    return html(found, above) + html(elements | labels, ["elements with the largest standardised residuals"])
 
 
 def plan_html(columns: Columns, expectation: str) -> str:
@@ -148,9 +158,9 @@ def plan_html(columns: Columns, expectation: str) -> str:
 
 def comparison_table(comparison: Comparison) -> str:
     """Return a comparison of models as HTML: one row per pair, with the labels that changed most in one mode."""
-    columns = comparison.columns()
-    columns["largest changes"] = [LongText("; ".join(change_lines(comparison, pair))) for pair in comparison.pairs]
-    return html(columns, headlines(comparison))
+    columns = for_people(comparison.columns(), ["first", "second"], ["share_first", "share_second"])
+    changes = [LongText("; ".join(change_lines(comparison, pair))) for pair in comparison.pairs]
+    return html(columns | {unused_name("largest changes", columns): changes}, headlines(comparison))
 
 
 def scan_columns(tried: Sequence[ScannedRank], suggestion: Suggestion) -> dict[str, list[Any]]:

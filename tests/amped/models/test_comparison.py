@@ -77,6 +77,8 @@ def test_two_months_with_one_changed_component(folder: Path) -> None:
     rows = list(csv.DictReader(Path("changes.csv").read_text().splitlines()))
     moved = [row for row in rows if row["status"] == "changed" and row["mode"] == "hour"]
     assert {int(row["label"]) for row in moved} == gained | lost
+    pairs = [(int(row["first"]), int(row["second"])) for row in rows]
+    assert list(dict.fromkeys(pairs)) == [(pair.first + 1, pair.second + 1) for pair in found.pairs], "as printed"
 
 
 @pytest.mark.parametrize("ranks", [(4, 4), (3, 5), (5, 3)])

@@ -13,9 +13,10 @@ from command import refused, run_amped, small_tns, succeeded
 
 import amped
 from amped import InputError, KruskalTensor
-from amped.models import absent
+from amped.models import absent, record
 from amped.models.explained import label_of, values_at
 from amped.models.residuals import Finding
+from partitioner.tensors.labels import Labels, as_labels
 
 HOW: dict[str, Any] = {"device": "cpu", "max_iters": 30}
 Tensor = amped.SparseTensor | amped.DenseTensor
@@ -292,6 +293,26 @@ def test_the_command(folder: Path) -> None:
     refused(run_amped("residuals", "m", path, "--output", path, "--force"), "is both TENSOR and --output")
     refused(run_amped("residuals", "m", "none.tns"), "none.tns: no such file")
     refused(run_amped("residuals", "m"), "the following arguments are required: TENSOR")
+
+
+def test_a_mode_with_the_name_of_a_column(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = small(3, False)
+    labels = Labels(map(as_labels, map(range, model.shape)), ["finding", *"abcd"[: len(model.shape) - 1]])
+    Path("m").mkdir()
+    model.labelled(labels).save("m/model.npz")
+    Path("m/run.json").write_text("{}")
+    np.savez("x.npz", indices=np.argwhere(x), values=x[x != 0], shape=x.shape)
+    read, open_regular = list[Path](), record.open_regular
+    monkeypatch.setattr(record, "open_regular", lambda path: read.append(path) or open_regular(path))
+    succeeded(run_amped("residuals", "m", "x.npz", "--top", 4, "--output", "r.csv"))
+    assert read == [Path("m/run.json")], "it is read once"
+    rows = list(csv.DictReader(Path("r.csv").read_text().splitlines()))
+    found = model.residuals(sparse(x), 4)
+    elements = sorted((*found.entries, *found.absent), key=lambda entry: -abs(entry.standardised))
+    assert [int(row["finding"]) for row in rows] == [entry.labels[0] for entry in elements]
+    numbers = ["" if entry.finding is None else str(entry.finding + 1) for entry in elements]
+    assert [row["finding_"] for row in rows] == numbers
+    assert found.columns()["finding_"] == [entry.finding for entry in elements]
 
 
 def test_tables_with_new_labels(folder: Path) -> None:

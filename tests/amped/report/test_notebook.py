@@ -14,6 +14,7 @@ from command import run_amped, small_tns, succeeded
 import amped
 from amped import InputError
 from amped.report.notebook import MOST_ROWS
+from partitioner.tensors.labels import Labels, as_labels
 
 ARRAY = np.random.default_rng(0).random((6, 5, 4))
 HOW: dict[str, Any] = {"device": "cpu", "precision": "fp64"}
@@ -40,13 +41,13 @@ def test_a_cp_model(model: amped.KruskalTensor) -> None:
     html = model._repr_html_()
     assert cells(html) == [
         ["component", "weight", "share", "mode 0", "mode 1"],
-        ["0", "3", "75.0%", "x 75%, <b>& 25%", "2 50%, 4 50%"],
-        ["1", "1", "25.0%", "x 100%", "4 80%, 2 20%"],
+        ["1", "3", "75.0%", "x 75%, <b>& 25%", "2 50%, 4 50%"],
+        ["2", "1", "25.0%", "x 100%", "4 80%, 2 20%"],
     ]
     assert "CP model, 2 components, shape 2 × 2; fit 0.6250 after 2 iterations, converged" in above(html)
     assert "<b>&" not in html
     assert "&lt;b&gt;&amp;" in html
-    assert cells(model.top(1)._repr_html_())[1] == ["0", "3", "75.0%", "x 75%", "2 50%"]
+    assert cells(model.top(1)._repr_html_())[1] == ["1", "3", "75.0%", "x 75%", "2 50%"]
 
 
 def test_components_as_frames(model: amped.KruskalTensor) -> None:
@@ -57,6 +58,7 @@ def test_components_as_frames(model: amped.KruskalTensor) -> None:
     assert frame["share"].tolist() == [0.75, 0.25]
     top = model.top()
     assert isinstance(top, list)
+    assert model.to_frame()["component"].tolist() == [0, 1], "frames count from 0"
     frame = top.to_frame()
     assert len(frame) == 4 + 3, "zero entries are left out"
     first = frame.iloc[0]
@@ -78,7 +80,9 @@ def test_a_tucker_model() -> None:
     html = model._repr_html_()
     assert f"Tucker model, core 2 × 2 × 2, shape 6 × 5 × 4; fit {model.fits[-1]:.4f} after 3 iterations" in above(html)
     assert cells(html)[0] == ["mode", "column", "share", "labels"]
+    assert [row[1] for row in cells(html)[1:]] == ["1", "2"] * 3
     frame = model.to_frame(2)
+    assert frame["column"].tolist() == [0, 1] * 3
     np.testing.assert_allclose(frame.groupby("mode")["share"].sum(), 1)
     np.testing.assert_allclose(frame["share"][2], np.square(model.core[:, 0]).sum() / np.square(model.core).sum())
     assert frame["labels"][0].count(",") == 1
@@ -95,6 +99,19 @@ def test_residuals(model: amped.KruskalTensor) -> None:
     rows = cells(residuals._repr_html_())
     assert rows[0] == ["finding", "mode 0", "mode 1", "elements", "value", "expected", "score"]
     assert ["x", "4", "9"] in [row[:3] for row in rows]
+
+
+def test_modes_with_the_names_of_columns(model: amped.KruskalTensor) -> None:
+    model.labelled(Labels(map(as_labels, ([0.25, 0.5], [1990, 1991])), ["share", "finding"]))
+    tensor = amped.DenseTensor(np.array([[1.0, 2.0], [3.0, 9.0]])).labelled(model.labels)
+    rows = cells(model.residuals(tensor)._repr_html_())
+    at = rows.index(["share", "finding", "value", "expected", "standardised", "absent"])
+    assert ["0.5", "1991", "9"] in [row[:3] for row in rows[at:]]
+    model.labelled(Labels(map(as_labels, ([0.25, 0.5], [1990, 1991])), ["share", "largest changes"]))
+    rows = cells(model.compare(model)._repr_html_())
+    heads = ["first", "second", "status", "congruence", "share_first", "share_second", "share", "largest changes"]
+    assert rows[0] == [*heads, "largest changes_"]
+    assert rows[1] == ["1", "1", "same", "1", "75.0%", "75.0%", "1", "1", ""]
 
 
 def test_scans() -> None:
