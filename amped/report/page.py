@@ -245,7 +245,7 @@ def _bars(items: Sequence[Item], positive: bool) -> list[Bar]:
 
 def _residual_rows(residuals: Residuals) -> list[tuple[list[str], str, str]]:
     return [
-        ([as_text(label, LABEL) for label in entry.labels], f"{entry.value:,.6g}", f"{entry.expected:,.3g}")
+        ([as_text(label, LABEL) for label in entry.labels], f"{entry.value:,.6g}", f"{entry.expected:,.6g}")
         for entry in residuals.entries
     ]
 

@@ -30,7 +30,7 @@ def line(finding: Finding, names: Sequence[str]) -> str:
     where = ", ".join(f"{name} {labels}" for name, labels in pairs if labels != ALL)
     many = f"; {finding.elements} elements" if finding.kind == "group" else ""
     return (
-        f"{WORDS[finding.kind]}{where}: {finding.value:,.6g}, expected {finding.expected:,.3g}{many}; "
+        f"{WORDS[finding.kind]}{where}: {finding.value:,.6g}, expected {finding.expected:,.6g}{many}; "
         f"score {finding.score:.1f}"
     )
 

@@ -16,6 +16,7 @@ from amped import InputError, KruskalTensor
 from amped.models import absent, record
 from amped.models.explained import label_of, values_at
 from amped.models.residuals import Finding
+from amped.report.residuals import line
 from partitioner.tensors.labels import Labels, as_labels
 
 HOW: dict[str, Any] = {"device": "cpu", "max_iters": 30}
@@ -293,6 +294,11 @@ def test_the_command(folder: Path) -> None:
     refused(run_amped("residuals", "m", path, "--output", path, "--force"), "is both TENSOR and --output")
     refused(run_amped("residuals", "m", "none.tns"), "none.tns: no such file")
     refused(run_amped("residuals", "m"), "the following arguments are required: TENSOR")
+
+
+def test_values_and_expected_values_have_as_many_digits() -> None:
+    found = Finding("element", ((2,), (7,)), 1, 12345.678, 12345.123, 3.0)
+    assert line(found, ["a", "b"]) == "a 2, b 7: 12,345.7, expected 12,345.1; score 3.0"
 
 
 def test_a_mode_with_the_name_of_a_column(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
