@@ -23,11 +23,12 @@ from .columns import arrange_columns, column_norms, column_sums, scale_columns
 from .comparison import Comparable, Comparison, compared
 from .coordinates import Index, coordinates_of, selected_rows, selection
 from .dataframe import dataframe
+from .elements import Standard
 from .explained import Components, components, fit_at, fit_of, inner_product, readable_signs, shares, values_at
 from .history import history_arrays, take_history
 from .interop import Conversions
 from .record import MODEL as MODEL
-from .residuals import KINDS, Residuals, Standard, residuals
+from .residuals import KINDS, Residuals, residuals
 
 
 class KruskalTensor(Conversions):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,27 +86,29 @@ class SliceResiduals(NamedTuple):
         return f"SliceResiduals({self.name!r}, {self.misfit.size} slices)"
 
 
-def slice_sums(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
-    """Return the model's sum over each slice."""
+class ModelSlices(NamedTuple):
+    """The slices of one mode of a model: sums, sizes and leverages.
+
+    The size of a slice is the sum of its squares, or for a Poisson model its sum.
+    """
+
+    expected: NDArray[np.float64]
+    size: NDArray[np.float64]
+    leverage: NDArray[np.float64]
+
+
+def model_slices(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], poisson: bool) -> Iterator[ModelSlices]:
+    """Yield the slices of each mode of a model."""
     exact = [factor.astype(np.float64, copy=False) for factor in factors]
-    others = np.prod([factor.sum(axis=0) for m, factor in enumerate(exact) if m != mode], axis=0)
-    sums: NDArray[np.float64] = exact[mode] @ (weights * others)
-    return sums
-
-
-def slice_squares(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
-    """Return the sum of the model's squares over each slice."""
-    exact = [factor.astype(np.float64, copy=False) for factor in factors]
-    grams = np.prod([factor.T @ factor for m, factor in enumerate(exact) if m != mode], axis=0)
-    rows = exact[mode] * weights
-    return np.asarray(np.maximum(0.0, np.einsum("ir,ir->i", rows @ grams, rows)), np.float64)
-
-
-def leverage(factor: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the diagonal of the projection on the columns of a factor matrix."""
-    exact = factor.astype(np.float64, copy=False)
-    inverse = np.linalg.pinv(exact.T @ exact, hermitian=True)
-    return np.asarray(np.clip(np.einsum("ir,ir->i", exact @ inverse, exact), 0.0, 1.0), np.float64)
+    sums, grams = [factor.sum(axis=0) for factor in exact], [factor.T @ factor for factor in exact]
+    for mode, factor in enumerate(exact):
+        size = expected = factor @ (weights * np.prod(np.delete(sums, mode, 0), axis=0))
+        if not poisson:
+            rows = factor * weights
+            size = np.einsum("ir,ir->i", rows @ np.prod(np.delete(grams, mode, 0), axis=0), rows)
+            size = np.maximum(0.0, size)
+        part = np.einsum("ir,ir->i", factor @ np.linalg.pinv(grams[mode], hermitian=True), factor)
+        yield ModelSlices(expected, size, np.clip(part, 0.0, 1.0))
 
 
 def robust_z(

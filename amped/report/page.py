@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 
 from partitioner.errors import one_line
 from partitioner.tensors.dense import DenseTensor
-from partitioner.tensors.observed import STORED
 from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..files import write_text
 from ..models.align import observed_or_all
+from ..models.elements import Standard, largest_elements
 from ..models.explained import Component, Item, is_ordered, label_of
 from ..models.kruskal import KruskalTensor
 from ..models.matching import congruences
-from ..models.residuals import Residuals
 from ..operators.sources.protocols import DescribedSource
 from . import charts, facts
 from .calendar import calendar_rows
@@ -151,11 +150,11 @@ def page(
     from markupsafe import Markup
 
     record = facts.known(model, model.run if run is None else run)
-    residuals = None
+    residuals = list[tuple[list[str], str, str]]()
     if tensor is not None:
         elements, partial = observed_or_all(tensor, mask, model.run.get("mask"))
         record |= facts.compared(model, elements, record, partial)
-        residuals = model.residuals(elements, ENTRIES, mask=STORED if partial else None)
+        residuals = _residuals(model, elements)
     style, script = (files(__package__).joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         files(__package__).joinpath("page.html").read_text("utf-8")
@@ -166,7 +165,7 @@ def page(
         meaning=facts.meaning(record), series=_series(record), command=facts.command(record),
         names=facts.names_of(model), shape=model.shape, cards=_cards(model), positive=_positive(model),
         min_congruence=MIN_CONGRUENCE, pictured=PICTURED, most=_listed(model),
-        residuals=residuals and _residual_rows(residuals),
+        residuals=residuals,
         stages=stages(record), balance=balance(record, len(model.factors)), machine=facts.machine(record),
         versions=facts.versions(record),
     )  # fmt: skip
@@ -243,10 +242,14 @@ def _bars(items: Sequence[Item], positive: bool) -> list[Bar]:
     ]  # fmt: skip
 
 
-def _residual_rows(residuals: Residuals) -> list[tuple[list[str], str, str]]:
+def _residuals(model: KruskalTensor, tensor: SparseTensor | DenseTensor) -> list[tuple[list[str], str, str]]:
+    """Return the labels, value and expected value of the elements with the largest residuals."""
+    standard = Standard(model.loss == "poisson")
+    largest = largest_elements(model.weights, model.factors, tensor, ENTRIES, standard)
+    labels = [None] * len(model.factors) if model.labels is None else model.labels
     return [
         ([as_text(label, LABEL) for label in entry.labels], f"{entry.value:,.6g}", f"{entry.expected:,.6g}")
-        for entry in residuals.entries
+        for entry in largest.entries(labels, ENTRIES)
     ]
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..models.explained import label_of
-from ..models.residuals import Finding, Residuals
+from ..models.findings import Finding
+from ..models.residuals import Residuals
 from .components import shown
 
 SHOWN = 3  # labels of a mode in a line

@@ -15,7 +15,7 @@ import amped
 from amped import InputError, KruskalTensor
 from amped.models import absent, record
 from amped.models.explained import label_of, values_at
-from amped.models.residuals import Finding
+from amped.models.findings import Finding
 from amped.report.residuals import line
 from partitioner.tensors.labels import Labels, as_labels
 

@@ -15,6 +15,7 @@ from browser import Browser, browser
 from command import on_ranks, refused, run_amped, small_tns, succeeded
 
 import amped
+from amped.models import kruskal
 from amped.report import charts, facts, page, timing
 
 pytest.importorskip("jinja2")
@@ -155,6 +156,26 @@ def test_counts_are_told_by_likelihood_and_deviance(folder: Path) -> None:
     assert abs(shown - 100 * explained) < 0.06
     assert "log-likelihood after each iteration" in read
     assert "KKT violation" in read
+
+
+@pytest.mark.parametrize("poisson", [False, True])
+def test_only_the_residuals_of_the_page_are_computed(poisson: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    found = amped.KruskalTensor(np.array([9.0, 5.0]), [rng.random((n, 2)) for n in (6, 5, 4)])
+    if poisson:
+        found.series["loglikelihood"] = (0.0,)
+    counts = rng.poisson(found.full()).astype(float)
+    X = amped.SparseTensor(np.argwhere(counts), counts[counts > 0], counts.shape)
+    want = [
+        [*map(str, each.labels), f"{each.value:,.6g}", f"{each.expected:,.6g}"] for each in found.residuals(X).entries
+    ]
+
+    def fail(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(kruskal, "residuals", fail)
+    rows = page.page(found, X).split("Largest residuals</h2>")[1].split("<tbody>")[1].split("</tbody>")[0]
+    assert [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows.split("<tr>")[1:]] == want
 
 
 def test_similar_components_are_told(model: amped.KruskalTensor) -> None:
