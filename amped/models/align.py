@@ -17,6 +17,7 @@ from partitioner.tensors.interop import is_matrix_or_table, tensor_of
 from partitioner.tensors.interop import is_table as is_table_object
 from partitioner.tensors.labels import Labels, TableQuery, mode_names
 from partitioner.tensors.observed import NAN, STORED, observed_elements
+from partitioner.tensors.observed import AnyTensor as AnyTensor
 from partitioner.tensors.relabel import in_order_of, relabelled, shown
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.statistics import NO_OVERFLOW
@@ -24,7 +25,6 @@ from partitioner.tensors.statistics import NO_OVERFLOW
 from ..errors import InputError, InputWarning
 from .semisparse import SemiSparseTensor
 
-AnyTensor = SparseTensor | DenseTensor
 UNKNOWN = "error", "drop"
 
 
@@ -85,7 +85,12 @@ def tensor_for(
         return read(X, keys=query.key, value=value, where=where, missing=missing, keep_zeros=keep_zeros)
     if value is not None or where is not None:
         raise InputError("value and where apply to tables only")
-    converted = tensor_or_path("X", X)
+    return _read("X", X, keep_zeros)
+
+
+def _read(name: str, source: Any, keep_zeros: bool = False) -> AnyTensor:
+    """Convert an object to a tensor; read it if it is a path. See `tensor_or_path`."""
+    converted = tensor_or_path(name, source)
     return read(converted, keep_zeros=keep_zeros) if isinstance(converted, str) else converted
 
 
@@ -162,8 +167,7 @@ def observed_or_all(tensor: AnyTensor, mask: Any, fitted: str | None) -> tuple[A
             return tensor, False
         mask = NAN if gaps else STORED
     elif not (isinstance(mask, str) and mask in (NAN, STORED)):
-        converted = tensor_or_path("mask", mask)
-        mask = read(converted) if isinstance(converted, str) else converted
+        mask = _read("mask", mask)
     return observed_elements(tensor, mask).tensor, True
 
 

@@ -16,7 +16,7 @@ from partitioner.validate import whole
 from ..errors import InputError
 from .dataframe import dataframe, unused_name
 from .explained import label_of, shares
-from .matching import cosines
+from .matching import assigned, cosines
 
 SAME, SIMILAR = 0.95, 0.85  # least congruence in each mode (Lorenzo-Seva and ten Berge 2006)
 RELATED = 0.5  # least mean congruence over the modes of two components that are compared at all
@@ -244,7 +244,7 @@ def compared(first: Comparable, second: Comparable, count: int = SHOWN) -> Compa
         raise InputError(f"the models have no mode in common: {'; '.join(skipped)}")
     by_mode = np.array([np.abs(cosines(*mode.columns)) for mode in modes])
     congruence, mean = by_mode.prod(axis=0), by_mode.mean(axis=0)
-    matched = [(r, s) for r, s in _assigned(congruence + TIE * mean) if mean[r, s] >= RELATED]
+    matched = [(r, s) for r, s in assigned(congruence + TIE * mean) if mean[r, s] >= RELATED]
     parts = shares(first.weights, first.factors), shares(second.weights, second.factors)
     pairs = tuple(
         ComponentPair(
@@ -253,20 +253,13 @@ def compared(first: Comparable, second: Comparable, count: int = SHOWN) -> Compa
         )
         for r, s in matched
     )  # fmt: skip
-    alone = (
+    unmatched = (
         tuple(r for r in range(first.weights.size) if r not in {pair.first for pair in pairs}),
         tuple(s for s in range(second.weights.size) if s not in {pair.second for pair in pairs}),
     )
     smaller = min(first.weights.size, second.weights.size)
     match = sum(pair.congruence for pair in pairs) / smaller if smaller else 0.0
-    return Comparison(pairs, alone, match, tuple(modes), tuple(skipped))
-
-
-def _assigned(alike: NDArray[np.float64]) -> list[tuple[int, int]]:
-    from scipy.optimize import linear_sum_assignment
-
-    rows, columns = linear_sum_assignment(alike, maximize=True)
-    return [(int(r), int(s)) for r, s in zip(rows, columns, strict=True)]
+    return Comparison(pairs, unmatched, match, tuple(modes), tuple(skipped))
 
 
 def _status(least: float) -> str:

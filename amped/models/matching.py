@@ -19,15 +19,20 @@ def factor_match(one: Factors, other: Factors) -> float:
     over the components of the smaller model. A congruence is the product over the modes of the magnitudes of the
     cosines between columns (Tomasi and Bro 2006, without the term of the weights).
     """
-    from scipy.optimize import linear_sum_assignment
-
     alike = np.ones((one[0].shape[1], other[0].shape[1]))
     for first, second in zip(one, other, strict=True):
         alike *= np.abs(cosines(first, second))
     if not alike.size:
         return 0.0
+    return float(np.mean([alike[pair] for pair in assigned(alike)]))
+
+
+def assigned(alike: NDArray[np.float64]) -> list[tuple[int, int]]:
+    """Return the pairs of rows and columns, one to one, whose entries have the largest sum."""
+    from scipy.optimize import linear_sum_assignment
+
     rows, columns = linear_sum_assignment(alike, maximize=True)
-    return float(alike[rows, columns].mean())
+    return [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]
 
 
 def cosines(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:

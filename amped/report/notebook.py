@@ -21,6 +21,7 @@ from ..models.tucker import TuckerTensor
 from .comparison import change_lines, headlines
 from .components import as_text, number_text, shown
 from .residuals import texts
+from .scan_text import suggested
 from .text import human
 
 Columns = Mapping[str, Sequence[Any]]
@@ -183,5 +184,4 @@ def scan_columns(tried: Sequence[ScannedRank], suggestion: Suggestion) -> dict[s
 
 def scan_html(tried: Sequence[ScannedRank], suggestion: Suggestion) -> str:
     """Return a scan as HTML, with the suggestion and its reason."""
-    chosen = "none" if suggestion.rank is None else suggestion.rank
-    return html(scan_columns(tried, suggestion), [f"suggested: {chosen}; {suggestion.reason}"])
+    return html(scan_columns(tried, suggestion), [suggested(suggestion)])

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Literal
+from typing import IO, Literal, NamedTuple
 from weakref import WeakMethod
 
 from partitioner.errors import printable
@@ -24,6 +24,16 @@ StreamName = Literal["stdout", "stderr"]
 MIN_INTERVAL = 0.05  # seconds between updates while reading
 COMPILING = "compiling (first use on this machine)"
 SILENCE = 10.0  # seconds without a line after which a log gets one
+
+
+class ReadingUnit(NamedTuple):
+    """What is counted while reading: the name of a million, and the digits after the decimal point."""
+
+    millions: str
+    digits: int
+
+
+BYTES, ROWS = ReadingUnit("MB", 0), ReadingUnit("million rows", 1)
 
 
 class Display:
@@ -45,11 +55,12 @@ class Display:
     def note(self, text: str) -> None:
         """Show text of the report."""
 
-    def reading(self, done: int, total: int | None) -> None:
-        """Show the number of input bytes read so far."""
+    def reading(self, done: int, total: int | None, unit: ReadingUnit = BYTES) -> None:
+        """Show how much of the input has been read: bytes, or rows of a table."""
 
     def rows(self, done: int, total: int | None) -> None:
         """Show the number of table rows read so far."""
+        self.reading(done, total, ROWS)
 
     def stage(self, name: str | None) -> None:
         """Show the current stage between reading and iterating; None removes it."""
@@ -137,11 +148,8 @@ class PlainDisplay(Display):
                 self.failed = True
                 print(f"amped: {error}; the run continues without it", file=sys.stderr, flush=True)
 
-    def reading(self, done: int, total: int | None) -> None:
-        self._does("reading", _amount(done, total, "MB", 0))
-
-    def rows(self, done: int, total: int | None) -> None:
-        self._does("reading", _amount(done, total, "million rows", 1))
+    def reading(self, done: int, total: int | None, unit: ReadingUnit = BYTES) -> None:
+        self._does("reading", _amount(done, total, unit))
 
     def stage(self, name: str | None) -> None:
         self._does(name or "computing")
@@ -218,14 +226,8 @@ class LiveDisplay(PlainDisplay):
         else:  # standard output is not a terminal
             super().note(text)
 
-    def reading(self, done: int, total: int | None) -> None:
-        self._show_reading(done, total, "MB", 0)
-
-    def rows(self, done: int, total: int | None) -> None:
-        self._show_reading(done, total, "million rows", 1)
-
-    def _show_reading(self, done: int, total: int | None, unit: str, digits: int) -> None:
-        """Show the progress and speed of reading, in millions of a unit."""
+    def reading(self, done: int, total: int | None, unit: ReadingUnit = BYTES) -> None:
+        """See `Display`; shows the speed, too."""
         now = time.perf_counter()
         if now - self._drawn < MIN_INTERVAL and done != total:
             return
@@ -233,7 +235,8 @@ class LiveDisplay(PlainDisplay):
             self._opened = now
         self._drawn, self._done = now, done
         speed = done / max(MIN_INTERVAL, now - self._opened) / 1e6
-        self._show("reading", done, total, f"{done / 1e6:.{digits}f} {unit}, {speed:.{digits}f} {unit}/s")
+        amount, pace = (f"{each:.{unit.digits}f} {unit.millions}" for each in (done / 1e6, speed))
+        self._show("reading", done, total, f"{amount}, {pace}/s")
 
     def stage(self, name: str | None) -> None:
         for other in self._stages - {name}:
@@ -285,10 +288,10 @@ def say(text: str) -> None:
         raise kind(f"standard output: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _amount(done: int, total: int | None, unit: str, digits: int) -> str:
+def _amount(done: int, total: int | None, unit: ReadingUnit) -> str:
     """Return an amount in millions of a unit as text."""
-    of = f" of {total / 1e6:,.{digits}f}" if total else ""
-    return f"{done / 1e6:,.{digits}f}{of} {unit}"
+    of = f" of {total / 1e6:,.{unit.digits}f}" if total else ""
+    return f"{done / 1e6:,.{unit.digits}f}{of} {unit.millions}"
 
 
 def _is_terminal(stream: IO[str] | None) -> bool:
@@ -314,13 +317,9 @@ class LoggedDisplay(Display):
         logs.info(text)
         self._shown.note(text)
 
-    def reading(self, done: int, total: int | None) -> None:
+    def reading(self, done: int, total: int | None, unit: ReadingUnit = BYTES) -> None:
         self._enter("reading")
-        self._shown.reading(done, total)
-
-    def rows(self, done: int, total: int | None) -> None:
-        self._enter("reading")
-        self._shown.rows(done, total)
+        self._shown.reading(done, total, unit)
 
     def stage(self, name: str | None) -> None:
         self._enter(name or "")

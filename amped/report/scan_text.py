@@ -23,8 +23,13 @@ class ScanTable:
     def end(self, suggestion: Suggestion) -> None:
         """Close the live display and print the suggestion."""
         self._display.close()
-        chosen = "none" if suggestion.rank is None else suggestion.rank
-        self._display.note(f"suggested: {chosen}; {suggestion.reason}")
+        self._display.note(suggested(suggestion))
+
+
+def suggested(suggestion: Suggestion) -> str:
+    """Return the suggested number of components and the reason."""
+    chosen = "none" if suggestion.rank is None else suggestion.rank
+    return f"suggested: {chosen}; {suggestion.reason}"
 
 
 def _heads(tried: ScannedRank) -> list[str]:
