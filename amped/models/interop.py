@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.tensors.conversion import Unconverted, library
-from partitioner.tensors.labels import Labelled
+from partitioner.tensors.conversion import library
 from partitioner.tensors.lowrank import parts_of
 from partitioner.validate import whole
 
 from ..errors import InputError
 from .dataframe import pandas
+from .factor_model import FactorModel
 from .ktensor_text import write_ktensor
 
 
-class Conversions(Labelled, Unconverted):
+class Conversions(FactorModel):
     """Mixin with the conversions of a CP model. The subclass provides weights, factor matrices and the constructor."""
 
-    DENSE = "full"
-
     weights: NDArray[np.float64]
-    factors: list[NDArray[Any]]
 
     if TYPE_CHECKING:
 

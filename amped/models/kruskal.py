@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.tensors.dense import DenseTensor
-from partitioner.tensors.labels import find, named
 from partitioner.tensors.lowrank import full
 from partitioner.tensors.observed import STORED
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import whole
 
 from ..errors import InputError
-from ..files import factors_in, faults_of, read_npz, write_npz
+from ..files import factors_in
 from .align import aligned, observed_or_all, observes_zeros, tensor_for
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
 from .comparison import Comparable, Comparison, compared
-from .coordinates import Index, coordinates_of, selected_rows, selection
 from .dataframe import dataframe
 from .elements import Standard
 from .explained import Components, components, fit_at, fit_of, inner_product, readable_signs, shares, values_at
-from .history import history_arrays, take_history
+from .factor_model import FactorModel
 from .interop import Conversions
 from .record import MODEL as MODEL
 from .residuals import KINDS, Residuals, residuals
@@ -71,12 +69,8 @@ class KruskalTensor(Conversions):
         converged: bool = False,
         series: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
+        FactorModel.__init__(self, factors, fits, converged, series)
         self.weights = np.asarray(weights, np.float64)
-        self.factors = [np.asarray(f) for f in factors]
-        self.fits = tuple(fits)
-        self.converged = converged
-        self.series = {name: tuple(numbers) for name, numbers in (series or {}).items()}
-        self.run: dict[str, Any] = {}
         if any(f.ndim != 2 or f.shape[1] != self.weights.size for f in self.factors):
             raise InputError(
                 f"factor matrices of shapes {[f.shape for f in self.factors]} for {self.weights.size} weights"
@@ -86,11 +80,6 @@ class KruskalTensor(Conversions):
     def rank(self) -> int:
         """The number of components."""
         return int(self.weights.size)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The mode lengths."""
-        return tuple(f.shape[0] for f in self.factors)
 
     def arranged(self, norm: int = 2) -> KruskalTensor:
         """Return a copy with columns of unit norm and the components sorted by descending weight.
@@ -491,123 +480,24 @@ class KruskalTensor(Conversions):
         product = np.prod([g.T @ g for g in grams], axis=0)
         return float(np.sqrt(max(0.0, self.weights @ product @ self.weights)))
 
-    def predict(self, coordinates: Any) -> NDArray[np.float64]:
-        """Return the model's values at some coordinates, in bounded memory; runs on all cores.
-
-        Parameters
-        ----------
-        coordinates : (n, order) array of int, tuple, mapping, table or SparseTensor
-            Indices, one row per element. Or labels of the model (indices if it has none): a tuple with one sequence per
-            mode, or a mapping or data frame with a column for each of the model's modes. A sparse tensor stands for the
-            coordinates of its nonzeros; with labels, modes are matched by name and indices by label.
-
-        Returns
-        -------
-        (n,) float64 array
-            NaN where the model does not know a label.
-
-        Raises
-        ------
-        InputError
-            If there is not one column per mode, an index is outside its mode, or labels have other types than the
-            model's.
-
-        Warns
-        -----
-        InputWarning
-            If the model does not know some labels.
-
-        Examples
-        --------
-        >>> model = KruskalTensor(np.array([2.0]), [np.ones((3, 1)), np.arange(4.0)[:, None]])
-        >>> model.predict([[0, 1], [2, 3]]).tolist()
-        [2.0, 6.0]
-        """
-        places = coordinates_of(coordinates, self.shape, self.labels)
-        return places.values(self.predict_at(places.columns))
-
     def predict_at(self, columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
         """Return the model's values at the given indices (one array per mode), (n,); multithreaded."""
         return values_at(self.weights, self.factors, columns)
 
-    def reconstruct(self, *indices: Index) -> NDArray[np.float64]:
-        """Return a part of the dense tensor, without computing the rest.
+    def _part(self, rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        return full(self.weights, rows)
 
-        Parameters
-        ----------
-        *indices : int, slice, or sequence of int
-            One per mode, with NumPy's meaning, except that sequences select all combinations. Omitted indices select
-            whole modes.
-
-        Returns
-        -------
-        float64 array
-            Integer indices remove their axis.
-
-        Raises
-        ------
-        InputError
-            If there are too many indices, one is out of range, or the part does not fit into memory.
-
-        Examples
-        --------
-        >>> model = KruskalTensor(np.ones(1), [np.ones((length, 1)) for length in (4, 20, 9)])
-        >>> model.reconstruct(3, slice(0, 10), [5, 7]).shape
-        (10, 2)
-        """
-        chosen, single = selection(indices, len(self.shape))
-        rows = [selected_rows(factor, mode, chosen[mode]) for mode, factor in enumerate(self.factors)]
-        return full(self.weights, rows).squeeze(single)
-
-    def full(self) -> NDArray[np.float64]:
-        """Return the dense tensor, for small shapes. Raise `InputError` if it does not fit into memory."""
-        return full(self.weights, self.factors)
-
-    def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
-        """Write the weights, factor matrices, labels and history to an ``.npz`` file.
-
-        Its arrays are ``weights``, ``factor_0 ...`` and, if known, ``labels_0 ...``, ``fits``, ``converged``,
-        ``series_NAME`` and ``run`` (the record as JSON).
-
-        Parameters
-        ----------
-        path : path
-            The file to write.
-        replace : bool
-            Whether an existing file is replaced. If False, an existing file is an error.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be written, or its name has the extension of another format.
-        """
-        factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
-        arrays = {"weights": self.weights, **factors, **named(self.labels), **history_arrays(self)}
-        write_npz(path, arrays, replace)
+    def _head(self) -> dict[str, NDArray[np.float64]]:
+        return {"weights": self.weights}
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> KruskalTensor:
-        """Read a model that `save` wrote.
-
-        Parameters
-        ----------
-        path : path
-            The file to read, ``.npz``.
-
-        Raises
-        ------
-        InputError
-            If the file is not a valid model.
-        """
-        arrays = read_npz(path)
+    def of_arrays(cls, arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> Self:
+        """Return the model in a file's arrays; raise `InputError` if they are invalid."""
         factors = factors_in(arrays, path)
         weights = arrays.get("weights", np.ones(factors[0].shape[1]))
         if weights.ndim != 1 or weights.dtype.kind not in "fiu":
             raise InputError(f"weights are {weights.dtype} of shape {weights.shape}", path=path)
-        with faults_of(path):
-            model = cls(weights, factors).labelled(find(arrays, len(factors)))
-        take_history(model, arrays)
-        return model
+        return cls._of_file(path, arrays, lambda: cls(weights, factors))
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the weights, then the list of factor matrices, as TensorLy does: ``weights, factors = model``."""

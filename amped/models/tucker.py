@@ -5,28 +5,25 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.host.threads import parallel_map, threads_for
-from partitioner.tensors.conversion import Unconverted
-from partitioner.tensors.labels import Labelled, find, named
 from partitioner.tensors.lowrank import check_memory
 
 from ..errors import InputError
-from ..files import factors_in, faults_of, read_npz, write_npz
+from ..files import factors_in
 from .align import aligned
-from .coordinates import Index, coordinates_of, selected_rows, selection
 from .dataframe import dataframe
 from .explained import blocks_of, dot, fit_of
-from .history import history_arrays, take_history
+from .factor_model import FactorModel
 
 MOST_AT_ONCE = 1 << 22  # numbers in a thread's intermediate result
 
 
-class TuckerTensor(Labelled, Unconverted):
+class TuckerTensor(FactorModel):
     """A Tucker model: a core tensor times a factor matrix in each mode, ``core x_0 factors[0] x_1 factors[1] ...``.
 
     ``core, factors = model`` unpacks a model.
@@ -60,8 +57,6 @@ class TuckerTensor(Labelled, Unconverted):
     ((3, 4), (1, 2), [1.0, 1.0, 0.0, 0.0])
     """
 
-    DENSE = "full"
-
     def __init__(
         self,
         core: NDArray[np.floating],
@@ -69,10 +64,8 @@ class TuckerTensor(Labelled, Unconverted):
         fits: Sequence[float] = (),
         converged: bool = False,
     ) -> None:
+        super().__init__(factors, fits, converged)
         self.core = np.asarray(core, np.float64)
-        self.factors = [np.asarray(f) for f in factors]
-        self.fits, self.converged = tuple(fits), converged
-        self.series, self.run = dict[str, tuple[float, ...]](), dict[str, Any]()
         shapes = [f.shape for f in self.factors]
         if any(len(shape) != 2 for shape in shapes) or tuple(shape[1] for shape in shapes) != self.core.shape:
             raise InputError(f"factor matrices of shapes {shapes} for a core of {self.core.shape}")
@@ -86,11 +79,6 @@ class TuckerTensor(Labelled, Unconverted):
     def ranks(self) -> tuple[int, ...]:
         """The core's shape."""
         return self.core.shape
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The mode lengths."""
-        return tuple(len(f) for f in self.factors)
 
     @property
     def compression(self) -> float:
@@ -191,27 +179,6 @@ class TuckerTensor(Labelled, Unconverted):
         parallel_map(block, begins, threads_for(len(begins)))
         return values
 
-    def predict(self, coordinates: Any) -> NDArray[np.float64]:
-        """Return the model's values at some coordinates, without computing the rest.
-
-        Parameters
-        ----------
-        coordinates : (n, order) array of int, tuple, mapping, table or SparseTensor
-            See `KruskalTensor.predict`.
-
-        Returns
-        -------
-        (n,) float64 array
-            NaN where the model does not know a label.
-
-        Examples
-        --------
-        >>> TuckerTensor(np.ones((1, 2)), [np.ones((3, 1)), np.eye(4, 2)]).predict([[0, 1], [2, 3]]).tolist()
-        [1.0, 0.0]
-        """
-        places = coordinates_of(coordinates, self.shape, self.labels)
-        return places.values(self.predict_at(places.columns))
-
     def norm(self) -> float:
         """Return the Frobenius norm, without forming the tensor."""
         core = self.core
@@ -220,91 +187,24 @@ class TuckerTensor(Labelled, Unconverted):
             core = np.tensordot(core, wide.T @ wide, (0, 0))  # moves the mode last
         return float(np.sqrt(max(0.0, float(np.sum(core * self.core)))))
 
-    def full(self) -> NDArray[np.float64]:
-        """Return the dense tensor, for small shapes."""
-        return self.reconstruct()
-
-    def reconstruct(self, *indices: Index) -> NDArray[np.float64]:
-        """Return a part of the dense tensor, without computing the rest.
-
-        Parameters
-        ----------
-        *indices : int, slice, or sequence of int
-            One per mode, with NumPy's meaning, except that sequences select all combinations. Omitted indices select
-            whole modes.
-
-        Returns
-        -------
-        float64 array
-            Integer indices remove their axis.
-
-        Raises
-        ------
-        InputError
-            If there are too many indices, or one is out of range.
-
-        Examples
-        --------
-        >>> model = TuckerTensor(np.ones((1, 1, 1)), [np.ones((length, 1)) for length in (4, 20, 9)])
-        >>> model.reconstruct(3, slice(0, 10), [5, 7]).shape
-        (10, 2)
-        """
-        chosen, single = selection(indices, len(self.shape))
-        rows = [selected_rows(factor, mode, chosen[mode]) for mode, factor in enumerate(self.factors)]
+    def _part(self, rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         check_memory([len(each) for each in rows], "this part")
         part = self.core
         # The mode that shrinks the tensor most comes first, which keeps intermediate results small.
-        order = sorted(range(len(rows)), key=lambda m: len(rows[m]) / rows[m].shape[1])
-        for mode in order:
+        for mode in sorted(range(len(rows)), key=lambda m: len(rows[m]) / rows[m].shape[1]):
             part = np.moveaxis(np.tensordot(part, rows[mode], (mode, 1)), -1, mode)
-        result: NDArray[np.float64] = part.squeeze(single).copy()
-        return result
+        return part.copy()
 
-    def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
-        """Write ``core``, ``factor_0 ...``, labels and history to an ``.npz`` file; see `KruskalTensor.save`.
-
-        Parameters
-        ----------
-        path : path
-            The file to write.
-        replace : bool
-            Whether an existing file is replaced. If False, an existing file is an error.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be written.
-        """
-        factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
-        write_npz(path, {"core": self.core, **factors, **named(self.labels), **history_arrays(self)}, replace)
+    def _head(self) -> dict[str, NDArray[np.float64]]:
+        return {"core": self.core}
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> TuckerTensor:
-        """Read a model that `save` wrote.
-
-        Parameters
-        ----------
-        path : path
-            The file to read, ``.npz``.
-
-        Raises
-        ------
-        InputError
-            If the file is not a valid model.
-        """
-        arrays = read_npz(path)
-        return cls.of_arrays(arrays, path)
-
-    @classmethod
-    def of_arrays(cls, arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> TuckerTensor:
+    def of_arrays(cls, arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> Self:
         """Return the model in a file's arrays; raise `InputError` if they are invalid."""
         factors, core = factors_in(arrays, path), arrays.get("core")
         if core is None or core.dtype.kind not in "fiu" or not np.all(np.isfinite(core)):
             raise InputError("contains no core of finite numbers", path=path)
-        with faults_of(path):
-            model = cls(core, factors).labelled(find(arrays, len(factors)))
-        take_history(model, arrays)
-        return model
+        return cls._of_file(path, arrays, lambda: cls(core, factors))
 
     @classmethod
     def from_pyttb(cls, tensor: Any) -> TuckerTensor:

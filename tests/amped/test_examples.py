@@ -12,13 +12,14 @@ import pytest
 import amped
 from amped.models.comparison import Comparison
 from amped.models.explained import Components
+from amped.models.factor_model import FactorModel
 from amped.models.residuals import Residuals
 from amped.models.slices import SliceResiduals
 from amped.runs.callback import ModelView
 from amped.runs.planned import RunPlan
 from amped.runs.scanning import Scan
 
-RESULTS = ModelView, Components, Comparison, Residuals, SliceResiduals, RunPlan, Scan
+RESULTS = FactorModel, ModelView, Components, Comparison, Residuals, SliceResiduals, RunPlan, Scan
 PUBLIC = {name: getattr(amped, name) for name in amped.__all__} | {each.__name__: each for each in RESULTS}
 
 
