@@ -9,27 +9,21 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.lowrank import full
 from partitioner.tensors.observed import STORED
-from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import whole
 
 from ..errors import InputError
 from ..files import factors_in
-from .align import aligned, observed_or_all, observes_zeros, tensor_for
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
-from .comparison import Comparable, Comparison, compared
 from .dataframe import dataframe
-from .elements import Standard
-from .explained import Components, components, fit_at, fit_of, inner_product, readable_signs, shares, values_at
+from .evaluation import Evaluation
+from .explained import Components, components, readable_signs, shares, values_at
 from .factor_model import FactorModel
-from .interop import Conversions
 from .record import MODEL as MODEL
-from .residuals import KINDS, Residuals, residuals
 
 
-class KruskalTensor(Conversions):
+class KruskalTensor(Evaluation):
     """A CP model: a sum of rank-one tensors, ``sum_r weights[r] * factors[0][:, r] o factors[1][:, r] o ...``.
 
     ``weights, factors = model`` unpacks a model. The notation is that of Kolda and Bader 2009.
@@ -194,11 +188,6 @@ class KruskalTensor(Conversions):
         return transformed(self, X, mode, value, where, unknown, arguments)
 
     @property
-    def loss(self) -> str:
-        """The loss that the model was fitted with: "poisson" after `cp_apr`, otherwise "gaussian"."""
-        return "poisson" if "loglikelihood" in {*self.series, *self.run} else "gaussian"
-
-    @property
     def nonnegative_modes(self) -> tuple[int, ...]:
         """The modes whose factor matrices were constrained to be non-negative by the fit."""
         modes = range(len(self.factors))
@@ -347,138 +336,6 @@ class KruskalTensor(Conversions):
 
         tensor, partial = (None, False) if X is None else self._elements(X, mask, value, where)
         write_report(self, path, tensor, STORED if partial else None)
-
-    def score(
-        self, X: Any, *, mask: Any = None, value: str | None = None, where: str | None = None, unknown: str = "error"
-    ) -> float:
-        """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; absent elements count as 0.
-
-        If elements are missing, only the observed ones count.
-
-        Parameters
-        ----------
-        X : tensor, array, table or path
-            Has the model's shape, or its labels in any order; a table has its key columns. Runs on the host in fp64.
-        mask : {"nan", "stored"}, array, tensor or path, optional
-            The observed elements, see `cp_als`. By default, if the model was fitted to observed elements, the stored
-            elements of a sparse tensor, or those of a dense tensor that are not NaN.
-        value, where : str, optional
-            Query of a table; see `transform`.
-        unknown : {"error", "drop"}
-            What happens to nonzeros whose labels the model lacks: they are an error, or they are dropped, and a warning
-            counts them.
-
-        Returns
-        -------
-        float
-            1 if the model equals the tensor.
-
-        Raises
-        ------
-        InputError
-            If the shapes differ, or `X` has only zeros.
-        """
-        tensor, partial = self._elements(X, mask, value, where, unknown)
-        if partial:
-            return fit_at(self.weights, self.factors, tensor)
-        return fit_of(tensor, self.norm(), inner_product(self.weights, self.factors, tensor))
-
-    def residuals(
-        self,
-        X: Any,
-        count: int = 10,
-        *,
-        mask: Any = None,
-        value: str | None = None,
-        where: str | None = None,
-        unknown: str = "error",
-        kind: str = "deviance",
-    ) -> Residuals:
-        """Return where the model fits a tensor worst: elements, absent elements, slices, and groups of these.
-
-        Parameters
-        ----------
-        X : tensor, array, table or path
-            See `score`.
-        count : int
-            Maximum number of entries, of absent elements, of findings, and of labels per mode.
-        mask : optional
-            See `score`. Missing elements are not examined.
-        value, where : str, optional
-            Query of a table; see `transform`.
-        unknown : {"error", "drop"}
-            See `score`.
-        kind : {"deviance", "pearson"}
-            Residuals of a Poisson model. Pearson residuals of elements where the model expects nearly 0 are huge.
-
-        Returns
-        -------
-        Residuals
-            ``print`` shows the findings, `to_frame` returns the elements, and `plot` draws the slices of a mode.
-
-        Examples
-        --------
-        >>> model = KruskalTensor(np.array([6.0]), [np.full((3, 1), 1 / 3), np.full((2, 1), 0.5)])
-        >>> X = SparseTensor([[0, 0], [0, 1], [1, 0], [2, 0], [2, 1]], [1.0, 1, 1, 1, 9], (3, 2))
-        >>> found = model.residuals(X)
-        >>> found.entries[0].labels, found.absent[0].labels
-        ((2, 1), (1, 1))
-        """
-        tensor, partial = self._elements(X, mask, value, where, unknown)
-        if kind not in KINDS:
-            raise InputError(f"kind is {kind!r}: expected 'deviance' or 'pearson'")
-        standard = Standard(self.loss == "poisson", kind == "pearson")
-        return residuals(self.weights, self.factors, tensor, self.labels, whole("count", count, 1), standard, partial)
-
-    def _elements(
-        self, X: Any, mask: Any, value: str | None, where: str | None, unknown: str = "error"
-    ) -> tuple[SparseTensor | DenseTensor, bool]:
-        """Return the elements of a tensor in the order of the labels, and whether other elements are missing."""
-        fitted = self.run.get("mask")
-        tensor = tensor_for(X, self.labels, value, where, observes_zeros(mask, fitted))
-        tensor, partial = observed_or_all(tensor, mask, fitted)
-        return aligned(tensor, self.shape, self.labels, unknown=unknown), partial
-
-    def compare(self, other: Any, count: int = 5) -> Comparison:
-        """Compare this model with another one: which components match, and which labels gained or lost.
-
-        Components are matched one to one so that the sum of their congruences is largest. Modes are matched by name,
-        rows by label. A label that only one model has counts as 0 in the other; modes without a label in common, such
-        as the days of two months, are skipped.
-
-        Parameters
-        ----------
-        other : KruskalTensor or CP model of another library
-            The second model.
-        count : int
-            Maximum number of labels per mode and pair.
-
-        Returns
-        -------
-        Comparison
-            ``print`` shows it, `to_frame` and `changes_to_frame` return tables, and `plot` draws it.
-
-        Raises
-        ------
-        InputError
-            If `other` is not a CP model, or no mode can be compared.
-
-        Examples
-        --------
-        >>> model = KruskalTensor(np.array([2.0, 1.0]), [np.eye(3, 2), np.eye(4, 2)])
-        >>> other = KruskalTensor(np.array([5.0, 1.0]), [np.eye(3)[:, [1, 0]], np.eye(4)[:, [1, 3]]])
-        >>> [(pair.first, pair.second, pair.status) for pair in model.compare(other).pairs]
-        [(0, 1, 'changed'), (1, 0, 'same')]
-        """
-        second = other if isinstance(other, KruskalTensor) else KruskalTensor.from_tensorly(other)
-        mine, theirs = (Comparable(each.weights, each.factors, each.labels) for each in (self, second))
-        return compared(mine, theirs, whole("count", count, 1))
-
-    def norm(self) -> float:
-        """Return the Frobenius norm of the tensor without forming it."""
-        grams = [f.astype(np.float64, copy=False) for f in self.factors]
-        product = np.prod([g.T @ g for g in grams], axis=0)
-        return float(np.sqrt(max(0.0, self.weights @ product @ self.weights)))
 
     def predict_at(self, columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
         """Return the model's values at the given indices (one array per mode), (n,); multithreaded."""

@@ -11,6 +11,7 @@ import pytest
 
 import amped
 from amped.models.comparison import Comparison
+from amped.models.evaluation import Evaluation
 from amped.models.explained import Components
 from amped.models.factor_model import FactorModel
 from amped.models.residuals import Residuals
@@ -19,7 +20,7 @@ from amped.runs.callback import ModelView
 from amped.runs.planned import RunPlan
 from amped.runs.scanning import Scan
 
-RESULTS = FactorModel, ModelView, Components, Comparison, Residuals, SliceResiduals, RunPlan, Scan
+RESULTS = FactorModel, Evaluation, ModelView, Components, Comparison, Residuals, SliceResiduals, RunPlan, Scan
 PUBLIC = {name: getattr(amped, name) for name in amped.__all__} | {each.__name__: each for each in RESULTS}
 
 

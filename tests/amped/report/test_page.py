@@ -15,7 +15,7 @@ from browser import Browser, browser
 from command import on_ranks, refused, run_amped, small_tns, succeeded
 
 import amped
-from amped.models import kruskal
+from amped.models import evaluation
 from amped.report import charts, facts, page, timing
 
 pytest.importorskip("jinja2")
@@ -173,7 +173,7 @@ def test_only_the_residuals_of_the_page_are_computed(poisson: bool, monkeypatch:
     def fail(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(kruskal, "residuals", fail)
+    monkeypatch.setattr(evaluation, "residuals", fail)
     rows = page.page(found, X).split("Largest residuals</h2>")[1].split("<tbody>")[1].split("</tbody>")[0]
     assert [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows.split("<tr>")[1:]] == want
 
