@@ -23,7 +23,7 @@ import targets
 
 from amped import files, run
 from amped.cli import cpd, mttkrp, plan, requests, run_requests, show, tucker
-from amped.models import kruskal, loading
+from amped.models import factor_model, kruskal, loading
 from amped.runs import assembly as job
 from amped.runs import checkpoint
 from partitioner import __main__ as partition
@@ -38,8 +38,8 @@ from partitioner.tensors import sparse as coo
 
 # Module by module: Numba, which compiles others, knows nothing of counters.
 READERS = (argparse, json.decoder, json.scanner, zipfile, _format_impl, checksums, coo, flags, labels, store, blocks,
-           form, head, members, npz, pieces, tns, checkpoint, cpd, files, job, kruskal, loading, mttkrp, partition,
-           plan, requests, run, run_requests, show, targets, tucker)  # fmt: skip
+           form, head, members, npz, pieces, tns, checkpoint, cpd, factor_model, files, job, kruskal, loading, mttkrp,
+           partition, plan, requests, run, run_requests, show, targets, tucker)  # fmt: skip
 
 
 def count(owner: object) -> None:
