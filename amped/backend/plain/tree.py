@@ -43,7 +43,7 @@ class IndexTree:
     """
 
     def __init__(self, columns: Sequence[NDArray[Any]], lengths: Sequence[int]) -> None:
-        self.order, self._lengths = len(lengths), tuple(lengths)
+        self.order = len(lengths)
         starts = [np.flatnonzero(differs) for differs in _prefix_starts(columns)] if self.order > 1 else []
         self.leaves = starts[-1].size if starts else lengths[0]
         self._indices = [column[start].astype(POSITION) for column, start in zip(columns, starts, strict=False)]
@@ -154,6 +154,26 @@ class _Mapped(NamedTuple):
     leaf_rows: list[Matrix | None]  # see `Tree`
 
 
+class OtherRows(NamedTuple):
+    """For each nonzero, the product of the factor rows of all modes but the first, computed for some at a time.
+
+    Each group of modes has the rows of its leaves and the leaf of each nonzero; `first` is None if that group is the
+    first mode.
+    """
+
+    second: tuple[Matrix, NDArray[Any]]
+    first: tuple[Matrix, NDArray[Any]] | None
+
+    def of(self, nonzeros: slice) -> Matrix:
+        """Return the products for some nonzeros, (nonzeros, R)."""
+        leaf_rows, leaves = self.second
+        rows: Matrix = np.take(leaf_rows, leaves[nonzeros], axis=0)
+        if self.first is not None:
+            leaf_rows, leaves = self.first
+            rows *= np.take(leaf_rows, leaves[nonzeros], axis=0)
+        return rows
+
+
 class Tree:
     """The nonzeros of a tensor in lexicographic order, each coordinate once, as a matrix between two `IndexTree`."""
 
@@ -165,8 +185,7 @@ class Tree:
         second, leaves = _second_leaves(columns[split:], lengths[split:])
         tree = IndexTree([column[first] for column in columns[:split]], lengths[:split])
         self._trees = tree, IndexTree(second, lengths[split:])
-        shape = ends.size - 1, self._trees[1].leaves
-        self._matrix = csr_array((self.values, leaves, ends), shape=shape)
+        self._matrix = csr_array((self.values, leaves, ends), shape=(ends.size - 1, self._trees[1].leaves))
         self._leaf_rows: list[Matrix | None] = [None, None]  # of each tree: products with the rows of the other tree
         self._mapped: _Mapped | None = None
 
@@ -190,7 +209,7 @@ class Tree:
         result, first, second = copy(self), *self._trees
         result.values, result._leaf_rows, result._mapped = np.ones(self.values.size), [None, None], None
         result._trees = first.without_factors(), second.without_factors()
-        result._matrix = csr_array((result.values, self._matrix.indices, self._matrix.indptr), self._matrix.shape)
+        result._matrix = self._with(result.values)
         return result
 
     def ttmc(self, mode: int, factors: Factors) -> Matrix:
@@ -207,7 +226,7 @@ class Tree:
         """Return the MTTKRP of each value divided by the model's value; `own` is the mode's factor matrix."""
         group, place = self._place(mode)
         quotients = self.values / np.maximum(self._model(mode, factors, own), floor)
-        leaf_rows = self._multiply(self._with_values(quotients), group, self._trees[1 - group].products())
+        leaf_rows = self._multiply(self._with(quotients), group, self._trees[1 - group].products())
         return self._trees[group].mttkrp(place, leaf_rows)
 
     def logs(self, mode: int, factors: Factors, own: Matrix, floor: float) -> float:
@@ -227,7 +246,7 @@ class Tree:
         if changed or self._mapped is None or self._mapped.maps != maps:
             model = np.maximum(self._current_model(), maps.lower)
             weights, values = maps.weight(self.values, model), maps.value(self.values, model)
-            self._mapped = _Mapped(maps, self._with_values(weights), values, [None, None])
+            self._mapped = _Mapped(maps, self._with(weights), values, [None, None])
         group, place = self._place(mode)
         leaf_rows = self._mapped.leaf_rows[group]
         if leaf_rows is None:
@@ -236,20 +255,15 @@ class Tree:
         gradient = self._trees[group].mttkrp(place, leaf_rows)
         return np.column_stack([gradient, self._row_totals(mode, self._mapped.values)])
 
-    def _with_values(self, values: NDArray[np.float64]) -> Any:
-        """Return the matrix between the trees with other values."""
-        return csr_array((values, self._matrix.indices, self._matrix.indptr), shape=self._matrix.shape)
-
     def _row_totals(self, mode: int, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the sum of the numbers of all nonzeros in each row of a mode."""
         group, place = self._place(mode)
-        matrix = self._with_values(numbers)
         tree = self._trees[group].without_factors()
         lengths = self.lengths[self.split :] if group else self.lengths[: self.split]
         for number, length in enumerate(lengths):
             tree.update(number, np.ones((length, 1)))
         ones = np.ones((self._trees[1 - group].leaves, 1))
-        return np.asarray(tree.mttkrp(place, self._multiply(matrix, group, ones))[:, 0])
+        return np.asarray(tree.mttkrp(place, self._multiply(self._with(numbers), group, ones))[:, 0])
 
     def _place(self, mode: int) -> tuple[int, int]:
         """Return the group of a mode and its number within the group."""
@@ -263,6 +277,10 @@ class Tree:
             if factor is not None and self._trees[group].update(place, factor):
                 self._leaf_rows[1 - group], changed = None, True
         return changed
+
+    def _with(self, values: NDArray[np.float64]) -> Any:
+        """Return the matrix of the nonzeros with other values."""
+        return csr_array((values, self._matrix.indices, self._matrix.indptr), shape=self._matrix.shape)
 
     def _multiply(self, matrix: Any, group: int, rows: Matrix) -> Matrix:
         """Return the product of the nonzeros with the rows of the other group's leaves."""
@@ -282,14 +300,12 @@ class Tree:
             np.einsum("pr,pr->p", one, np.take(second, other, axis=0), out=model[block])
         return model
 
-    def other_rows(self, factors: Factors, nonzeros: slice) -> Matrix:
-        """Return the product of the factor rows of all modes but the first, for some nonzeros."""
+    def other_rows(self, factors: Factors) -> OtherRows:
+        """Return the products of the factor rows of all modes but the first; the first factor matrix is not used."""
         rank = _given(factors[1]).shape[1]
         self._update([np.ones((self.lengths[0], rank)), *factors[1:]])
-        rows: Matrix = np.take(self._trees[1].products(), self._matrix.indices[nonzeros], axis=0)
-        if self.split > 1:
-            rows *= np.take(self._trees[0].products(), self._first_leaf[nonzeros], axis=0)
-        return rows
+        first = (self._trees[0].products(), self._first_leaf) if self.split > 1 else None
+        return OtherRows((self._trees[1].products(), self._matrix.indices), first)
 
     @cached_property
     def _first_leaf(self) -> NDArray[Any]:

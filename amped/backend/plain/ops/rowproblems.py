@@ -14,6 +14,7 @@ from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.rowproblems import KKT, ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblemsProvider, clear_empty
 from ..device import PlainDevice
 from ..row_batch import LENGTHS, MOVING, SOLVED, RowBatch, RowNonzeros, sums_width
+from ..tree import OtherRows
 from .mttkrp import PlainShard
 
 NUMBERS = 1 << 20  # products of factor rows of a batch; a row with more is a separate batch
@@ -67,11 +68,12 @@ class PlainRows:
         rows = whole or slice(0, len(own))
         first, last = np.searchsorted(made.rows, (rows.start, rows.stop))
         clear_empty(made.rows[first:last] - rows.start, own[rows, :rank], seen)
+        pi = _pi(shard, factors, rank)
         for begin, end in _batches(made.starts[first : last + 1], rank):
             batch, which = RowBatch(self.method, end - begin, rank), made.rows[first + begin : first + end]
             batch.rows[:] = own[which, :rank]
-            nonzeros = _nonzeros(shard, factors, made.starts[first + begin : first + end + 1], rank, limits.floor)
-            _solve(batch, nonzeros, limits)
+            starts = made.starts[first + begin : first + end + 1]
+            _solve(batch, _nonzeros(shard, pi, starts, limits.floor), limits)
             own[which, :rank] = batch.rows
             seen[KKT] = max(seen[KKT], batch.seen[KKT])
             seen[KKT + 1 :] += batch.seen[KKT + 1 :]
@@ -148,13 +150,15 @@ def _batches(starts: NDArray[np.int64], rank: int) -> Iterator[tuple[int, int]]:
     yield from ((int(begin), int(end)) for begin, end in pairwise(cuts))
 
 
-def _nonzeros(
-    shard: PlainShard, factors: Sequence[Array], starts: NDArray[np.int64], rank: int, floor: float
-) -> RowNonzeros:
+def _pi(shard: PlainShard, factors: Sequence[Array], rank: int) -> OtherRows:
+    """Return the products of the input factor rows."""
+    return shard.tree.other_rows([None, *(factor[:, :rank] for factor in factors)])
+
+
+def _nonzeros(shard: PlainShard, pi: OtherRows, starts: NDArray[np.int64], floor: float) -> RowNonzeros:
     """Return the nonzeros of consecutive rows, which begin at `starts`."""
     which = slice(int(starts[0]), int(starts[-1]))
-    pi = shard.tree.other_rows([None, *(factor[:, :rank] for factor in factors)], which)
-    return RowNonzeros(shard.tree.values[which], pi, starts - starts[0], floor)
+    return RowNonzeros(shard.tree.values[which], pi.of(which), starts - starts[0], floor)
 
 
 def _of_places(
@@ -166,11 +170,12 @@ def _of_places(
     limits: RowLimits,
 ) -> Iterator[tuple[int, RowNonzeros]]:
     """Yield the position of each shared row, and its nonzeros in the shard, if it has any."""
+    pi = _pi(shard, factors, shared.rows.shape[1])
     for place, row in places:
         number = int(np.searchsorted(made.rows, row))
         if number < made.rows.size and made.rows[number] == row:
             starts = made.starts[number : number + 2]
-            yield place, _nonzeros(shard, factors, starts, shared.rows.shape[1], limits.floor)
+            yield place, _nonzeros(shard, pi, starts, limits.floor)
 
 
 @ROWPROBLEMS.provider("plain")
