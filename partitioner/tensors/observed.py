@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..sorting.sort import sort_nonzeros
-from .dense import DenseTensor
+from .dense import DenseTensor, Stored
 from .ingest import MAX_ORDER
 from .sparse import SparseTensor
 
@@ -48,8 +47,9 @@ def observed_elements(
     tensor : SparseTensor or DenseTensor
         If it is sparse, elements that are observed but not stored are zeros.
     mask : SparseTensor, DenseTensor, `NAN` or `STORED`, optional
-        Elements other than zero are observed; or all but NaN, of a dense tensor; or the stored ones, of a sparse one.
-        By default those with weights or, without weights, `NAN` or `STORED`.
+        Selects the observed elements. A tensor selects the places where it is not zero, `NAN` the elements of a dense
+        tensor that are not NaN, and `STORED` the elements that a sparse tensor stores. The default is the elements of
+        nonzero weight or, without weights, `NAN` for a dense and `STORED` for a sparse tensor.
     weights : SparseTensor or DenseTensor, optional
         Weights of the elements; those of weight 0 are not observed.
 
@@ -61,8 +61,8 @@ def observed_elements(
     for name, other in (("mask", mask), ("weights", weights)):
         if other is not None and not isinstance(other, str) and other.shape != tensor.shape:
             raise InputError(f"{name} has shape {other.shape}, the tensor {tensor.shape}")
-    if isinstance(tensor, DenseTensor):
-        tensor = tensor.with_gaps()
+    tensor = _loaded(tensor.with_gaps() if isinstance(tensor, DenseTensor) else tensor)
+    weights = weights if weights is None else _loaded(weights)
     columns = _selected(tensor, weights if mask is None else mask)
     chosen = None
     if weights is not None:
@@ -118,6 +118,15 @@ def with_weights(observed: Observed) -> Weighted:
     return Weighted(tensor, scales, float(weights.sum()))
 
 
+def _loaded(tensor: AnyTensor) -> AnyTensor:
+    """Return a tensor whose elements are in host memory, so that a file is read once."""
+    if isinstance(tensor, SparseTensor) or not isinstance(tensor.memory, Stored):
+        return tensor
+    loaded = tensor.replaced(tensor.array())
+    loaded.labels = tensor.labels
+    return loaded
+
+
 def _check_weights(weights: AnyTensor) -> None:
     values = np.asarray(weights.values if isinstance(weights, SparseTensor) else weights.array())
     wrong = ~(np.isfinite(values) & (values >= 0))
@@ -135,7 +144,7 @@ def _selected(tensor: AnyTensor, mask: AnyTensor | str | None) -> Columns:
     if mask == NAN:
         if isinstance(tensor, SparseTensor):
             raise InputError(f"mask {NAN!r} applies to dense tensors; leave missing elements out and use {STORED!r}")
-        return _where(~np.isnan(np.asarray(tensor.array(), np.float64)))
+        return _where(~np.isnan(tensor.array()))
     assert not isinstance(mask, str)
     return _nonzero(mask)
 
@@ -144,8 +153,7 @@ def _nonzero(selection: AnyTensor) -> Columns:
     """Return the indices of nonzero elements."""
     if isinstance(selection, SparseTensor):
         return np.compress(selection.values != 0, selection.columns, axis=1)
-    array = selection.array()
-    return _where(array != 0)
+    return _where(selection.array() != 0)
 
 
 def _where(condition: NDArray[np.bool_]) -> Columns:
@@ -158,14 +166,14 @@ def elements_at(tensor: AnyTensor, columns: Columns) -> Values:
         return np.asarray(tensor.array()[tuple(columns)], np.float64)
     if tensor.columns is columns:
         return tensor.values.astype(np.float64)
-    return _looked_up(tensor, columns, tensor.shape)
+    return _looked_up(tensor, columns)
 
 
-def _looked_up(tensor: SparseTensor, columns: Columns, shape: Sequence[int]) -> Values:
+def _looked_up(tensor: SparseTensor, columns: Columns) -> Values:
     """Return the elements of a sparse tensor: sorted together, a place and the element there are neighbours."""
     count, values = columns.shape[1], np.zeros(columns.shape[1])
     both = np.concatenate([columns, tensor.columns], axis=1)
-    together = sort_nonzeros(both, np.arange(both.shape[1], dtype=np.float64), range(len(shape)), shape)
+    together = sort_nonzeros(both, np.arange(both.shape[1], dtype=np.float64), range(tensor.order), tensor.shape)
     found = np.flatnonzero(np.all(together.columns[:, 1:] == together.columns[:, :-1], axis=0))
     numbers = together.values.astype(np.int64)
     values[numbers[found]] = tensor.values[numbers[found + 1] - count]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from partitioner.errors import InputError
-from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.dense import DenseTensor, Stored
 from partitioner.tensors.observed import observed_elements, with_weights
 from partitioner.tensors.sparse import SparseTensor
 
@@ -87,3 +87,25 @@ def test_wrong_input_is_refused(tensor: np.ndarray, mask: object, weights: objec
     others = [None if each is None else DenseTensor(each) for each in (mask, weights)]
     with pytest.raises(InputError, match=cause):
         observed_elements(DenseTensor(tensor), *others)
+
+
+class CountedElements:
+    """Elements like those of a file, with the number of times that they were read."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array, self.shape, self.dtype, self.reads = array, array.shape, array.dtype, 0
+
+    def __getitem__(self, place: tuple[slice, ...]) -> np.ndarray:
+        self.reads += 1
+        return self._array[place]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_file_is_read_once(weighted: bool) -> None:
+    stored = [CountedElements(np.where(SEEN, X, np.nan).astype(np.float32)), CountedElements(WEIGHTS)]
+    tensor, weights = (DenseTensor(Stored(each)) for each in stored)
+    elements, _ = observed_elements(tensor, weights=weights if weighted else None)
+    assert [each.reads for each in stored] == [1, int(weighted)]
+    values, seen = as_arrays(elements)
+    np.testing.assert_array_equal(seen, SEEN)
+    np.testing.assert_array_equal(values, X * SEEN)
