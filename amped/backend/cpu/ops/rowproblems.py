@@ -181,9 +181,7 @@ class HostRows:
         padded, of_threads = padded_rank(rank), status_of(self._threads.count)
         memory, _ = self._threads.scratch(scratch, padded)
         bounds = int(limits.inner), float(limits.tolerance), float(limits.floor)
-        assert own.dtype == factors[0].dtype
-        place = own.ctypes.data, own.strides[0] // own.itemsize
-        args = addresses(shard, factors, rank, padded), tuple(row_order), place, which, bounds
+        args = addresses(shard, factors, rank, padded), tuple(row_order), place_of(own, factors[0]), which, bounds
         self._threads.call(self._code.solve, *args, memory, kept_in(padded, memory.shape[1]), of_threads)
         _add_statistics(seen, of_threads)
 
@@ -317,6 +315,13 @@ def padded_rank(rank: int) -> int:
 def numbers_of(padded: int) -> int:
     """Return the size of a thread's scratch, in numbers."""
     return max(KEPT_BYTES // 8, scratch_size(padded, 1))
+
+
+def place_of(own: Array, factor: Array) -> tuple[int, int]:
+    """Return the address and the row length of an output matrix, whose type must be that of the input matrices."""
+    assert own.dtype == factor.dtype
+    assert own.strides[1] == own.itemsize
+    return own.ctypes.data, own.strides[0] // own.itemsize
 
 
 def addresses(

@@ -34,7 +34,7 @@ from ..rows.problems import RowOrder, order_bytes, order_rows, status_of
 from ..rows.shared import parts_of
 from ..shard import HostShard
 from ..simd.vectors import LINE
-from .rowproblems import RowThreads, add_parts, addresses, clear, heaviest
+from .rowproblems import RowThreads, add_parts, addresses, clear, heaviest, place_of
 
 BATCH_BYTES = 32 << 20  # of rows whose nonzeros all threads share, solved at once
 Form = tuple[bool, bool, int, int, int, int, int]
@@ -91,7 +91,8 @@ class HostLeastSquares:
         statistics, most = status_of(self._threads.count), heaviest(made, self._threads.count, part_of(width_of(rank)))
         bounds = int(rows.start), int(rows.stop), most
         terms = *_terms(limits), *(limits.common or (np.empty((0, 0)), np.empty((0, 0))))
-        self._threads.call(solve_rows, _nonzeros(shard, factors, rank), tuple(made), own, bounds, terms, statistics)
+        args = _nonzeros(shard, factors, rank), tuple(made), place_of(own, factors[0]), bounds, terms
+        self._threads.call(solve_rows, *args, statistics)
         seen[[RESIDUAL, DEFICIENT]] += statistics[:, [RESIDUAL, DEFICIENT]].sum(axis=0)
         heavy = made.rows[(made.counts > most) & (made.rows >= rows.start) & (made.rows < rows.stop)]
         batch = self._batch(rank)

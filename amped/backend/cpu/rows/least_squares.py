@@ -30,13 +30,14 @@ from ..simd.doubles import (
     fused,
     index,
     load,
-    number,
     plus,
+    put_number,
     store,
     times,
     total,
     transpose,
 )
+from ..simd.doubles import number as number_at
 from ..simd.outer import add_4x1, add_4x2, add_8x1, add_8x2
 from ..simd.thread_team import add, fork, inlined, join
 from .model import PART, PART_RANK
@@ -103,7 +104,7 @@ def _fill(row, first, count, pi, last):  # type: ignore[no-untyped-def]
     for m in range(3, inputs):
         _multiply(pi, columns[m + 1], matrices[m], begin, count, form)
     for j in range(count):
-        at, value = j * width + tail, times(each(number(values, begin + j, wide)), unit)
+        at, value = j * width + tail, times(each(number_at(values, begin + j, wide)), unit)
         store(pi, at, choose(mask, load(pi, at), value))
     for at in range(count * width, -(-count // EIGHT) * EIGHT * width, EIGHT):
         store(pi, at, each(0.0))
@@ -384,7 +385,7 @@ def _shortest(matrix, lower, small, pivots, scale, y, count, b):  # type: ignore
 
 @jit
 def solve_rows(number, team, threads, turn, nonzeros, row_order, own, whole, terms, status):  # type: ignore[no-untyped-def]
-    """Solve rows with the threads of a team; see `problems.solve_by_newton`.
+    """Solve rows with the threads of a team; see `problems.solve_by_newton`, also for `own`.
 
     `terms` are the ridge, the sweeps of non-negative rows (0: no constraint), whether residuals are summed, and the
     equations from which those of the nonzeros are subtracted: a Gram matrix, and the right-hand side of each row, or
@@ -408,11 +409,11 @@ def solve_rows(number, team, threads, turn, nonzeros, row_order, own, whole, ter
                 if common.size > 0:
                     subtract(work[0], common, rights[i])
                 for r in range(b.size):
-                    b[r] = own[i, r]
+                    b[r] = number_at(own[0], i * own[1] + r, form[1])
                 status[number, DEFICIENT] += solve_equations(work, ridge, sweeps, b)
                 for r in range(b.size):
-                    own[i, r] = b[r]
-                    work[9][r] = own[i, r]  # as it is stored
+                    put_number(own[0], i * own[1] + r, b[r], form[1])
+                    work[9][r] = number_at(own[0], i * own[1] + r, form[1])  # as it is stored
                 if measured:
                     squares = _squares(work[0], work[9])
                     if common.size == 0 and not squares > PRECISE * work[0][b.size, b.size]:

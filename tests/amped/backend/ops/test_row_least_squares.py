@@ -8,6 +8,7 @@ from row_tensor import Rows
 from scipy.optimize import nnls
 
 from amped.backend.cpu.device import CpuDevice
+from amped.backend.cpu.rows.least_squares import solve_rows
 from amped.backend.ops.rowproblems import DEFICIENT, RESIDUAL, RowTerms
 from amped.backend.plain.device import PlainDevice
 from amped.parallel.mpi import world
@@ -88,3 +89,10 @@ def test_heavy_rows_have_the_same_bits_on_any_number_of_threads() -> None:
     one, several = (rows.solve(CpuDevice(world(), count), "als", terms) for count in (1, 4))
     np.testing.assert_array_equal(one[0], several[0])
     np.testing.assert_allclose(one[1], several[1], rtol=1e-12)
+
+
+def test_both_precisions_share_the_compiled_code() -> None:
+    device, dispatcher = CpuDevice(world(), 1), solve_rows.dispatcher
+    for dtype in ("f4", "f8"):
+        Rows(3, 7, counts_of(7), dtype).solve(device, "als", RowTerms(0.1))
+    assert len(dispatcher.signatures) == 1
