@@ -106,17 +106,28 @@ def consistent(
     machine: Machine,
     options: Options,
     factors: Sequence[NDArray[np.floating]],
+) -> float:
+    """Return the core consistency of a CP model whose factor matrices include the weights. Collective."""
+    return _consistent(source, machine, options, _inverses(factors))
+
+
+def _inverses(factors: Sequence[NDArray[np.floating]]) -> list[NDArray[np.float64]]:
+    return [np.linalg.pinv(factor.astype(np.float64)) for factor in factors]
+
+
+def _consistent(
+    source: DescribedSource,
+    machine: Machine,
+    options: Options,
+    inverses: Sequence[NDArray[np.float64]],
     further: NDArray[np.float64] | float = 0.0,
 ) -> float:
-    """Return the core consistency of a CP model whose factor matrices include the weights. Collective.
-
-    `further` is added to the core of the tensor.
-    """
-    ranks = [factor.shape[1] for factor in factors]
+    """See `consistent`: given the pseudo-inverses of the factor matrices. `further` is added to the tensor's core."""
+    ranks = [len(inverse) for inverse in inverses]
     machine = _chosen(source, ranks, machine, options)
     operator = core_operator(source, ranks, machine, options)
-    for mode, factor in enumerate(factors):
-        operator.set_factor(mode, np.linalg.pinv(factor.astype(np.float64)).T)
+    for mode, inverse in enumerate(inverses):
+        operator.set_factor(mode, inverse.T)
     last = operator.order - 1
     product = operator.compute(Ttmc(), last)
     core = core_of(operator, product, machine.device.empty(operator.owned(last).shape, np.float64))
@@ -130,7 +141,8 @@ def consistent_with_gaps(
 
     The completed tensor is the model plus the residuals of the observed elements, and so is its core.
     """
-    elements, exact = observed.tensor(), [factor.astype(np.float64) for factor in factors]
+    elements, inverses = observed.tensor(), _inverses(factors)
+    exact = [factor.astype(np.float64) for factor in factors]
 
     def residual() -> SparseTensor | None:
         if elements is None:
@@ -138,11 +150,12 @@ def consistent_with_gaps(
         values = elements.values - values_at(np.ones(exact[0].shape[1]), exact, list(elements.columns))
         return SparseTensor.from_columns(elements.columns, values, elements.shape, keep_zeros=True)
 
-    own, rest = full(None, [np.linalg.pinv(factor) @ factor for factor in exact]), on_root(machine.comm, residual)
+    cores = [inverse @ factor for inverse, factor in zip(inverses, exact, strict=True)]
+    own, rest = full(None, cores), on_root(machine.comm, residual)
     if not machine.comm.bcast(rest is not None and bool(rest.values.any())):
         return consistency(own)
     source = TensorSource(rest, machine.comm, memory=None)
-    return consistent(source, machine, options, factors, own)
+    return _consistent(source, machine, options, inverses, own)
 
 
 def _chosen(
