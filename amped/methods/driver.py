@@ -165,12 +165,14 @@ def _is_done(method: Method, rule: StopRule) -> bool:
 
 def is_stale(state: MethodState, patience: int | None) -> bool:
     """Return whether the RMSE on held-out elements has not decreased by `LEAST_DECREASE` in `patience` iterations."""
+    if patience is None:
+        return False
     least, since = math.inf, 0
     for error in state.series.get(HOLDOUT, []):
         since += 1
         if error < least * (1 - LEAST_DECREASE):
             least, since = error, 0
-    return patience is not None and since >= patience
+    return since >= patience
 
 
 def best_iteration(state: MethodState) -> int | None:

@@ -160,6 +160,8 @@ class ObservedAls:
     def _penalty(self) -> float:
         """Return the sum of each mode's ridge times its matrix's squared Frobenius norm."""
         total = np.zeros(1)
+        if not any(self.constraints.ridge):
+            return 0.0
         for mode, ridge in enumerate(self.constraints.ridge):
             if ridge:
                 rows = np.asarray(self.operator.machine.device.to_host(self.operator.owned(mode)), np.float64)
