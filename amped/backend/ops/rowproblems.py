@@ -60,14 +60,18 @@ class RowTerms(NamedTuple):
     measured : bool
         Whether squared residuals are summed.
     common : CommonEquations, optional
-        Only for rows that are not shared. Rows without nonzeros are then unchanged, and the sum of squared residuals
-        lacks the squares of the values. Only compiled code for CPUs supports it.
+        Only for rows that are not shared. The sum of squared residuals lacks the squares of the values.
+    partial : bool
+        Whether rows without nonzeros in the shard are left unchanged; otherwise they become zero.
+
+    Only compiled code for CPUs supports `common` and `partial`.
     """
 
     ridge: float = 0.0
     sweeps: int = 0
     measured: bool = False
     common: CommonEquations | None = None
+    partial: bool = False
 
     @property
     def inner(self) -> int:

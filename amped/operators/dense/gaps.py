@@ -168,25 +168,16 @@ class GapRows:
             own = operator.work.factors[mode][plan.owned]
             own[self._gaps[mode].empty] = 0
             self._solve_whole(mode, common, limits, own, seen)
+            inputs, partial = operator.work.inputs(mode), limits._replace(partial=True)
             for rows, terms in (
-                (self._missing_rows[mode], limits._replace(common=common)),
-                (self._observed_rows[mode], limits),
+                (self._missing_rows[mode], partial._replace(common=common)),
+                (self._observed_rows[mode], partial),
             ):
                 if rows is not None:
-                    self._run(rows, mode, own, terms, seen)
+                    self._provider.run(rows.made, rows.shard, inputs, own, self._rank, terms, seen)
         self._grams[mode] = None
         if limits.measured:
             self._measure(mode, seen)
-
-    def _run(self, rows: _Rows, mode: int, own: Array, terms: RowTerms, seen: Array) -> None:
-        """Solve the rows of a shard; rows without elements there are unchanged."""
-        inputs = self._operator.work.inputs(mode)
-        before = None
-        if terms.common is None:  # it clears rows without elements
-            before, at = own.copy(), np.setdiff1d(np.arange(len(own)), rows.made.rows)
-        self._provider.run(rows.made, rows.shard, inputs, own, self._rank, terms, seen)
-        if before is not None:
-            own[at] = before[at]
 
     def _solve_whole(self, mode: int, common: CommonEquations, limits: RowTerms, own: Array, seen: Array) -> None:
         """Solve rows of which all elements are observed."""

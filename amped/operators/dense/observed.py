@@ -97,22 +97,25 @@ class DirectObserved(DirectDense):
         self._matrices.changed(mode)
 
     def solve(self, mode: int, limits: RowTerms, seen: Array, then: Sequence[int] = ()) -> None:
-        """Solve the rows of a mode, in place in its factor matrix; see `RowSolver.solve`."""
+        """Solve the rows of a mode, in place in its factor matrix, before `publish`; see `RowSolver.solve`."""
         with self.clock.span("compute", mode):
             rights = self._products.mttkrp(mode, self._exact)
             matrices = self._matrices.mttkrp(mode, self._pair_factors)[self._pairs.index]
             rows, deficient = solve_systems(matrices, rights, limits.ridge, limits.sweeps, self._exact[mode])
             self._transposed[mode][...] = rows
-            self.changed(mode)
             seen[DEFICIENT] += deficient
             if limits.measured:
-                seen[RESIDUAL] += self._squares(self._exact[mode], matrices, rights)
+                seen[RESIDUAL] += self._squares(mode, matrices, rights)
 
-    def _squares(self, rows: Matrix, matrices: Matrix, rights: Matrix) -> float:
-        """Return the sum of squared residuals, weighted; `rows` solved these equations."""
+    def _squares(self, mode: int, matrices: Matrix, rights: Matrix) -> float:
+        """Return the weighted sum of squared residuals; the rows of the mode are solutions of these equations."""
+        rows = self._transposed[mode].astype(np.float64, copy=False)
         model = np.add.reduce(matrices * rows, axis=1)
         squares = self.norm**2 - 2 * float(np.vdot(rows, rights)) + float(np.vdot(rows, model))
-        return squares if squares > PRECISE * self.norm**2 else self._summed_squares()
+        if squares > PRECISE * self.norm**2:
+            return squares
+        self._exact[mode][...] = rows
+        return self._summed_squares()
 
     def _summed_squares(self) -> float:
         split = split_of(self.shape)

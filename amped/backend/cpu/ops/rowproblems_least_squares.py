@@ -86,7 +86,7 @@ class HostLeastSquares:
         scratch: Array = None,
     ) -> None:
         rows = slice(0, len(own)) if whole is None else whole
-        if limits.common is None:
+        if not limits.partial:
             clear(made, own[rows, :rank], rows, seen)
         statistics, most = status_of(self._threads.count), heaviest(made, self._threads.count, part_of(width_of(rank)))
         bounds = int(rows.start), int(rows.stop), most
