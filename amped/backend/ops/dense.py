@@ -143,7 +143,7 @@ class AnyBlock:
         return True
 
     def prepare(self, form: BlockForm) -> None:
-        """See `DenseKernel`: compiles at the first call."""
+        """See `DenseKernel`: code is compiled, if at all, at the first call."""
 
     def rows(self, form: BlockForm) -> RowLayout | None:
         return None

@@ -8,34 +8,22 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from ...device import Array
-from ...ops.dense import DENSE, BlockForm, DenseKernel, Sweep
+from ...ops.dense import DENSE, AnyBlock, BlockForm, DenseKernel, Sweep
 from ..device import PlainDevice
 from ..split import Matrix, contract, khatri_rao, split_of
 
 
-class PlainSplit:
+class PlainSplit(AnyBlock):
     """Splits the modes into two groups: a product with each serves all modes of the other. See `DenseKernel`."""
 
     name = "split"
     repeatable = True
-
-    def suits(self, form: BlockForm) -> bool:
-        return True
-
-    def mixes(self, form: BlockForm) -> bool:
-        return True
-
-    def prepare(self, form: BlockForm) -> None:
-        """See `DenseKernel`: nothing is compiled."""
 
     def bytes(self, form: BlockForm) -> int:
         """See `DenseKernel`: Khatri-Rao products, partial results, and elements in double precision."""
         split = split_of(form.lengths)
         groups = math.prod(form.lengths[:split]) + math.prod(form.lengths[split:])
         return 8 * (2 * form.rank * groups + math.prod((form.slab, *form.lengths[1:])))
-
-    def rows(self, form: BlockForm) -> None:
-        """See `DenseKernel`: without padding."""
 
     def passes(self, form: BlockForm) -> float:
         return 2
