@@ -13,15 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ops.rowproblems import FAILED, ITERATIONS, KKT, RowLimits, RowMethod
+from ..row_constants import (
+    ACTIVE,
+    ARMIJO,
+    BELOW,
+    COUNTS,
+    CURVED,
+    DAMPING,
+    GOOD,
+    LEAST_CURVED,
+    LEAST_NEWTON_PIVOT,
+    LENGTHS,
+    LESS_DAMPING,
+    MORE_DAMPING,
+    MOVING,
+    NO_LESS,
+    PAIRS,
+    POOR,
+    RAISED,
+    SOLVED,
+    WAITING,
+)
 from .tree import Matrix
 
 Vector = NDArray[np.float64]
-ACTIVE, ARMIJO, LENGTHS, RAISED = 1e-3, 1e-4, 11, 0.01  # see `backend.cpu.rows.steps`
-DAMPING, MORE, LESS, POOR, GOOD, LEAST_PIVOT = 1e-5, 3.5, 2 / 7, 0.25, 0.75, 1e-14  # see `backend.cpu.rows.newton`
-PAIRS, LEAST_CURVED = 3, 1e-12  # see `backend.cpu.rows.quasi_newton`
-NO_LESS = -1e-15  # rounding error of a model's value that equals the floor
-BELOW, COUNTS, CURVED = range(3)  # positions in the sums, after Phi
-SOLVED, MOVING, WAITING = range(3)  # state of a row in this pass
 
 
 def sums_width(method: RowMethod, rank: int) -> int:
@@ -195,7 +210,7 @@ class NewtonModel:
         """Update the damping from the change of the objective by the whole step."""
         predicted = self._predicted[rows]
         ratio = np.where(predicted < 0, first / np.where(predicted < 0, predicted, -1.0), 0.0)
-        self._damping[rows] *= np.where(ratio < POOR, MORE, np.where(ratio > GOOD, LESS, 1.0))
+        self._damping[rows] *= np.where(ratio < POOR, MORE_DAMPING, np.where(ratio > GOOD, LESS_DAMPING, 1.0))
 
 
 def _damped_solution(hessian: Matrix, free: NDArray[np.bool_], damping: Vector, right: Matrix) -> Matrix:
@@ -206,7 +221,7 @@ def _damped_solution(hessian: Matrix, free: NDArray[np.bool_], damping: Vector, 
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for r in range(rank):
             known, entry = lower[:, r, :r], lower[:, r, r].copy()
-            least = LEAST_PIVOT * entry
+            least = LEAST_NEWTON_PIVOT * entry
             entry *= 1 + damping
             pivot = np.sqrt(np.maximum(entry - np.einsum("is,is->i", known, known), least))
             # A free component whose Pi is zero goes far below zero, and so to its bound.

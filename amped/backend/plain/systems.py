@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Matrix = NDArray[np.float64]
+from ..row_constants import DOUBTED, LEAST_PIVOT
 
-LEAST_PIVOT = 1e-12  # relative to the diagonal: columns that depend on others up to rounding are below this
-DOUBTED = 1e-8  # pivots below this, which depend on their order, are computed in descending order
+Matrix = NDArray[np.float64]
 
 
 class Pairs:

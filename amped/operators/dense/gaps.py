@@ -29,6 +29,7 @@ from ...backend.ops.rowproblems import (
 )
 from ...backend.plain.split import Matrix, khatri_rao, split_of
 from ...backend.plain.systems import solve_systems
+from ...backend.row_constants import PRECISE
 from ...backend.rows import add_gram, blocks_of
 from ...options import Options
 from ...parallel.mpi import Comm
@@ -36,7 +37,7 @@ from ..modes import ModePlan
 from .operator import DenseOperator
 
 Columns = NDArray[np.int32]
-PRECISE = {"fp64": 1e-4, "fp32": 1e-2}
+PRECISE_OF = {"fp64": PRECISE, "fp32": 1e-2}
 """Squared residuals below this part of the squared norm are computed from residuals."""
 LEAST, MISSING = 1 << 17, 0.4  # elements, and the part of them that may be missing
 BLOCK = 1 << 12  # rows that are solved at a time
@@ -219,7 +220,7 @@ class GapRows:
         total = np.array([float(seen[RESIDUAL])])
         if comm.size > 1:
             comm.all_reduce(total, "sum")
-        if not total[0] > PRECISE[operator.options.precision] * norm**2:
+        if not total[0] > PRECISE_OF[operator.options.precision] * norm**2:
             operator.publish(mode)
             operator.wait_comm()
             seen[RESIDUAL] = self._summed_squares()

@@ -22,6 +22,7 @@ from ...backend.exchange import Machine
 from ...backend.ops.rowproblems import DEFICIENT, RESIDUAL, RowTerms
 from ...backend.plain.split import Matrix, SplitProducts, khatri_rao, split_of
 from ...backend.plain.systems import Pairs, solve_systems
+from ...backend.row_constants import PRECISE
 from ...options import Options
 from ..placement import Setting
 from ..sources.dense import of_array
@@ -29,7 +30,6 @@ from .direct import DirectDense
 from .plan import DensePlan
 
 NUMBERS = 1 << 22  # elements, and numbers in partial results: memory that needs no plan
-PRECISE = 1e-4  # squared residuals below this part of the squared norm are computed from residuals
 
 
 class MaskedArray(NamedTuple):

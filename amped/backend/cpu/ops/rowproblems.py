@@ -21,6 +21,7 @@ from ...ops.rowproblems import (
     RowProblemsProvider,
     clear_empty,
 )
+from ...row_constants import CURVED, DAMPING, LENGTHS, SOLVED
 from ..caches import aligned
 from ..device import CpuDevice
 from ..layout import NARROW
@@ -28,8 +29,7 @@ from ..rows import newton, quasi_newton
 from ..rows import shared as sharedrows
 from ..rows.model import PART, PART_RANK, block_of, kept_in, part_of, scratch_size
 from ..rows.problems import RowOrder, order_bytes, order_rows, solve_by_newton, solve_by_quasi_newton, status_of
-from ..rows.shared import CURVED, SOLVED, SharedParts, all_go, parts_of
-from ..rows.steps import LENGTHS
+from ..rows.shared import SharedParts, all_go, parts_of
 from ..shard import HostShard
 from ..simd.doubles import FOUR
 from ..simd.vectors import LINE
@@ -60,9 +60,7 @@ class RowProblemCode(NamedTuple):
 
 
 CODE: dict[RowMethod, RowProblemCode] = {
-    "pdnr": RowProblemCode(
-        solve_by_newton, sharedrows.step_by_newton, sharedrows.advance_by_newton, newton.DAMPING, True
-    ),
+    "pdnr": RowProblemCode(solve_by_newton, sharedrows.step_by_newton, sharedrows.advance_by_newton, DAMPING, True),
     "pqnr": RowProblemCode(
         solve_by_quasi_newton, sharedrows.step_by_quasi_newton, sharedrows.advance_by_quasi_newton, 0.0, False
     ),

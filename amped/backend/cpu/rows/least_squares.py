@@ -21,6 +21,7 @@ import numpy as np
 from partitioner.host.jit import inner, jit
 
 from ...ops.rowproblems import DEFICIENT, RESIDUAL
+from ...row_constants import DOUBTED, LEAST_PIVOT, PRECISE
 from ..simd.doubles import (
     EIGHT,
     choose,
@@ -42,9 +43,6 @@ from ..simd.outer import add_4x1, add_4x2, add_8x1, add_8x2
 from ..simd.thread_team import add, fork, inlined, join
 from .model import PART, PART_RANK
 
-LEAST_PIVOT = 1e-12  # relative to the diagonal: columns that depend on others up to rounding are below this
-DOUBTED = 1e-8  # relative pivots below this, which depend on their order, are computed in descending order
-PRECISE = 1e-4  # squared residuals below this part of the squares are computed from residuals
 BLOCK_NUMBERS = 3072  # numbers of Pi in a block
 HALF = EIGHT // 2  # rows of a small tile
 

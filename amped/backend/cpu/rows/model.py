@@ -22,6 +22,7 @@ import numpy as np
 
 from partitioner.host.jit import inner
 
+from ...row_constants import NO_LESS
 from ..simd.doubles import (
     EIGHT,
     FOUR,
@@ -50,7 +51,6 @@ from ..simd.thread_team import inlined
 
 VALUE, LACK, INVERSE, WEIGHT = range(4)
 FACTS = 4  # numbers per nonzero, after its column of Pi
-NO_LESS = -1e-15  # rounding error of a model's value that equals the floor
 PART, PART_RANK = 8192, 64  # least nonzeros of a part: in all, and per column, because each part may have a Hessian
 BLOCK_NUMBERS = 2048  # numbers of Pi in a block, which stay in the L1 cache
 

@@ -14,12 +14,10 @@ import numpy as np
 
 from partitioner.host.jit import inner
 
+from ...row_constants import GOOD, LEAST_NEWTON_PIVOT, LESS_DAMPING, MORE_DAMPING, POOR
 from ..simd.thread_team import inlined
 from .model import curvature
 
-DAMPING, MORE, LESS = 1e-5, 3.5, 2 / 7
-POOR, GOOD = 0.25, 0.75  # ratios of actual to predicted decrease
-LEAST_PIVOT = 1e-14  # relative to the diagonal: the effect of rounding
 MEMORY = 2  # numbers: the damping, and the change predicted by the quadratic model
 
 
@@ -63,9 +61,9 @@ def learn(memory, first):  # type: ignore[no-untyped-def]
     """Update the damping: compare the change `first` of the whole step with the quadratic model's prediction."""
     ratio = first / memory[1] if memory[1] < 0 else 0.0
     if ratio < POOR:
-        memory[0] *= MORE
+        memory[0] *= MORE_DAMPING
     elif ratio > GOOD:
-        memory[0] *= LESS
+        memory[0] *= LESS_DAMPING
 
 
 @inner
@@ -128,7 +126,7 @@ def _solve(hessian, active, count, damping, lower, right):  # type: ignore[no-un
         for k in range(i + 1):
             entry = hessian[active[i], active[k]]
             if i == k:
-                least = LEAST_PIVOT * entry
+                least = LEAST_NEWTON_PIVOT * entry
                 entry *= 1 + damping
             for j in range(k):
                 entry -= lower[i, j] * lower[k, j]

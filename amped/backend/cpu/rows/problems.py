@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from partitioner.host.jit import jit
 
+from ...row_constants import DAMPING
 from ..shard import HostShard
 from ..simd.doubles import EIGHT, put_number
 from ..simd.doubles import number as number_at
 from ..simd.thread_team import WORDS, add, fork, inlined, join
 from . import newton, quasi_newton
-from .newton import DAMPING
 from .steps import solve_row
 
 CHUNK = 512  # nonzeros that a thread takes at once if rows are short

@@ -11,12 +11,11 @@ import numpy as np
 
 from partitioner.host.jit import inner
 
+from ...row_constants import LEAST_CURVED, PAIRS
 from ..simd.thread_team import inlined
 
-PAIRS = 3
 # Numbers per component in the memory, after the number of pairs: last point, its Phi, pairs.
 KEPT = 2 + 2 * PAIRS
-LEAST_CURVED = 1e-12  # least curvature of a usable pair, relative to the product of its two lengths
 
 
 @inner

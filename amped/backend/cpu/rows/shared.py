@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 from partitioner.host.jit import jit
 
 from ...ops.rowproblems import ITERATIONS, KKT
+from ...row_constants import BELOW, COUNTS, CURVED, MOVING, RAISED, SOLVED, WAITING
 from ..simd.doubles import EIGHT
 from ..simd.thread_team import add, fork, inlined, join
 from . import newton, quasi_newton
 from .model import changes, counts_of, curvature, gradient, keep
 from .problems import RowOrder
-from .steps import RAISED, advance, choose_length, measure
-
-BELOW, COUNTS, CURVED = range(3)  # positions in the sums, after Phi
-SOLVED, MOVING, WAITING = range(3)  # state of a row in this pass
+from .steps import advance, choose_length, measure
 
 
 class SharedParts(NamedTuple):

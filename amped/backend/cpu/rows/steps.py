@@ -10,13 +10,9 @@ import numpy as np
 from partitioner.host.jit import inner
 
 from ...ops.rowproblems import FAILED, ITERATIONS, KKT
+from ...row_constants import ACTIVE, ARMIJO, LENGTHS, RAISED
 from ..simd.thread_team import inlined
 from .model import change, counts_of, gradient, keep
-
-# Components below this, and below the norm of the projected gradient, are active if the gradient is positive.
-ACTIVE = 1e-3
-ARMIJO, LENGTHS = 1e-4, 11  # sufficient decrease, and number of step lengths 1, 1/2, 1/4, ...
-RAISED = 0.01  # sum of the increments when a row is raised, relative to the row's counts
 
 
 @inlined

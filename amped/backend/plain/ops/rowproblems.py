@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.rowproblems import KKT, ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblemsProvider, clear_empty
+from ...row_constants import LENGTHS, MOVING, SOLVED
 from ..device import PlainDevice
-from ..row_batch import LENGTHS, MOVING, SOLVED, RowBatch, RowNonzeros, sums_width
+from ..row_batch import RowBatch, RowNonzeros, sums_width
 from ..tree import OtherRows
 from .mttkrp import PlainShard
 
