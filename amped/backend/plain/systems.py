@@ -106,7 +106,7 @@ def _least_squares(matrices: Matrix, rights: Matrix) -> Solved:
 
 
 def _shortest(matrices: Matrix, rights: Matrix, scale: Matrix, inverse: Matrix) -> Solved:
-    """Return the shortest solutions; see `backend.cpu.rows.least_squares`.
+    """Return the shortest solutions; see `backend.cpu.rows.equations`.
 
     The factors, (rows, R, R), have as many nonzero columns as the matrices' rank.
     """

@@ -20,15 +20,8 @@ from ...ops.rowproblems import (
     RowTerms,
 )
 from ..device import CpuDevice
-from ..rows.least_squares import (
-    block_of,
-    grams_of_parts,
-    part_of,
-    residuals_of_parts,
-    solve_rows,
-    solve_sums,
-    width_of,
-)
+from ..rows.gram import block_of, part_of, width_of
+from ..rows.least_squares import grams_of_parts, residuals_of_parts, solve_rows, solve_sums
 from ..rows.model import PART, PART_RANK
 from ..rows.problems import RowOrder, order_bytes, order_rows, status_of
 from ..rows.shared import parts_of
@@ -185,7 +178,7 @@ def _terms(limits: RowTerms) -> tuple[float, int, bool]:
 
 
 def _nonzeros(shard: HostShard, factors: Sequence[Array], rank: int) -> tuple[Array, Array, Form]:
-    """Return the addresses of columns and matrices, and their form; see `rows.least_squares`."""
+    """Return the addresses of columns and matrices, and their form; see `rows.gram`."""
     columns, matrices, (narrow, wide, stride, *_) = addresses(shard, factors, rank, rank)
     return columns, matrices, _form(bool(narrow), bool(wide), stride, rank)
 
