@@ -22,6 +22,12 @@ def split_of(lengths: Sequence[int]) -> int:
     return min(range(1, len(lengths)), key=lambda at: math.prod(lengths[:at]) + math.prod(lengths[at:]))
 
 
+def partial_rows(lengths: Sequence[int]) -> int:
+    """Return the number of rows of the partial results of both groups."""
+    split = split_of(lengths)
+    return math.prod(lengths[:split]) + math.prod(lengths[split:])
+
+
 def khatri_rao(matrices: Sequence[Matrix], out: Matrix | None = None) -> Matrix:
     """Return the Khatri-Rao product of transposed matrices, (R, product of rows), the last one varying fastest."""
     *others, last = matrices

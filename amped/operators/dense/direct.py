@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -14,7 +13,7 @@ from partitioner.tensors.dense import DenseTensor
 
 from ...backend.device import Array
 from ...backend.exchange import Machine
-from ...backend.plain.split import Matrix, SplitProducts, split_of
+from ...backend.plain.split import Matrix, SplitProducts, partial_rows
 from ...options import Options
 from ...parallel.progress import CURRENT
 from ..base import Solve
@@ -54,9 +53,7 @@ class DirectDense(Factors):
         in_memory = not (source.in_file or source.on_gpu or source.mapped)
         if machine.device.folder != "plain" or machine.comm.size > 1 or not in_memory:
             return False
-        split = split_of(source.lengths)
-        rows = sum(source.shape) + math.prod(source.lengths[:split]) + math.prod(source.lengths[split:])
-        return source.nnz + 2 * rank * rows <= NUMBERS
+        return source.nnz + 2 * rank * (sum(source.shape) + partial_rows(source.lengths)) <= NUMBERS
 
     @cached_property
     def plan(self) -> DensePlan:  # type: ignore[override]

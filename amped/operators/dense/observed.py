@@ -20,7 +20,7 @@ from partitioner.tensors.dense import DenseTensor
 from ...backend.device import Array
 from ...backend.exchange import Machine
 from ...backend.ops.rowproblems import DEFICIENT, RESIDUAL, RowTerms
-from ...backend.plain.split import Matrix, SplitProducts, khatri_rao, split_of
+from ...backend.plain.split import Matrix, SplitProducts, khatri_rao, partial_rows, split_of
 from ...backend.plain.systems import Pairs, solve_systems
 from ...backend.row_constants import PRECISE
 from ...options import Options
@@ -79,9 +79,8 @@ class DirectObserved(DirectDense):
         """Return whether the array and the partial results are small, on one rank whose device is the CPU."""
         if not machine.device.on_host or machine.comm.size > 1:
             return False
-        split, pairs = split_of(shape), rank * (rank + 1) // 2
-        rows = sum(shape) + math.prod(shape[:split]) + math.prod(shape[split:])
-        return 4 * math.prod(map(float, shape)) + 2 * pairs * rows <= NUMBERS
+        pairs = rank * (rank + 1) // 2
+        return 4 * math.prod(map(float, shape)) + 2 * pairs * (sum(shape) + partial_rows(shape)) <= NUMBERS
 
     @cached_property
     def plan(self) -> DensePlan:  # type: ignore[override]

@@ -10,7 +10,7 @@ import numpy as np
 from ...device import Array
 from ...ops.dense import DENSE, AnyBlock, BlockForm, DenseKernel, Sweep
 from ..device import PlainDevice
-from ..split import Matrix, contract, khatri_rao, split_of
+from ..split import Matrix, contract, khatri_rao, partial_rows, split_of
 
 
 class PlainSplit(AnyBlock):
@@ -21,9 +21,7 @@ class PlainSplit(AnyBlock):
 
     def bytes(self, form: BlockForm) -> int:
         """See `DenseKernel`: Khatri-Rao products, partial results, and elements in double precision."""
-        split = split_of(form.lengths)
-        groups = math.prod(form.lengths[:split]) + math.prod(form.lengths[split:])
-        return 8 * (2 * form.rank * groups + math.prod((form.slab, *form.lengths[1:])))
+        return 8 * (2 * form.rank * partial_rows(form.lengths) + math.prod((form.slab, *form.lengths[1:])))
 
     def passes(self, form: BlockForm) -> float:
         return 2
