@@ -33,6 +33,11 @@ class RowLimits(NamedTuple):
     tolerance: float = 1e-4
     floor: float = 1e-10
 
+    @property
+    def partial(self) -> bool:
+        """Whether rows without nonzeros are left unchanged; see `RowTerms`."""
+        return False
+
 
 class CommonEquations(NamedTuple):
     """Equations of rows, from which those of a shard's nonzeros are subtracted: what remains is observed.

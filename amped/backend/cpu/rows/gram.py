@@ -33,8 +33,8 @@ from ..simd.doubles import (
     transpose,
 )
 from ..simd.outer import add_4x1, add_4x2, add_8x1, add_8x2
+from . import model
 from .equations import padded_product
-from .model import PART, PART_RANK
 
 BLOCK_NUMBERS = 3072  # numbers of Pi in a block
 HALF = EIGHT // 2  # rows of a small tile
@@ -47,12 +47,12 @@ def width_of(rank: int) -> int:
 
 def block_of(width: int) -> int:
     """Return the number of nonzeros of a block."""
-    return max(4 * EIGHT, BLOCK_NUMBERS // width // EIGHT * EIGHT)
+    return model.block_of(width, BLOCK_NUMBERS)
 
 
 def part_of(width: int) -> int:
     """Return the number of nonzeros of a part."""
-    return -(-max(PART, PART_RANK * width) // block_of(width)) * block_of(width)
+    return model.part_of(width, BLOCK_NUMBERS)
 
 
 @inner

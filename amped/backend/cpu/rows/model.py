@@ -55,14 +55,15 @@ PART, PART_RANK = 8192, 64  # least nonzeros of a part: in all, and per column, 
 BLOCK_NUMBERS = 2048  # numbers of Pi in a block, which stay in the L1 cache
 
 
-def block_of(padded: int) -> int:
-    """Return the number of nonzeros of a block."""
-    return max(4 * EIGHT, BLOCK_NUMBERS // padded // EIGHT * EIGHT)
+def block_of(padded: int, numbers: int = BLOCK_NUMBERS) -> int:
+    """Return the number of nonzeros of a block of at most `numbers` numbers, but of at least 32 nonzeros."""
+    return max(4 * EIGHT, numbers // padded // EIGHT * EIGHT)
 
 
-def part_of(padded: int) -> int:
-    """Return the number of nonzeros of a part."""
-    return -(-max(PART, PART_RANK * padded) // block_of(padded)) * block_of(padded)
+def part_of(padded: int, numbers: int = BLOCK_NUMBERS) -> int:
+    """Return the number of nonzeros of a part, which consists of whole blocks."""
+    block = block_of(padded, numbers)
+    return -(-max(PART, PART_RANK * padded) // block) * block
 
 
 def scratch_size(padded: int, nonzeros: int) -> int:

@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.cpu.ops import rowproblems as kernels
+from amped.backend.cpu.rows import threaded
 from amped.backend.cpu.rows.problems import order_rows
 from amped.backend.device import Device
 from amped.backend.ops.mttkrp import MTTKRP, Share
@@ -82,9 +83,9 @@ def test_rows_of_many_nonzeros_are_whole_rows(method: Any, device: CpuDevice) ->
     problem = Rows(3, 7, [30, 9_000, 0, 20_000, 5])
     problem.start[3] = 0
     for limits in (RowLimits(5), RowLimits(40)):
-        with mock.patch.object(kernels, "IN_STEP_COST", 1e9):
+        with mock.patch.object(threaded, "IN_STEP_COST", 1e9):
             want, done = problem.solve(device, method, limits)
-        with mock.patch.object(kernels, "IN_STEP_COST", 0):
+        with mock.patch.object(threaded, "IN_STEP_COST", 0):
             got, seen = problem.solve(device, method, limits)
         assert np.array_equal(got, want)
         assert seen == done
@@ -95,7 +96,7 @@ def test_rows_that_all_threads_solve(two: CpuDevice) -> None:
 
     def most(threads: int, *counts: int) -> int:
         shard = Rows(3, 4, list(counts)).shards(two, [])[0]
-        return kernels.heaviest(order_rows(shard), threads, 8192)
+        return threaded.heaviest(order_rows(shard), threads, 8192)
 
     assert most(2, 90_000, 10) == 90_000
     assert most(16, 90_000, 10, 20) == 20
