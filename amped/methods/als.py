@@ -28,7 +28,7 @@ from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator
 from ..operators.placement import Solving
 from .constraints import NONE, Constraints
-from .driver import MethodState, never
+from .driver import BaseMethod, MethodState, never
 from .pipelined import Pipelined
 from .plain_als import PlainAls
 from .updates import DivergedError, LeastSquares, Passes, run_passes
@@ -36,7 +36,7 @@ from .updates import DivergedError, LeastSquares, Passes, run_passes
 MOST_CHECKED = 64  # iterations computed with the host before pipelining is tried again
 
 
-class CpAls:
+class CpAls(BaseMethod[Operator]):
     """CP-ALS; see `Method`.
 
     The state consists of three arrays and one or two series:
@@ -231,16 +231,6 @@ class CpAls:
         if "objective" in series:
             series["objective"].append(self.constraints.objective(fit, squares, self.operator.norm))
         self.state.iterations += 1
-
-    def change(self) -> float | None:
-        """See `Method`: the change of the fit."""
-        fits = self.state.series["fit"]
-        return fits[-1] - fits[-2] if len(fits) > 1 else None
-
-    def settled(self, tol: float) -> bool:
-        """See `Method`: whether the fit changed by less than `tol`."""
-        change: Any = self.change()
-        return change is not None and abs(change) < tol
 
     def merit(self) -> float:
         """See `Restartable`: the fit, or the negative objective."""

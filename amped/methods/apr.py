@@ -21,13 +21,13 @@ from ..backend.ops.solve import SolverBytes
 from ..models.kruskal import KruskalTensor
 from ..operators.placement import Solving
 from ..operators.sparse.operator import SparseOperator
-from .driver import MethodState
+from .driver import BaseMethod, MethodState
 from .initial import unit_sums
 from .poisson import Poisson, update_of
 from .updates import DivergedError
 
 
-class CpApr:
+class CpApr(BaseMethod[SparseOperator]):
     """CP-APR; see `Method`.
 
     The state consists of two arrays and three series:
@@ -52,7 +52,7 @@ class CpApr:
     """
 
     norm = 1
-    own_start = None
+    own_start, measure = None, "loglikelihood"
 
     def __init__(self, operator: SparseOperator, params: Poisson) -> None:
         self.operator, self.params = operator, params
@@ -149,19 +149,10 @@ class CpApr:
         state.series["inner_iterations"].append(float(facts[:, 1].sum()))
         state.iterations += 1
 
-    def change(self) -> float | None:
-        """See `Method`: the change of the log-likelihood."""
-        result = self.state.series["loglikelihood"]
-        return result[-1] - result[-2] if len(result) > 1 else None
-
     def settled(self, tol: float) -> bool:
         """See `Method`: whether no mode was updated."""
         updates = self.state.series["inner_iterations"]
         return bool(updates) and updates[-1] == 0
-
-    def factor(self, mode: int) -> NDArray[Any]:
-        """See `Method`."""
-        return self.operator.factor(mode)
 
     def model(self) -> KruskalTensor:
         """See `Method`: columns have unit sum; weights are descending."""

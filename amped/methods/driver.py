@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,10 @@ class Method(Protocol):
         """The holder of the factor matrices, which may already be those of the next iteration."""
 
     @property
+    def order(self) -> int:
+        """The number of modes of the model. An operator of weighted elements has one more."""
+
+    @property
     def rank(self) -> int | list[int]:
         """The number of components, or the number of columns per mode, as shown in records."""
 
@@ -93,6 +97,36 @@ class Method(Protocol):
 
     def model(self) -> AnyModel:
         """Return the decomposition in host memory."""
+
+
+P = TypeVar("P", bound=Placed)
+
+
+class BaseMethod(Generic[P]):
+    """Defaults of `Method`: the operator's modes are those of the model, and a series measures convergence."""
+
+    measure = "fit"
+    operator: P
+    state: MethodState
+
+    @property
+    def order(self) -> int:
+        """See `Method`."""
+        return self.operator.order
+
+    def change(self) -> float | None:
+        """See `Method`: the change of the series `measure`."""
+        numbers = self.state.series[self.measure]
+        return numbers[-1] - numbers[-2] if len(numbers) > 1 else None
+
+    def settled(self, tol: float) -> bool:
+        """See `Method`: whether the measure changed by less than `tol`."""
+        change = self.change()
+        return change is not None and abs(change) < tol
+
+    def factor(self, mode: int) -> NDArray[Any]:
+        """See `Method`."""
+        return self.operator.factor(mode)
 
 
 class StopRule(NamedTuple):

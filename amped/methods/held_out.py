@@ -73,7 +73,7 @@ class HeldOutAls(ObservedAls):
         super().restart(state)
         if state is None:
             self.state.series[HOLDOUT] = []
-            for mode, length in enumerate(self.operator.shape[: self._order]):
+            for mode, length in enumerate(self.operator.shape[: self.order]):
                 self.state.arrays[f"best_{mode}"] = np.zeros((length, self.rank))
 
     @property
@@ -90,10 +90,10 @@ class HeldOutAls(ObservedAls):
     def _evaluate(self) -> None:
         """Record the RMSE on held-out elements, and keep the factor matrices if it is the lowest so far."""
         operator, state = self.operator, self.state
-        factors = [self.factor(mode) for mode in range(self._order)]
+        factors = [self.factor(mode) for mode in range(self.order)]
         error = self._held_out.rmse(factors, operator.machine.comm)
         if error < min(state.series[HOLDOUT], default=np.inf):
-            for mode in range(self._order):
+            for mode in range(self.order):
                 state.arrays[f"best_{mode}"][...] = factors[mode]
         state.series[HOLDOUT].append(error)
 
@@ -106,4 +106,4 @@ class HeldOutAls(ObservedAls):
         if not self.state.iterations:
             return super().model()
         dtype = self.operator.options.dtype
-        return self.model_of([self.state.arrays[f"best_{mode}"].astype(dtype) for mode in range(self._order)])
+        return self.model_of([self.state.arrays[f"best_{mode}"].astype(dtype) for mode in range(self.order)])

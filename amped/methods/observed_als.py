@@ -25,7 +25,7 @@ from ..operators.base import Placed, in_turn
 from ..operators.placement import Solving
 from ..operators.sparse.row_solver import RowProblems
 from .constraints import Constraints
-from .driver import MethodState
+from .driver import BaseMethod, MethodState
 from .updates import DivergedError
 
 STATISTICS = 3  # see `RESIDUAL`
@@ -56,7 +56,7 @@ class Rows(Protocol):
         """See `operators.sparse.row_solver.RowSolver`."""
 
 
-class ObservedAls:
+class ObservedAls(BaseMethod[Placed]):
     """CP-ALS over the observed elements of a tensor; see `Method`.
 
     The state has one array and three series:
@@ -87,16 +87,20 @@ class ObservedAls:
     def __init__(self, operator: Placed, rows: Rows, constraints: Constraints, terms: ObservedTerms) -> None:
         self.operator, self.constraints, self._terms_of_run = operator, constraints, terms
         self._rows = rows
-        self._order = operator.order - (terms.scales is not None)
-        self._modes = constraints.solved(self._order)
+        self._modes = constraints.solved(self.order)
         if terms.scales is not None:
-            operator.set_factor(self._order, np.repeat(terms.scales[:, None], self.rank, axis=1))
+            operator.set_factor(self.order, np.repeat(terms.scales[:, None], self.rank, axis=1))
         self._statistics = operator.machine.device.zeros((STATISTICS,), np.float64)
         self.restart()
 
     def restart(self, state: MethodState | None = None) -> None:
         """See `Restartable`."""
         self.state = state or MethodState({"deficient": np.zeros(1)}, {"fit": [], "objective": [], "rmse": []})
+
+    @property
+    def order(self) -> int:
+        """See `Method`: without the mode of the weights."""
+        return self.operator.order - (self._terms_of_run.scales is not None)
 
     @property
     def rank(self) -> int:
@@ -139,7 +143,7 @@ class ObservedAls:
 
     def _terms(self, mode: int) -> RowTerms:
         constraints = self.constraints
-        sweeps = constraints.bounds(self._order).sweeps if mode in constraints.nonnegative else 0
+        sweeps = constraints.bounds(self.order).sweeps if mode in constraints.nonnegative else 0
         ridge = constraints.ridge[mode] if constraints.ridge else 0.0
         return RowTerms(ridge, sweeps, mode == self._modes[-1])
 
@@ -171,28 +175,14 @@ class ObservedAls:
             comm.all_reduce(total, "sum")
         return float(total[0])
 
-    def change(self) -> float | None:
-        """See `Method`: the change of the fit."""
-        fits = self.state.series["fit"]
-        return fits[-1] - fits[-2] if len(fits) > 1 else None
-
-    def settled(self, tol: float) -> bool:
-        """See `Method`: whether the fit changed by less than `tol`."""
-        change = self.change()
-        return change is not None and abs(change) < tol
-
     def merit(self) -> float:
         """See `Restartable`: the negative objective."""
         objectives = self.state.series["objective"]
         return -objectives[-1] if objectives else -np.inf
 
-    def factor(self, mode: int) -> NDArray[Any]:
-        """See `Method`."""
-        return self.operator.factor(mode)
-
     def model(self) -> KruskalTensor:
         """See `Method`: columns have unit norm as defined by the constraints; weights are descending."""
-        return self.model_of([self.factor(mode) for mode in range(self._order)])
+        return self.model_of([self.factor(mode) for mode in range(self.order)])
 
     def model_of(self, factors: list[NDArray[Any]]) -> KruskalTensor:
         """Return the model with these factor matrices, which are changed in place."""

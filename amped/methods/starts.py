@@ -48,8 +48,7 @@ def best_of(
         if count == 1:
             return 0, merits
         if merits[-1] > max(merits[:-1], default=-float("inf")) or kept is None:
-            order = method.operator.order
-            kept = number, method.state.copy(), [method.factor(mode) for mode in range(order)]
+            kept = number, method.state.copy(), [method.factor(mode) for mode in range(method.order)]
         if stop():
             break
     assert kept is not None

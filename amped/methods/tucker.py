@@ -21,7 +21,7 @@ from ..models.tucker import TuckerTensor
 from ..operators.base import CoreOperator, in_turn
 from ..operators.placement import Solving
 from ..operators.products import Ttmc
-from .driver import MethodState
+from .driver import BaseMethod, MethodState
 from .singular_vectors import ORTHONORMAL, LeadingRows, finding_bytes
 from .updates import DivergedError
 
@@ -36,7 +36,7 @@ RANDOM = "random"  # value of `init` for random factor matrices
 PARTS_ROUNDED = 32  # number of terms whose sum typically has a rounding error of one unit in the last place
 
 
-class TuckerMethod:
+class TuckerMethod(BaseMethod[CoreOperator]):
     """HOOI, HOSVD or ST-HOSVD; see `Method`.
 
     The state consists of an array and a series:
@@ -175,26 +175,16 @@ class TuckerMethod:
             core = np.moveaxis(solved.reshape(rows.shape), 0, mode)
         return np.ascontiguousarray(core)
 
-    def change(self) -> float | None:
-        """See `Method`: the change of the fit."""
-        fits = self.state.series["fit"]
-        return fits[-1] - fits[-2] if len(fits) > 1 else None
-
     def settled(self, tol: float) -> bool:
         """See `Method`: whether the fit changed by less than `tol`; for HOSVD, whether the core is computed."""
         if self.name != "hooi":
             return self.state.iterations > 0
-        change = self.change()
-        return change is not None and abs(change) < tol
+        return super().settled(tol)
 
     def merit(self) -> float:
         """See `Restartable`: the fit."""
         fits = self.state.series["fit"]
         return fits[-1] if fits else -np.inf
-
-    def factor(self, mode: int) -> NDArray[Any]:
-        """See `Method`."""
-        return self.operator.factor(mode)
 
     def model(self) -> TuckerTensor:
         """See `Method`: each column's largest entry is positive."""

@@ -482,7 +482,7 @@ def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | N
     if method.own_start is not None:
         factors, init_name = list(method.own_start), None
     else:
-        ranks = operator.ranks[: len(source.shape)]  # an operator of weighted elements has one more mode
+        ranks = operator.ranks[: method.order]
         factors = initial_factors(source, ranks, comm, dtype, seed, init)
         init_name = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
     for mode, factor in enumerate(together(comm, lambda: method.started(factors, init_name))):

@@ -78,8 +78,7 @@ def facts_of(source: DescribedSource, rank: int | list[int], method: str) -> dic
 
 def checkpoint_of(method: Method, origin: Origin, labels: Labels | None = None) -> Checkpoint:
     """Return a checkpoint with a copy of a method's state and factor matrices. Collective."""
-    modes = len(origin.facts.get("shape", method.operator.shape))  # an operator of weighted elements has one more
-    factors = [method.factor(mode) for mode in range(modes)]
+    factors = [method.factor(mode) for mode in range(method.order)]
     return Checkpoint(method.state.copy(), factors, origin, labels)
 
 
