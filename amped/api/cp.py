@@ -24,12 +24,13 @@ from ..options import OptionNames, Options, with_options
 from ..parallel.calls import collective
 from ..parallel.mpi import together, world
 from ..report.text import low_fit
-from ..runs.assembly import Tensor, counts, decomposition, observed_decomposition, place, start
+from ..runs.assembly import Tensor, counts, decomposition, place, start
 from ..runs.callback import RunCallback
 from ..runs.compiling import Work
 from ..runs.compiling import chosen as machine_for
 from ..runs.compression import cp_start
 from ..runs.holding_out import HoldoutParams
+from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened

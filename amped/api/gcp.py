@@ -21,9 +21,10 @@ from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, PrecisionName, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import on_root, world
-from ..runs.assembly import Tensor, observe, start
+from ..runs.assembly import Tensor, start
 from ..runs.callback import RunCallback
 from ..runs.gcp import LossWork, generalised, gradient_of
+from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened

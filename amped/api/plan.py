@@ -16,7 +16,8 @@ from ..operators.placement import MAX_DENSE_RANK
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import on_root, world
-from ..runs.assembly import Tensor, observe
+from ..runs.assembly import Tensor
+from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.planned import PlanParams, RunPlan, plan_of, planned
 from ..runs.session import opened
@@ -63,8 +64,7 @@ def plan(
     nonnegative : bool or sequence of int
         See `cp_als`.
     mask : optional
-        See `cp_als`. An array with few missing elements may need less memory than planned: its elements are planned as
-        nonzeros of a sparse tensor.
+        See `cp_als`.
     ranks : int, optional
         Number of processes; by default those of this run. With another number there is no expected time.
     deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
@@ -96,7 +96,7 @@ def plan(
         if isinstance(rank, int):
             constraints = ConstraintParams(nonnegative, 0.0, ()).of(len(source.shape))  # type: ignore[arg-type]
             poisson = Poisson() if loss == "poisson" else None
-            params = PlanParams(rank, None, poisson, constraints, observed=elements is not None)
+            params = PlanParams(rank, None, poisson, constraints, observed=elements)
         else:
             params = PlanParams(compression=Compression("hooi", tuple(rank)))
         run, estimate = planned(source, machine, chosen, params, ranks or comm.size)

@@ -31,8 +31,9 @@ from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import PLAIN, collective
 from ..parallel.mpi import on_root, share, world
-from ..runs.assembly import Tensor, begin, counts, decomposition, observe, observed_decomposition
+from ..runs.assembly import Tensor, begin, counts, decomposition
 from ..runs.compression import core_operator
+from ..runs.observed_runs import observe, observed_decomposition
 from ..runs.observing import Mask, ObservedParams, ObservedSource
 from ..runs.session import opened
 from .arguments import ARGUMENTS, BOOLEAN, argument_options

@@ -22,9 +22,10 @@ from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
 from ..operators.sources.protocols import DescribedSource
 from ..report import page
-from ..runs.assembly import counts, decomposition, observed_decomposition
+from ..runs.assembly import counts, decomposition
 from ..runs.compression import cp_start
 from ..runs.holding_out import PATIENCE, SEED, HoldoutParams, fraction
+from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import ObservedParams
 from .decompose import decompose
 from .job import Job, VerbSession

@@ -18,6 +18,7 @@ from ..parallel.mpi import on_root, together
 from ..report import dense as dense_text
 from ..report.plans import ttm_plans
 from ..report.progress import say
+from ..runs.observing import ObservedSource
 from ..runs.planned import PlanParams, planned
 from ..runs.products import product_setting
 from .job import Job, VerbSession
@@ -68,7 +69,7 @@ def plan(request: PlanRequest, session: VerbSession) -> int:
         observed = job.observe(request.observed)
         source = source if observed is None else observed.placed
         run, expected = planned(
-            source, job.machine, request.options, _params(request, len(source.shape), observed is not None), ranks
+            source, job.machine, request.options, _params(request, len(source.shape), observed), ranks
         )
         if run.plans is not None:
             _record(job, request, source, run.plans, seconds=expected.seconds)
@@ -83,7 +84,7 @@ def _advice(source: DescribedSource, request: PlanRequest) -> str | None:
     return dense_text.advice(source, request.rank, request.options.dtype.itemsize)
 
 
-def _params(request: PlanRequest, order: int, observed: bool) -> PlanParams:
+def _params(request: PlanRequest, order: int, observed: ObservedSource | None) -> PlanParams:
     """Return what is planned for a tensor of this order."""
     if request.core is not None:
         return PlanParams(compression=Compression(request.method or "hooi", request.core, init=request.init))

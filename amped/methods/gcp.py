@@ -17,12 +17,12 @@ from ..backend.losses import Loss
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Gradient, Placed
 from .constraints import Constraints
-from .driver import MethodState
+from .driver import BaseMethod, MethodState
 from .quasi_newton import Point, QuasiNewton, Vector, scaled
 from .updates import DivergedError
 
 
-class Gcp:
+class Gcp(BaseMethod[Placed]):
     """The decomposition of a placed tensor; see `Method`.
 
     The state has no arrays: a resumed run collects the curvature of the objective again. It has three series:
@@ -45,11 +45,11 @@ class Gcp:
         Which elements count, for records and checkpoints.
     """
 
-    name = "lbfgs"
+    name, measure = "lbfgs", "objective"
     own_start = None
 
     def __init__(self, gradient: Gradient, loss: Loss, constraints: Constraints, facts: dict[str, Any]) -> None:
-        self.operator: Placed = gradient.operator
+        self.operator = gradient.operator
         self._gradient, self._loss, self._constraints, self._facts = gradient, loss, constraints, facts
         self._modes = constraints.solved(self.operator.order)
         shapes = [self.operator.owned(mode).shape for mode in self._modes]
@@ -172,10 +172,6 @@ class Gcp:
         """See `Restartable`: the negative objective."""
         objectives = self.state.series["objective"]
         return -objectives[-1] if objectives else -np.inf
-
-    def factor(self, mode: int) -> NDArray[Any]:
-        """See `Method`."""
-        return self.operator.factor(mode)
 
     def model(self) -> KruskalTensor:
         """See `Method`: columns have unit norm; weights descend."""

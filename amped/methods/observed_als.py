@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend.device import Array
-from ..backend.exchange import Machine
 from ..backend.ops.rowproblems import DEFICIENT, RESIDUAL, RowTerms
 from ..backend.ops.solve import SolverBytes
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Placed, in_turn
-from ..operators.placement import Solving
 from ..operators.sparse.row_solver import RowProblems
 from .constraints import Constraints
 from .driver import BaseMethod, MethodState
@@ -196,6 +194,6 @@ class ObservedAls(BaseMethod[Placed]):
 PROBLEMS = RowProblems("als")
 
 
-def solving_bytes(machine: Machine) -> Solving:
-    """Return a function of (rows, rank): the device memory that this method needs in addition to row problems."""
-    return lambda rows, rank: SolverBytes(8 * STATISTICS)
+def solving_bytes(rows: int, rank: int) -> SolverBytes:
+    """Return the device memory that this method needs in addition to row problems."""
+    return SolverBytes(8 * STATISTICS)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.host.jit import load_compiler
@@ -26,46 +24,35 @@ from ..backend.losses import Maps
 from ..backend.ops.dense import DENSE
 from ..backend.ops.equations import batch_equations
 from ..backend.ops.phi import interleaved
-from ..backend.ops.rowproblems import ROWPROBLEMS
 from ..backend.ops.solve import SolverBytes
 from ..backend.ops.ttm import TTM
 from ..errors import InputError
-from ..methods import als, apr, observed_als
+from ..methods import als, apr
 from ..methods.constraints import NONE, Constraints
 from ..methods.driver import Method
-from ..methods.held_out import HeldOut, HeldOutAls
 from ..methods.initial import Init, initial_factors, start_bytes
 from ..methods.multi_run import apr as apr_runs
 from ..methods.multi_run.als import AlsRuns
 from ..methods.multi_run.apr import AprRuns
 from ..methods.multi_run.equations import BatchedAlsRuns, places_of
-from ..methods.observed_als import ObservedAls, ObservedTerms, Rows
 from ..methods.poisson import Poisson
 from ..operators.base import Operator, Placed
 from ..operators.columns import Columns
 from ..operators.dense.direct import DirectDense
-from ..operators.dense.gaps import GapRows, gap_bytes, mode_gaps
-from ..operators.dense.observed import DirectObserved
-from ..operators.dense.plan import mode_plans
-from ..operators.limits import check_range
-from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nonzero_bytes, nothing
-from ..operators.products import Mttkrp, NoProduct, Phi, RowSystems, SeveralPhi
+from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
+from ..operators.products import Mttkrp, Phi, RowSystems, SeveralPhi
 from ..operators.sources.dense import DenseSource, of_array, open_dense_source
 from ..operators.sources.distributed import Progress
-from ..operators.sources.grid import Grid
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import open_source
 from ..operators.sparse.operator import SparseOperator
-from ..operators.sparse.row_solver import RowSolver
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
-from .compiling import ROWS, Work, chosen
-from .kinds import DENSE as DENSE_KIND
+from .compiling import Work, chosen
 from .kinds import SPARSE, TENSOR_KINDS, kind_of
-from .observing import ObservedParams, ObservedSource, observed_source
 
 Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | None
 
@@ -89,29 +76,6 @@ def _check_options(options: Options, device: Device) -> None:
     if options.kernel not in (*dense, *products):
         others = f"; of dense tensors {', '.join(dense)}; of products {', '.join(products)}"
         check_options(options, device, others)
-
-
-def solves_rows(device: Device) -> bool:
-    """Return whether a device solves the least-squares problems of rows, which missing elements require."""
-    if device.on_host:  # its providers load the compiler, which a run may not need
-        return True
-    return any(provider.method == observed_als.PROBLEMS.method for provider in ROWPROBLEMS.providers(device))
-
-
-def observe(
-    source: DescribedSource, params: ObservedParams, machine: Machine, options: Options
-) -> tuple[Machine, ObservedSource | None]:
-    """Return the observed elements of a tensor (see `observed_source`), and the machine that decomposes them.
-
-    It is the CPU if the device does not solve rows. Collective.
-    """
-    supported = solves_rows(machine.device)
-    memory = device_memory(machine, options) if supported else None
-    observed = observed_source(source, params, machine.comm, memory)
-    if observed is None or supported:
-        return machine, observed
-    observed.placed.leave_device()
-    return on_host(machine, options, "missing elements and weights"), observed
 
 
 def on_host(machine: Machine, options: Options, what: str) -> Machine:
@@ -259,100 +223,6 @@ def decomposition(
     if isinstance(source, DenseSource) and DirectDense.suits(source, machine, rank):
         return als.CpAls(DirectDense(source, rank, machine, options, setting), constraints)
     return als.CpAls(kind_of(source).place(source, machine, setting(), budget), constraints)
-
-
-def observed_decomposition(
-    observed: ObservedSource,
-    rank: int,
-    machine: Machine,
-    options: Options,
-    constraints: Constraints = NONE,
-    init: Init | None = None,
-    budget: Budget | None = None,
-    held_out: HeldOut | None = None,
-) -> ObservedAls:
-    """Place the observed elements of a tensor and return their CP-ALS; see `decomposition`. Collective."""
-    source, shape = observed.placed, observed.source.shape
-    direct = DirectObserved.fits(shape, rank, machine)
-    work = Work(rank, budget.repeats if budget else None, ROWS, math.prod(shape) if direct else 0)
-    machine = chosen(machine, source, options, work)
-    if direct and machine.device.folder == "plain":
-        return _direct_observed(observed, rank, machine, options, constraints, init, held_out)
-    if observed.terms.scales is None and GapRows.suits(shape, source.nnz, machine.device, options):
-        return _with_gaps(observed, rank, machine, options, constraints, init, held_out)
-    setting = observed_setting(source, rank, machine, options, init)
-    if held_out:
-        setting = setting._replace(root_bytes=setting.root_bytes + 8 * sum(source.shape) * rank)
-    operator = SPARSE.place(source, machine, setting, None)
-    return _observed_als(operator, RowSolver(operator, observed_als.PROBLEMS), constraints, observed.terms, held_out)
-
-
-def observed_setting(
-    source: SparseSource, rank: int, machine: Machine, options: Options, init: Init | None = None
-) -> Setting:
-    """Return the setting for CP-ALS over the stored elements of a tensor. Collective."""
-    setting = setting_for(source, rank, machine, options, observed_als.solving_bytes(machine))
-    memory = start_bytes(source, rank, machine.comm, init)
-    return setting._replace(
-        product=NoProduct(), extras=(observed_als.PROBLEMS,), pipelined=False, overlaps=False, root_bytes=memory
-    )
-
-
-def _direct_observed(
-    observed: ObservedSource,
-    rank: int,
-    machine: Machine,
-    options: Options,
-    constraints: Constraints,
-    init: Init | None,
-    held_out: HeldOut | None,
-) -> ObservedAls:
-    """Return the CP-ALS of a small tensor as a dense array with missing elements."""
-
-    def setting() -> Setting:
-        memory = start_bytes(observed.source, rank, machine.comm, init)
-        return setting_for(observed.source, rank, machine, options)._replace(root_bytes=memory)
-
-    operator = DirectObserved(observed.array(), rank, machine, options, setting)
-    return _observed_als(operator, operator, constraints, observed.terms._replace(scales=None), held_out)
-
-
-def _with_gaps(
-    observed: ObservedSource,
-    rank: int,
-    machine: Machine,
-    options: Options,
-    constraints: Constraints,
-    init: Init | None,
-    held_out: HeldOut | None,
-) -> ObservedAls:
-    """Return the CP-ALS of a dense tensor with few missing elements. Collective."""
-    comm, device = machine.comm, machine.device
-    check_range(observed.source.value_range, options.dtype, observed.source.path)
-    split = observed.filled(options.dtype, comm)
-    source = of_array(split.tensor if split else None, comm)
-    missing = comm.bcast(split.missing if split else None)
-    assert missing is not None
-    setting = setting_for(source, rank, machine, options)
-    modes = mode_plans(source, Grid.of(source.lengths, comm.size), comm.rank, setting)
-    gaps = mode_gaps(missing, split.observed if split else None, modes, comm)
-    kept = gap_bytes(modes, gaps, device) + missing.nbytes + observed_als.solving_bytes(machine)(0, rank).kept
-    memory = start_bytes(observed.source, rank, comm, init) + (8 * sum(source.shape) * rank if held_out else 0)
-    # The observed elements, and what it takes to find those that are missing.
-    memory += observed.source.nnz * (8 + nonzero_bytes(len(source.shape), np.dtype(np.float64)))
-    memory += source.nnz + 8 * missing.size
-    setting = setting._replace(solving=lambda rows, columns: SolverBytes(kept), root_bytes=memory, pipelined=False)
-    operator = DENSE_KIND.place(source, machine, setting, None)
-    return _observed_als(operator, GapRows(operator, gaps, missing), constraints, observed.terms, held_out)
-
-
-def _observed_als(
-    operator: Placed, rows: Rows, constraints: Constraints, terms: ObservedTerms, held_out: HeldOut | None
-) -> ObservedAls:
-    """Return the method for a placed tensor; with `held_out`, it measures these elements after each iteration."""
-    if held_out is not None:
-        return HeldOutAls(operator, rows, constraints, terms, held_out)
-    return ObservedAls(operator, rows, constraints, terms)
 
 
 Key = TypeVar("Key")

@@ -20,9 +20,11 @@ from ..options import Options
 from ..parallel.mpi import together
 from ..report.notebook import plan_html
 from ..report.text import forecast_line
-from .assembly import as_counts, observed_setting, setting_for
+from .assembly import as_counts, setting_for
 from .compression import core_setting
 from .kinds import kind_of
+from .observed_runs import ObservedRun, planned_observed
+from .observing import ObservedSource
 from .planning import PlannedRun, TimeEstimate
 
 
@@ -34,7 +36,7 @@ class PlanParams(NamedTuple):
     poisson: Poisson | None = None
     constraints: Constraints = NONE
     init: str | None = None
-    observed: bool = False  # whether only the stored elements are observed
+    observed: ObservedSource | None = None  # the observed elements, if some are missing
 
 
 class RunPlan(NamedTuple):
@@ -99,9 +101,15 @@ def planned(
     """Plan a decomposition on `ranks` ranks; return it with the expected time. Collective."""
     if params.poisson is not None:
         source = as_counts(source, machine, options)
-    setting = _setting(source, machine, options, params)
+    memory = None
     if ranks != machine.comm.size:  # all ranks are on this host
-        setting = setting._replace(memory=options.device_memory or machine.device.memory(ranks))
+        memory = options.device_memory or machine.device.memory(ranks)
+    if params.observed is not None:
+        assert params.rank is not None
+        run = planned_observed(ObservedRun(params.observed, params.rank, machine, options, params.init), ranks, memory)
+        return run, run.forecast(params.constraints)
+    setting = _setting(source, machine, options, params)
+    setting = setting if memory is None else setting._replace(memory=memory)
     check_lengths(source, setting, machine.comm, elsewhere=True)
     run = kind_of(source).plan(source, machine, setting, ranks)
     return run, run.forecast(params.constraints)
@@ -116,8 +124,6 @@ def _setting(source: DescribedSource, machine: Machine, options: Options, params
         checked = together(machine.comm, lambda: check_ranks(source.shape, columns))
         return core_setting(source, checked, machine, options, compression)
     assert params.rank is not None
-    if params.observed:
-        return observed_setting(source.sparse(None), params.rank, machine, options, params.init)
     if params.poisson is not None:
         solving = apr.solving_bytes(machine, params.poisson, order)
     else:

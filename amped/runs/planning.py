@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from ..backend.exchange import Machine
@@ -12,6 +12,7 @@ from ..methods.prediction_dense import foretell_dense, hopeless_dense
 from ..operators.dense.core import make_core_plan
 from ..operators.dense.plan import make_dense_plan
 from ..operators.placement import Plan, Setting, make_plan
+from ..operators.products import NoProduct
 from ..operators.sources.dense import DenseSource
 from ..operators.sources.protocols import SparseSource
 from ..parallel.mpi import on_root, together
@@ -94,6 +95,19 @@ class PlannedDenseRun:
     def text(self, estimate: TimeEstimate) -> str:
         assert self.plans is not None
         return f"{dense_plans(self.plans, self._machine.device)}\n{forecast_line(*estimate)}"
+
+
+class PlannedGapRun(PlannedDenseRun):
+    """A planned run of a dense tensor with few missing elements; `setting_of` returns the setting of a rank."""
+
+    def __init__(self, source: DenseSource, machine: Machine, setting_of: Callable[[int], Setting], ranks: int) -> None:
+        self._machine = machine
+        self.plans = on_root(
+            machine.comm, lambda: [make_dense_plan(source, part, ranks, setting_of(part)) for part in range(ranks)]
+        )
+
+    def forecast(self, constraints: Constraints) -> TimeEstimate:
+        return TimeEstimate(None, NoProduct.doubt)
 
 
 class PlannedDenseCore:

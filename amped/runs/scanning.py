@@ -48,12 +48,12 @@ from .assembly import (
     max_shared_rank,
     multi_run_als,
     multi_run_apr,
-    observed_decomposition,
     open_tensor,
 )
 from .compiling import Work, chosen
 from .compression import consistent, consistent_with_gaps
 from .holding_out import HoldoutParams, hold_out
+from .observed_runs import observed_decomposition
 from .observing import ObservedSource
 from .run import Run, RunParams
 from .scan_parts import check_counts, deviance_of, halves_of

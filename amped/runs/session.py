@@ -23,8 +23,9 @@ from ..parallel.mpi import Comm
 from ..report.console import RunReporter
 from ..report.metrics import Metrics
 from ..report.progress import Display, StreamName, display
-from .assembly import Tensor, bring_up, device_memory, observe, open_tensor, watched
+from .assembly import Tensor, bring_up, device_memory, open_tensor, watched
 from .holding_out import HoldoutParams, HoldoutSource, all_observed, hold_out
+from .observed_runs import observe
 from .observing import ObservedParams, ObservedSource
 from .run import Reporting, Run, RunObserver, RunParams
 

@@ -18,7 +18,7 @@ import amped
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.exchange import connect
 from amped.parallel.mpi import world
-from amped.runs import assembly
+from amped.runs import assembly, observed_runs
 
 SHAPE = (7, 6, 5)
 NOISY, EXACT, SEEN = planted(SHAPE, 2, 0.6)
@@ -314,7 +314,7 @@ def test_a_device_that_solves_no_rows_leaves_them_to_the_cpu(monkeypatch: pytest
     want = objectives(GAPS, mask="nan")
     model = amped.cp_als(GAPS, 3, mask="nan", **CP)
     rows = model.transform(GAPS, 0, precision="fp64")
-    monkeypatch.setattr(assembly, "solves_rows", lambda device: False)
+    monkeypatch.setattr(observed_runs, "solves_rows", lambda device: False)
     np.testing.assert_array_equal(model.transform(GAPS, 0, precision="fp64"), rows)
     assert objectives(GAPS, mask="nan") == want
     with pytest.raises(amped.InputError, match="only supported on a CPU so far"):

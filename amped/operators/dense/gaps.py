@@ -78,19 +78,35 @@ def mode_gaps(missing: Columns, observed: ElementList | None, modes: Sequence[Mo
         The plan of this rank.
     comm : Comm
     """
-    result, shape = [], [int(mode.cut.rows[-1]) for mode in modes]
-    holes = ElementList(missing, np.zeros(missing.shape[1]))
-    for mode, begin, end in ((mode.mode, mode.owned.start, mode.owned.stop) for mode in modes):
-        counts, size = np.bincount(missing[mode], minlength=shape[mode]), math.prod(shape) // shape[mode]
-        few = 2 * counts > size
-        chosen = comm.bcast(None if observed is None else observed.where(few[observed.columns[mode]]))
+    result = []
+    for mode in modes:
+        few = None if observed is None else observed.where(_few_observed(mode, missing)[observed.columns[mode.mode]])
+        chosen = comm.bcast(few)
         assert chosen is not None
-        holes_of_rows, observed_of_rows = (
-            elements.where((elements.columns[mode] >= begin) & (elements.columns[mode] < end)).sorted_by(mode)
-            for elements in (holes.where(~few[missing[mode]]), chosen)
-        )
-        result.append(ModeGaps(holes_of_rows, observed_of_rows, np.flatnonzero(counts[begin:end] == size)))
+        result.append(gaps_of(mode, missing, chosen))
     return result
+
+
+def gaps_of(mode: ModePlan, missing: Columns, observed: ElementList) -> ModeGaps:
+    """Return the elements that matter to a rank's rows of a mode.
+
+    `missing` are all missing elements; `observed` has at least all observed elements of rows with few of them.
+    """
+    few, holes = _few_observed(mode, missing), ElementList(missing, np.zeros(missing.shape[1]))
+    begin, end = mode.owned.start, mode.owned.stop
+    holes_of_rows, observed_of_rows = (
+        elements.where(of_rows & (elements.columns[mode.mode] >= begin) & (elements.columns[mode.mode] < end))
+        for elements, of_rows in ((holes, ~few[missing[mode.mode]]), (observed, few[observed.columns[mode.mode]]))
+    )
+    empty = np.bincount(missing[mode.mode], minlength=end)[begin:end] == math.prod(mode.share.lengths)
+    return ModeGaps(holes_of_rows.sorted_by(mode.mode), observed_of_rows.sorted_by(mode.mode), np.flatnonzero(empty))
+
+
+def _few_observed(mode: ModePlan, missing: Columns) -> NDArray[np.bool_]:
+    """Return the rows of a mode of which most elements are missing."""
+    counts = np.bincount(missing[mode.mode], minlength=int(mode.cut.rows[-1]))
+    few: NDArray[np.bool_] = 2 * counts > math.prod(mode.share.lengths)
+    return few
 
 
 class _Holes(NamedTuple):

@@ -109,3 +109,25 @@ def test_few_missing_elements_only(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(gaps, "MISSING", limit)
         model = amped.cp_als(with_gaps((9, 10, 11)), 5, mask="nan", max_iters=1, device="cpu")
         assert (model.run["kernels"] == ["split"] * 3) == bool(kernels)
+
+
+@pytest.mark.parametrize("how", ["plain", "streamed"])
+def test_the_plan_is_that_of_the_run(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, placed, begin = with_gaps((15, 10, 11)), list[gaps.DenseOperator](), gaps.GapRows.__init__
+    X[5] = np.nan
+    X[5, 2, 3:5] = 1.0
+
+    def noted(self: gaps.GapRows, operator: gaps.DenseOperator, *args: Any) -> None:
+        placed.append(operator)
+        begin(self, operator, *args)
+
+    monkeypatch.setattr(gaps.GapRows, "__init__", noted)
+    options: dict[str, Any] = {"mask": "nan", "device": "cpu", **HOW[how]}
+    amped.cp_als(X, 5, max_iters=20, **options)
+    plan, (operator,) = amped.plan(X, 5, **options), placed
+    assert plan.device_bytes == (dict(operator.plan.device_bytes),)
+    assert plan.host_bytes == (operator.plan.host_bytes,)
+    assert "observed elements are not predicted" in plan.expectation
+    parts = amped.plan(X, 5, ranks=2, **options).device_bytes
+    resident = 0 if how == "streamed" else X.size * np.dtype(np.float32).itemsize
+    assert sum(part["resident elements"] for part in parts) == resident

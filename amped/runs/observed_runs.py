@@ -1,0 +1,213 @@
+"""CP-ALS over the observed elements of a tensor: its machine, how its rows are solved, and its placement and plan."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.device import Device
+from ..backend.exchange import Machine
+from ..backend.ops.rowproblems import ROWPROBLEMS
+from ..backend.ops.solve import SolverBytes
+from ..methods import observed_als
+from ..methods.constraints import NONE, Constraints
+from ..methods.held_out import HeldOut, HeldOutAls
+from ..methods.initial import Init, start_bytes
+from ..methods.observed_als import ObservedAls, Rows
+from ..operators.base import Placed
+from ..operators.dense.gaps import ElementList, GapRows, ModeGaps, gap_bytes, gaps_of, mode_gaps
+from ..operators.dense.observed import DirectObserved
+from ..operators.dense.plan import mode_plans
+from ..operators.limits import check_range
+from ..operators.modes import ModePlan
+from ..operators.placement import Setting, nonzero_bytes
+from ..operators.products import NoProduct
+from ..operators.sources.dense import DenseSource, of_array
+from ..operators.sources.grid import Grid
+from ..operators.sources.lengths import check_lengths
+from ..operators.sources.protocols import DescribedSource
+from ..operators.sparse.row_solver import RowSolver
+from ..operators.sparse.tuning import Budget
+from ..options import Options
+from .assembly import device_memory, on_host, setting_for
+from .compiling import ROWS, Work, chosen
+from .kinds import DENSE, SPARSE
+from .observing import ObservedParams, ObservedSource, observed_source
+from .planning import PlannedGapRun, PlannedRun, PlannedSparseRun
+
+
+def solves_rows(device: Device) -> bool:
+    """Return whether a device solves the least-squares problems of rows, which missing elements require."""
+    if device.on_host:  # its providers load the compiler, which a run may not need
+        return True
+    return any(provider.method == observed_als.PROBLEMS.method for provider in ROWPROBLEMS.providers(device))
+
+
+def observe(
+    source: DescribedSource, params: ObservedParams, machine: Machine, options: Options
+) -> tuple[Machine, ObservedSource | None]:
+    """Return the observed elements of a tensor (see `observed_source`), and the machine that decomposes them.
+
+    It is the CPU if the device does not solve rows. Collective.
+    """
+    supported = solves_rows(machine.device)
+    memory = device_memory(machine, options) if supported else None
+    observed = observed_source(source, params, machine.comm, memory)
+    if observed is None or supported:
+        return machine, observed
+    observed.placed.leave_device()
+    return on_host(machine, options, "missing elements and weights"), observed
+
+
+class ObservedRun(NamedTuple):
+    """CP-ALS over observed elements, before it is placed."""
+
+    observed: ObservedSource
+    rank: int
+    machine: Machine
+    options: Options
+    init: Init | None = None
+    holds_out: bool = False  # whether the factor matrices of the best iteration are kept
+
+    def start_bytes(self) -> int:
+        """Return the memory that rank 0 needs for the start and the best factor matrices. Collective."""
+        source = self.observed.source
+        best = 8 * sum(source.shape) * self.rank if self.holds_out else 0
+        return start_bytes(source, self.rank, self.machine.comm, self.init) + best
+
+    def setting(self, source: DescribedSource) -> Setting:
+        """Return the setting for placing the elements of `source`. Collective."""
+        setting = setting_for(source, self.rank, self.machine, self.options, observed_als.solving_bytes)
+        return setting._replace(pipelined=False, root_bytes=self.start_bytes())
+
+    @property
+    def has_few_gaps(self) -> bool:
+        """Whether the rows are solved as those of a dense tensor, by subtraction; see `GapRows`."""
+        source, weighted = self.observed.source, self.observed.terms.scales is not None
+        return not weighted and GapRows.suits(source.shape, source.nnz, self.machine.device, self.options)
+
+
+def observed_decomposition(
+    observed: ObservedSource,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    constraints: Constraints = NONE,
+    init: Init | None = None,
+    budget: Budget | None = None,
+    held_out: HeldOut | None = None,
+) -> ObservedAls:
+    """Place the observed elements of a tensor and return their CP-ALS; see `decomposition`. Collective.
+
+    With `held_out`, the method measures these elements after each iteration.
+    """
+    shape, terms = observed.source.shape, observed.terms
+    direct = DirectObserved.fits(shape, rank, machine)
+    work = Work(rank, budget.repeats if budget else None, ROWS, math.prod(shape) if direct else 0)
+    machine = chosen(machine, observed.placed, options, work)
+    run = ObservedRun(observed, rank, machine, options, init, held_out is not None)
+    if direct and machine.device.folder == "plain":
+        operator, rows = _as_array(run)
+        terms = terms._replace(scales=None)  # the array has the weights
+    elif run.has_few_gaps:
+        operator, rows = _with_gaps(run)
+    else:
+        operator, rows = _row_by_row(run)
+    if held_out is not None:
+        return HeldOutAls(operator, rows, constraints, terms, held_out)
+    return ObservedAls(operator, rows, constraints, terms)
+
+
+def planned_observed(run: ObservedRun, ranks: int, memory: int | None) -> PlannedRun:
+    """Plan CP-ALS over observed elements on `ranks` ranks with `memory` bytes each (None: those free). Collective."""
+    comm = run.machine.comm
+    if not run.has_few_gaps:
+        setting = _with_memory(_row_setting(run), memory)
+        check_lengths(run.observed.placed, setting, comm, elsewhere=True)
+        return PlannedSparseRun(run.observed.placed, run.machine, setting, ranks)
+    filled = _filled(run)
+    setting = _with_memory(run.setting(filled.source), memory)
+    check_lengths(filled.source, setting, comm, elsewhere=True)
+
+    def setting_of(part: int) -> Setting:
+        assert filled.observed is not None
+        modes = _modes(filled.source, part, ranks, setting)
+        gaps = [gaps_of(mode, filled.missing, filled.observed) for mode in modes]
+        return _gap_setting(run, filled, modes, gaps, setting)
+
+    return PlannedGapRun(filled.source, run.machine, setting_of, ranks)
+
+
+def _with_memory(setting: Setting, memory: int | None) -> Setting:
+    return setting if memory is None else setting._replace(memory=memory)
+
+
+def _as_array(run: ObservedRun) -> tuple[Placed, Rows]:
+    """Place a small tensor as an array with missing elements."""
+
+    def setting() -> Setting:
+        return run.setting(run.observed.source)
+
+    rows = DirectObserved(run.observed.array(), run.rank, run.machine, run.options, setting)
+    return rows, rows
+
+
+def _row_setting(run: ObservedRun) -> Setting:
+    """Return the setting for rows that are solved from their elements. Collective."""
+    setting = run.setting(run.observed.placed)
+    return setting._replace(product=NoProduct(), extras=(observed_als.PROBLEMS,), overlaps=False)
+
+
+def _row_by_row(run: ObservedRun) -> tuple[Placed, Rows]:
+    """Place the elements as a sparse tensor. Collective."""
+    operator = SPARSE.place(run.observed.placed, run.machine, _row_setting(run), None)
+    return operator, RowSolver(operator, observed_als.PROBLEMS)
+
+
+class _Filled(NamedTuple):
+    """A dense tensor, zero where elements are missing; these, on all ranks; and the observed ones, on rank 0."""
+
+    source: DenseSource
+    missing: NDArray[np.int32]
+    observed: ElementList | None
+
+
+def _filled(run: ObservedRun) -> _Filled:
+    """Return the elements as a dense tensor. Collective."""
+    source, options, comm = run.observed.source, run.options, run.machine.comm
+    check_range(source.value_range, options.dtype, source.path)
+    split = run.observed.filled(options.dtype, comm)
+    missing = comm.bcast(split.missing if split else None)
+    assert missing is not None
+    return _Filled(of_array(split.tensor if split else None, comm), missing, split.observed if split else None)
+
+
+def _modes(source: DenseSource, part: int, ranks: int, setting: Setting) -> list[ModePlan]:
+    """Return the plans of the modes of rank `part`."""
+    return mode_plans(source, Grid.of(source.lengths, ranks), part, setting)
+
+
+def _gap_setting(
+    run: ObservedRun, filled: _Filled, modes: list[ModePlan], gaps: list[ModeGaps], setting: Setting
+) -> Setting:
+    """Return the setting with the memory for a rank's gaps."""
+    order, missing = len(filled.source.shape), filled.missing
+    kept = gap_bytes(modes, gaps, run.machine.device) + missing.nbytes + setting.solving(0, run.rank).kept
+    # The observed elements, and what it takes to find those that are missing.
+    root = run.observed.source.nnz * (8 + nonzero_bytes(order, np.dtype(np.float64)))
+    root += filled.source.nnz + 8 * missing.size
+    return setting._replace(solving=lambda rows, rank: SolverBytes(kept), root_bytes=setting.root_bytes + root)
+
+
+def _with_gaps(run: ObservedRun) -> tuple[Placed, Rows]:
+    """Place the elements as a dense tensor with few missing elements. Collective."""
+    machine, filled = run.machine, _filled(run)
+    comm, setting = machine.comm, run.setting(filled.source)
+    modes = _modes(filled.source, comm.rank, comm.size, setting)
+    gaps = mode_gaps(filled.missing, filled.observed, modes, comm)
+    setting = _gap_setting(run, filled, modes, gaps, setting)
+    operator = DENSE.place(filled.source, machine, setting, None)
+    return operator, GapRows(operator, gaps, filled.missing)
