@@ -148,7 +148,8 @@ class CpAls(BaseMethod[Operator]):
         if not self._plain_loaded:
             arrays.update(plain.load(*self.standing()))
             self._loaded, self._plain_loaded = False, True
-        arrays["norms"], arrays["scales"] = arrays["norms"].copy(), arrays["scales"].copy()  # others may have the old
+        # Copies, because an earlier state may have the old arrays.
+        arrays["norms"], arrays["scales"] = arrays["norms"].copy(), arrays["scales"].copy()
         status = plain.iteration(arrays["norms"], arrays["scales"], arrays["weights"], state.iterations == 0, stop)
         arrays["weights"] = status.weights.copy()
         if not np.isfinite(status.fit):

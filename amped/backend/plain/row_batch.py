@@ -52,7 +52,7 @@ class RowNonzeros:
     values : (nnz,) array
     pi : (nnz, R) array
     starts : (rows + 1,) array
-        The first nonzero of each row, of which each has one, and the end.
+        The first nonzero of each row, and the end. No row is empty.
     floor : float
         Lower bound of the model's values.
     """
@@ -157,7 +157,7 @@ class RowBatch:
 
     @property
     def undecided(self) -> NDArray[np.bool_]:
-        """The moving rows that do not take the whole step, for which `changes` has the change."""
+        """The moving rows for which the whole step does not decrease the objective enough, according to `changes`."""
         moves = (self.state == MOVING) & (self._downhill < 0)
         whole: NDArray[np.bool_] = self.changes[:, 0] + self.steps.sum(axis=1) <= ARMIJO * self._downhill
         undecided: NDArray[np.bool_] = moves & ~whole
@@ -258,7 +258,7 @@ class QuasiNewtonModel:
         return result
 
     def learn(self, rows: NDArray[np.intp], first: Vector) -> None:
-        """Do nothing: the pairs have all information."""
+        """Do nothing: the pairs contain all information."""
 
     def _bounded(self, rows: NDArray[np.intp], b: Matrix, phi: Matrix, near: Vector) -> Matrix:
         free, result, left = (b > near[:, None]) | (phi > 1), -b, np.arange(rows.size)

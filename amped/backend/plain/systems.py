@@ -127,7 +127,7 @@ def _shortest(matrices: Matrix, rights: Matrix, scale: Matrix, inverse: Matrix) 
 
 
 def _factors(matrices: Matrix) -> tuple[Matrix, NDArray[np.intp]]:
-    """Return Cholesky factors of matrices of unit diagonals, largest pivots first, and their numbers of columns."""
+    """Return pivoted Cholesky factors of matrices with unit diagonals, and the number of columns of each."""
     left, lower, count = matrices.copy(), np.zeros_like(matrices), np.zeros(len(matrices), np.intp)
     rows, rank = np.arange(len(matrices)), matrices.shape[1]
     open_rows = np.ones((len(matrices), rank), bool)

@@ -25,7 +25,9 @@ Matrix = NDArray[np.float64]
 Factors = Sequence[NDArray[Any] | None]
 """A matrix for each mode, or None where the result does not depend on it."""
 POSITION = np.dtype(np.int32)
-MOST_TUPLES = 16  # possible index tuples of the second group per nonzero, so that an array can mark those that exist
+MOST_TUPLES = (
+    16  # per nonzero: up to this number of possible tuples of the second group, an array marks those that exist
+)
 BLOCK = 1 << 12  # nonzeros for which values of the model are computed at a time, in the caches of a core
 
 
@@ -175,7 +177,10 @@ class OtherRows(NamedTuple):
 
 
 class Tree:
-    """The nonzeros of a tensor in lexicographic order, each coordinate once, as a matrix between two `IndexTree`."""
+    """The nonzeros of a tensor as a sparse matrix, whose rows and columns are the leaves of two `IndexTree`.
+
+    Nonzeros are in lexicographic order, without duplicates.
+    """
 
     def __init__(self, columns: Sequence[NDArray[Any]], values: NDArray[Any], lengths: Sequence[int]) -> None:
         self.values, self.lengths, self.rows = np.asarray(values, np.float64), tuple(lengths), columns[0]
@@ -320,7 +325,7 @@ def _given(matrix: Matrix | None) -> Matrix:
 
 
 def _prefix_starts(columns: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.bool_]]:
-    """Yield, for each number of modes, whether a sorted tuple begins with other indices than the previous one."""
+    """Yield, for each number of leading modes, which sorted tuples differ from the previous one in these modes."""
     differs = np.zeros(columns[0].size, bool)
     differs[:1] = True
     for column in columns:
@@ -332,8 +337,8 @@ def _prefix_starts(columns: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.bool_
 def _split_of(columns: Sequence[NDArray[Any]], prefixes: Sequence[int], lengths: Sequence[int]) -> int:
     """Return the number of modes in the first group for which the trees have the fewest leaves.
 
-    `prefixes` has the number of distinct prefixes of each length. Distinct tuples of the second group are counted only
-    where few are possible, as they are not sorted.
+    `prefixes` has the number of distinct prefixes of each length. Distinct tuples of the second group, which are not
+    sorted, are counted only if few are possible.
     """
     last, splits = len(lengths) - 1, {len(lengths) - 1: prefixes[-2] + lengths[-1]}
     for split in range(last - 1, 0, -1):
@@ -357,9 +362,9 @@ def _marked(columns: Sequence[NDArray[Any]], lengths: Sequence[int]) -> tuple[ND
 def _first_leaves(
     column: NDArray[Any], differs: NDArray[np.bool_], rows: int | None
 ) -> tuple[NDArray[np.intp], NDArray[Any]]:
-    """Return the first nonzero of each leaf of the first tree, and where the leaves' nonzeros end, after a 0.
+    """Return the first nonzero of each leaf of the first tree, and the row pointers of the leaves (0, then each end).
 
-    `rows` is the length of the only mode of the tree, all indices of which are leaves; None if it has several modes.
+    If the tree has a single mode, `rows` is its length, and all of its indices are leaves; otherwise it is None.
     """
     first = np.flatnonzero(differs)
     if rows is None:
@@ -385,7 +390,7 @@ def _kronecker(one: Matrix, other: Matrix) -> Matrix:
 
 
 def _interval_sums(ends: NDArray[Any]) -> Any:
-    """Return the matrix that sums consecutive rows: those up to each end, which follow those up to the last one."""
+    """Return the matrix whose product with rows is the sum of each interval ``ends[i]`` to ``ends[i + 1]``."""
     count = int(ends[-1])
     return csr_array((np.ones(count), np.arange(count, dtype=POSITION), ends), shape=(ends.size - 1, count))
 

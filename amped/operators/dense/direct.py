@@ -24,7 +24,7 @@ from ..sources.dense import DenseSource
 from ..sources.grid import Grid
 from .plan import DensePlan, make_dense_plan
 
-NUMBERS = 1 << 20  # elements, and numbers in partial results and factor matrices: memory that needs no plan
+NUMBERS = 1 << 20  # most elements and numbers in partial results and factor matrices: so little memory is not planned
 
 
 class DirectDense(Factors):

@@ -1,9 +1,10 @@
 """Row problems of a dense tensor with few missing elements, on CPUs.
 
-With zeros for the missing elements, the right-hand sides of all rows are an MTTKRP. The matrix of a row is the Gram
-product of the other modes, minus the sum of ``v v^T`` over the row's missing elements. So an iteration costs a dense
-one, and work on what is missing. Rows of which most elements are missing are solved from the others, as differences
-would be rounding errors.
+With zeros in place of missing elements, the right-hand sides of all rows are an MTTKRP. The matrix of a row is the
+elementwise product of the other modes' Gram matrices, minus the sum of ``v v^T`` over the row's missing elements. An
+iteration therefore takes the time of a dense iteration, plus a time proportional to the number of missing elements.
+If most elements of a row are missing, the difference is little more than rounding errors; such a row is solved from its
+observed elements.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from .operator import DenseOperator
 
 Columns = NDArray[np.int32]
 PRECISE_OF = {"fp64": PRECISE, "fp32": 1e-2}
-"""Squared residuals below this part of the squared norm are computed from residuals."""
-LEAST, MISSING = 1 << 17, 0.4  # elements, and the part of them that may be missing
+"""If the squared residuals are a smaller fraction of the squared norm, they are computed from residuals."""
+LEAST, MISSING = 1 << 17, 0.4  # fewest elements of a tensor, and the largest fraction of missing ones
 BLOCK = 1 << 12  # rows that are solved at a time
 
 
@@ -58,15 +59,15 @@ class ElementList(NamedTuple):
 
 
 class ModeGaps(NamedTuple):
-    """What a rank needs of one mode: missing elements of its rows, and the observed ones of rows with few of them."""
+    """The elements by which a rank solves its rows of a mode."""
 
-    missing: ElementList
-    observed: ElementList
+    missing: ElementList  # of rows of which at most half is missing
+    observed: ElementList  # of the other rows
     empty: NDArray[np.intp]  # rows without observed elements
 
 
 def mode_gaps(missing: Columns, observed: ElementList | None, modes: Sequence[ModePlan], comm: Comm) -> list[ModeGaps]:
-    """Return the elements that matter to this rank's rows of each mode. Collective.
+    """Return the elements by which this rank solves its rows of each mode. Collective.
 
     Parameters
     ----------
@@ -88,7 +89,7 @@ def mode_gaps(missing: Columns, observed: ElementList | None, modes: Sequence[Mo
 
 
 def gaps_of(mode: ModePlan, missing: Columns, observed: ElementList) -> ModeGaps:
-    """Return the elements that matter to a rank's rows of a mode.
+    """Return the elements by which a rank solves its rows of a mode.
 
     `missing` are all missing elements; `observed` has at least all observed elements of rows with few of them.
     """
@@ -110,7 +111,7 @@ def _few_observed(mode: ModePlan, missing: Columns) -> NDArray[np.bool_]:
 
 
 class _Holes(NamedTuple):
-    """The missing elements of a rank's block: positions within each index of the first mode in memory."""
+    """The missing elements of a rank's block, sorted by the first mode in memory: their positions in its slices."""
 
     places: NDArray[np.int64]
     ends: NDArray[np.intp]
@@ -260,7 +261,7 @@ class GapRows:
 
     @staticmethod
     def suits(shape: Sequence[int], observed: int, device: Device, options: Options) -> bool:
-        """Return whether this takes less time than work on all observed elements, and is possible."""
+        """Return whether this is supported, and faster than solving rows from their observed elements."""
         elements = math.prod(shape)
         if elements < LEAST or elements - observed > MISSING * elements:
             return False

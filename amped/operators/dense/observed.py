@@ -29,7 +29,7 @@ from ..sources.dense import of_array
 from .direct import DirectDense
 from .plan import DensePlan
 
-NUMBERS = 1 << 22  # elements, and numbers in partial results: memory that needs no plan
+NUMBERS = 1 << 22  # most elements and numbers in partial results: so little memory is not planned
 
 
 class MaskedArray(NamedTuple):

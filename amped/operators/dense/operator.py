@@ -37,7 +37,7 @@ class _Coming(NamedTuple):
     """A slab that is being copied to a slot."""
 
     slab: Array
-    wait: Callable[[], None] | None  # until threads have read it, if a device goes on meanwhile
+    wait: Callable[[], None] | None  # until threads have read it; None if they have
 
 
 class _HostSlab(NamedTuple):
@@ -46,7 +46,7 @@ class _HostSlab(NamedTuple):
     elements: NDArray[Any] | Stored
     dtype: np.dtype[Any]  # in the slot
     device: Device
-    locked: bool  # whether the device may copy them where they are, as they are
+    locked: bool  # whether they are in locked memory, from which the device copies
     whole: int  # bytes of all slabs
     look: Look = None
 
@@ -344,7 +344,7 @@ class DenseOperator(Factors):
             sweep.end(place, self._inputs, rows)
 
     def _in_double(self) -> Doubled:
-        if self._doubled is None:  # what is noted down in a graph allocates nothing
+        if self._doubled is None:  # once, because a captured graph must not allocate
             self._doubled = Doubled(self.plan, self._scratch, self._inputs, self.machine.device)
         return self._doubled
 

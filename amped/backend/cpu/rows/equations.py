@@ -95,7 +95,7 @@ def _descend(matrix, ridge, sweeps, padded):  # type: ignore[no-untyped-def]
 def _eliminate(matrix, ridge, upper, padded):  # type: ignore[no-untyped-def]
     """Solve by Gaussian elimination of the symmetric matrix; return whether no pivot is too small.
 
-    Rows are eliminated from the column on that begins the eight of their diagonal element.
+    Elimination in row i starts at the largest multiple of eight that is at most i.
     """
     rank, width = upper.shape
     for i in range(rank):

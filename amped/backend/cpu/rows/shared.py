@@ -107,7 +107,7 @@ def changes_of_parts(  # type: ignore[no-untyped-def]
     p = add(turn, 0, 1)
     while p < places.size:
         if moves[places[p]] == MOVING:
-            kept = counts[p] < 0  # no: a literal has another type, for which more functions would be compiled
+            kept = counts[p] < 0  # False, but not a literal, whose type would compile further functions
             row = columns, matrices, form, thread_scratch[number], floor, starts[p], counts[p], kept
             changes(row, rows[places[p]], steps[places[p]], sums, out[p])
         else:

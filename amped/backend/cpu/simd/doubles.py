@@ -1,7 +1,7 @@
 """Vectors of eight float64 numbers: arithmetic, and reading and writing the data of row problems.
 
 LLVM does not vectorise a plain summation loop, because it must not reorder floating-point sums. Here eight partial sums
-are computed side by side, always in the same order. Arrays of a tensor are read through their addresses instead of as
+are computed in parallel, always in the same order. Arrays of a tensor are read through their addresses instead of as
 typed arrays, so that the code is compiled only once, not for every order and type.
 """
 

@@ -120,7 +120,7 @@ class PlainRows:
 
 
 def _solve(batch: RowBatch, nonzeros: RowNonzeros, limits: RowLimits) -> None:
-    """Solve the rows of a batch, all nonzeros of which are given."""
+    """Solve the rows of a batch, given all of their nonzeros."""
     before = np.ones(len(batch.rows), bool)
     batch.begin()
     for number in range(1 + limits.inner):

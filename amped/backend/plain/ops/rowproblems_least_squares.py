@@ -28,7 +28,7 @@ from ..device import PlainDevice
 from ..systems import Matrix, Pairs, solve_systems
 from .mttkrp import PRODUCTS, PlainShard, inputs_of
 
-PRODUCT_BYTES = 64 << 20  # of the products of pairs that are computed at a time, if those of one pair are less
+PRODUCT_BYTES = 64 << 20  # of the products that are computed at a time, for one pair or more
 BLOCK_BYTES = 16 << 20  # of the matrices of a block of rows
 BLOCKS = 5  # arrays of the size of these matrices
 
