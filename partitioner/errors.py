@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from os import PathLike, fspath
 
 EXIT_FAILURE = 1  # a rank died or hung, the result cannot be written, or amped has a bug
@@ -59,6 +60,18 @@ class UnreadError(OutputError):
 
 class InputWarning(UserWarning):
     """An input that may have another meaning than amped assumes. The command line prints one line."""
+
+
+# Packages whose frames are not the user's code; the standard library's are wrappers around functions of the others.
+INTERNAL = "amped", "partitioner", "contextlib", "functools"
+
+
+def warn(message: str, category: type[Warning] = InputWarning) -> None:
+    """Issue a warning for the line of the user's code that called amped or the partitioner."""
+    frame, level = sys._getframe().f_back, 2
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in INTERNAL:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def one_line(text: str) -> str:

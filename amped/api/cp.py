@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from typing import Any, Unpack
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from partitioner.readers import PLAIN
 
-from ..errors import InputError
+from ..errors import InputError, warn
 from ..methods.constraints import ConstraintParams
 from ..methods.initial import Init
 from ..methods.poisson import Poisson, PoissonMethod
@@ -196,7 +195,7 @@ def cp_als(
         run = RunParams(max_iters, tol, seed, init, starts, deadline, patience=patience if split else None)
         model = call.decomposed(method, run, callback, budget)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
-        warnings.warn(warning, stacklevel=5)  # the caller's line
+        warn(warning, UserWarning)
     return model
 
 

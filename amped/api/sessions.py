@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from partitioner.host.stages import STAGES
 from partitioner.readers import PLAIN, ReadOptions
 
-from ..errors import InputError, InputWarning
+from ..errors import InputError, warn
 from ..files import Outputs, check_apart
 from ..methods.driver import never
 from ..methods.starts import Decomposition
@@ -146,7 +145,7 @@ class CallSession(Session):
             return
         cause = page.failure(model, path, tensor, {"versions": versions()} | model.run)
         if cause is not None:
-            warnings.warn(f"{cause}; the report is not written", InputWarning, stacklevel=7)
+            warn(f"{cause}; the report is not written")
 
 
 @contextmanager

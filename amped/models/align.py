@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +21,7 @@ from partitioner.tensors.relabel import in_order_of, relabelled, shown
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.statistics import NO_OVERFLOW
 
-from ..errors import InputError, InputWarning
+from ..errors import InputError, warn
 from .semisparse import SemiSparseTensor
 
 UNKNOWN = "error", "drop"
@@ -194,5 +193,5 @@ def matched(tensor: AnyTensor, labels: Labels | None, leave: int | None = None, 
     ]
     if parts:
         message = f"X: dropped nonzeros with labels that the model does not have: {', '.join(parts)}"
-        warnings.warn(message, InputWarning, stacklevel=4)
+        warn(message)
     return converted

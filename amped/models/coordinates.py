@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from partitioner.tensors.labels import Labels, as_labels, mode_names
 from partitioner.tensors.relabel import found_at, mode_order, places, shown
 from partitioner.tensors.sparse import SparseTensor
 
-from ..errors import InputError, InputWarning
+from ..errors import InputError, warn
 
 MAX_SHOWN = 3  # labels in a warning
 Index = int | slice | Sequence[int] | NDArray[np.integer[Any]]
@@ -140,7 +139,7 @@ def _known(names: Sequence[str], columns: list[NDArray[Any]], missing: Sequence[
     ]
     if not unknown:
         return ElementPlaces(columns)
-    warnings.warn(f"labels that the model does not know: {', '.join(unknown)}", InputWarning, stacklevel=5)
+    warn(f"labels that the model does not know: {', '.join(unknown)}")
     known = np.logical_and.reduce([column >= 0 for column in columns])
     return ElementPlaces([column[known] for column in columns], known)
 

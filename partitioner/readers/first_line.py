@@ -8,7 +8,6 @@ lengths.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError, InputWarning
+from ..errors import InputError, warn
 from ..tensors.ingest import MIN_ORDER
 
 MIN_OTHERS = 2  # nonzeros; fewer prove nothing
@@ -105,7 +104,7 @@ def warn_of_header(path: str | PathLike[str], first: FirstLine | None, nonzeros:
     verdict = None if first is None else first.verdict(nonzeros)
     if first is not None and verdict is not None:
         text = f"{fspath(path)}, line {first.line}: is read as a nonzero, but {first.message(verdict[0])}"
-        warnings.warn(text.replace(", not a nonzero", ""), InputWarning, stacklevel=3)
+        warn(text.replace(", not a nonzero", ""))
 
 
 def join(parts: Sequence[tuple[FirstLine | None, int]]) -> FirstLine | None:

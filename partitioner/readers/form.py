@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from os import PathLike, fspath
 
-from ..errors import InputError, InputWarning
+from ..errors import InputError, warn
 from ..flags import flag, whole_number, whole_numbers
 from ..tensors.value_range import ValueRange
 from .pieces import Outcome
@@ -117,10 +116,8 @@ def warn_of_keys(
         return
     lines = "1 line repeats" if duplicates == 1 else f"{duplicates:,} lines repeat"
     repeated = f", and {lines} the columns before it" if duplicates else ""
-    warnings.warn(
+    warn(
         f"{fspath(path)}: column {outcome.order + 1} is read as values, but may be a key: it holds whole numbers from "
         f"1 up{repeated}; if lines contain no values, use --no-values (no_values=True); if they do, add a header with "
         "the order and the mode lengths",
-        InputWarning,
-        stacklevel=3,
     )

@@ -7,7 +7,6 @@ rows, DuckDB also sums the values; otherwise the sort does.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from os import PathLike, fspath
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError, InputWarning
+from ...errors import InputError, warn
 from ...sorting.tables import Nonzeros, Pile, mapped
 from ...store.packed import HALF, LOWER, bits_of, layout_of
 from ...tensors.ingest import MAX_MODE_LENGTH, MAX_ORDER, MIN_ORDER
@@ -113,7 +112,7 @@ class TablePart:
                     western, whole = western or encoding, whole or not encoding
                     continue
                 for path in others:
-                    warnings.warn(f"{path}: not UTF-8: read as Windows-1252 (Latin-1)", InputWarning, stacklevel=5)
+                    warn(f"{path}: not UTF-8: read as Windows-1252 (Latin-1)")
                 files.push(attempt.pop_all())
                 return
 
@@ -192,7 +191,7 @@ class TablePart:
             self._warn(message + advice * (dropped and any(counts.missing)))
 
     def _warn(self, message: str) -> None:
-        warnings.warn(f"{self.path or 'the table'}: {message}", InputWarning, stacklevel=6)
+        warn(f"{self.path or 'the table'}: {message}")
 
     def _order(self, database: Database, table: FileTable | FrameTable, k: int, key: Key) -> bool:
         """Create an SQL table with the order of a key's labels if they are ordered categories; return whether."""
