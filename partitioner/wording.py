@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 _command_lines = 0  # number of running command lines, which may be nested
@@ -29,3 +29,8 @@ def setting(name: str, value: object = True) -> str:
     if not _command_lines:
         return f"{name}={value!r}"
     return parameter(name) if value is True else f"{parameter(name)} {value}"
+
+
+def alternatives(names: Iterable[str]) -> str:
+    """Return names as text: "a, b or c"."""
+    return " or ".join(", ".join(names).rsplit(", ", 1))

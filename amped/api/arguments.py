@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import singledispatch
 from typing import Any, get_args
@@ -18,6 +18,7 @@ from partitioner.tensors.lowrank import on_host
 from partitioner.tensors.observed import NAN, STORED
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import real, whole
+from partitioner.wording import alternatives
 
 from ..errors import InputError
 from ..methods.constraints import modes_of, nonnegative_of, ridge_of
@@ -118,11 +119,6 @@ def _flag(name: str, value: object) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name} is {value!r}: expected True or False")
     return bool(value)
-
-
-def alternatives(names: Iterable[str]) -> str:
-    """Return names as text: "a, b or c"."""
-    return " or ".join(", ".join(names).rsplit(", ", 1))
 
 
 def one_of(*choices: str) -> Argument:

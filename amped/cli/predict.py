@@ -19,24 +19,25 @@ from partitioner.flags import flag, path, whole_number
 from partitioner.readers import ReadOptions, is_dense, is_table, open_part, read, settle
 from partitioner.sorting.tables import Pile
 from partitioner.tensors.labels import as_labels, mode_names
+from partitioner.wording import alternatives
 
 from ..errors import EXIT_INCOMPLETE, InputError
-from ..files import Outputs, write_npz, write_whole
+from ..files import OTHERS, PACKED, Outputs, write_npz, write_whole
 from ..models.coordinates import ElementPlaces, coordinates_of
-from ..models.kruskal import MODEL, KruskalTensor
+from ..models.kruskal import KruskalTensor
 from ..models.loading import load
 from ..models.tucker import TuckerTensor
 from ..parallel.mpi import on_root
 from ..report.progress import PlainDisplay, say
 from .job import VerbSession
-from .show import ModelRequest
+from .show import WritingRequest
 
 BLOCK = 1 << 16  # lines that are formatted at once
-ARCHIVE, TABLES = ".npz", (".csv", ".tsv")
+ARCHIVE, TABLES, TEXTS = ".npz", (".csv", ".tsv"), (".txt", ".tns")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class PredictRequest(ModelRequest):
+class PredictRequest(WritingRequest):
     """The flags of ``predict``."""
 
     at: Path = flag(
@@ -51,7 +52,6 @@ class PredictRequest(ModelRequest):
     index_base: int | None = flag(
         None, "lowest index in FILE (default: 1; in .npz 0)", type=whole_number, choices=(0, 1), metavar="0|1"
     )
-    replace: bool = flag(False, "overwrite an existing file", name="force")
 
     @property
     def outputs(self) -> dict[str, Path | None]:
@@ -59,26 +59,33 @@ class PredictRequest(ModelRequest):
 
     @property
     def inputs(self) -> dict[str, Path | None]:
-        return {"MODEL": self.tensor / MODEL if self.tensor.is_dir() else self.tensor, "--at": self.at}
+        return {**super().inputs, "--at": self.at}
 
-    def claim(self, outputs: Outputs) -> None:
-        if self.output is not None:
-            outputs.file(self.output, self.replace)
+    def check(self) -> None:
+        super().check()
+        if self.output is None:
+            return
+        extension = self.output.suffix.lower()
+        if is_table(self.at) and extension not in TABLES:
+            raise InputError(f"predictions with labels are written to {alternatives(TABLES)} files", path=self.output)
+        if extension in (*PACKED, *OTHERS) and extension not in (*TABLES, *TEXTS):
+            known = alternatives((*TEXTS, *TABLES, ARCHIVE))
+            raise InputError(f"predictions are written to {known} files", path=self.output)
 
 
 class ReadCoordinates(NamedTuple):
-    """ReadCoordinates of a file.
+    """The elements that a file names.
 
     Attributes
     ----------
     coordinates : ElementPlaces
-        In the model.
+        Their indices in the model.
     shown : list of (n,) arrays
-        Indices or labels, one array per mode, as in the file.
+        Their indices or labels, one array per mode, as in the file.
     values : (n,) array, optional
-        The file's own values.
+        Their values in the file.
     base : int, optional
-        The lowest index in the file; None for labels.
+        What `shown` exceeds the indices of an archive by; None if `shown` are labels.
     """
 
     coordinates: ElementPlaces
@@ -113,7 +120,7 @@ def _predicted(request: PredictRequest) -> str | None:
             return None
         _write(request, model, elements, predicted, names)
     note = f"{predicted.size:,} predictions in {one_line(str(request.output))}"
-    if elements.values is not None:
+    if elements.values is not None and not np.isnan(predicted).all():
         error = np.sqrt(np.nanmean(np.square(predicted - elements.values)))
         note += f"; RMSE {error:.6g} against the values in {one_line(str(request.at))}"
     return note
@@ -135,21 +142,27 @@ def _elements(request: PredictRequest, model: AnyKind) -> ReadCoordinates:
             raise InputError("is a dense tensor: expected coordinates")
         columns, values, base = _indices(place, len(model.shape), request.index_base)
         shown = [column.astype(np.int64) + base for column in columns]
-        numbered = model.run.get("compact") is True and labels is not None  # labels are the original indices
+        numbered = _has_original_indices(model)
         given: Any = tuple(map(as_labels, shown)) if numbered else columns.T
+        base = 0 if numbered else base
         return ReadCoordinates(coordinates_of(given, model.shape, labels), shown, values, base)
     except InputError as error:
         raise InputError(error.cause, path=place, line=error.line) from None
 
 
+def _has_original_indices(model: AnyKind) -> bool:
+    """Return whether the labels of a model are the indices before they were renumbered."""
+    return model.run.get("compact") is True and model.labels is not None
+
+
 def _indices(place: Path, order: int, base: int | None) -> tuple[NDArray[np.int32], NDArray[Any] | None, int]:
     """Read a file's indices, (order, n), in its order, its values if it has any, and its lowest index."""
-    causes = list[InputError]()
+    orders, errors = list[int](), list[InputError]()
     for no_values in (False, True):
         try:
             part = open_part(place, form=ReadOptions(no_values=no_values, index_base=base))
         except InputError as error:
-            causes.append(error)
+            errors.append(error)
             continue
         if part.order == order:
             pile = Pile(order, part.dtype, sys.maxsize, part.expected)
@@ -157,8 +170,11 @@ def _indices(place: Path, order: int, base: int | None) -> tuple[NDArray[np.int3
             outcome = settle(place, [part.outcome])
             columns, values = pile.take()
             return columns, None if no_values else values, outcome.base
-        causes.append(InputError(f"has elements of {part.order} modes, the model {order}"))
-    raise causes[-1] if "modes, the model" in causes[-1].cause else causes[0]
+        orders.append(part.order)
+    if not orders:
+        raise errors[0]
+    found = " or ".join(map(str, dict.fromkeys(orders)))
+    raise InputError(f"has indices of {found} modes: the model has {order}")
 
 
 def _lines(elements: ReadCoordinates, predicted: NDArray[Any], names: Sequence[str], separator: str) -> Iterator[str]:
@@ -179,15 +195,14 @@ def _write(
 ) -> None:
     output = request.output
     assert output is not None
-    if output.suffix.lower() == ARCHIVE:
-        if elements.base is None or elements.coordinates.known is not None:
-            raise InputError("an archive holds indices: name a .csv file for labels", path=output)
-        arrays = {"indices": np.stack(elements.coordinates.columns, axis=1), "values": predicted}
-        write_npz(output, arrays | {"shape": np.array(model.shape)}, request.replace)
-        return
     extension = output.suffix.lower()
-    if elements.base is None and extension not in TABLES:
-        raise InputError(f"labels are written to {' or '.join(TABLES)} files", path=output)
+    if extension == ARCHIVE:
+        assert elements.base is not None
+        arrays = {"indices": np.stack(elements.shown, axis=1) - elements.base, "values": predicted}
+        if not _has_original_indices(model):
+            arrays["shape"] = np.array(model.shape)
+        write_npz(output, arrays, request.replace)
+        return
     separator = {".csv": ",", ".tsv": "\t"}.get(extension, " ")
     texts = _lines(elements, predicted, names, separator)
     write_whole(output, lambda file: [file.write(text.encode()) for text in texts], request.replace)

@@ -20,18 +20,17 @@ from ..report import page
 from ..report.progress import PlainDisplay
 from .cpd import REPORT
 from .job import VerbSession
-from .show import ModelRequest, recorded_tensor
+from .show import WritingRequest, recorded_tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ReportRequest(ModelRequest):
+class ReportRequest(WritingRequest):
     """The flags of ``report``."""
 
     of_tensor: Path | None = flag(
         None, "tensor of the model, read as recorded: adds the largest residuals", type=path, name="tensor", metavar="T"
     )
     output: Path | None = flag(None, f"file to write (MODEL/{REPORT})", type=path, metavar="FILE.html")
-    replace: bool = flag(False, "overwrite existing files", name="force")
 
     @property
     def place(self) -> Path:
@@ -48,16 +47,11 @@ class ReportRequest(ModelRequest):
 
     @property
     def inputs(self) -> dict[str, Path | None]:
-        model = self.tensor / MODEL if self.tensor.is_dir() else self.tensor
-        return {"MODEL": model, "--tensor": self.of_tensor}
+        return {**super().inputs, "--tensor": self.of_tensor}
 
     def check(self) -> None:
         page.check()
         super().check()
-
-    def claim(self, outputs: Outputs) -> Path:
-        outputs.file(self.place, self.replace)
-        return self.place
 
 
 def report(request: ReportRequest, session: VerbSession) -> int:
@@ -73,9 +67,9 @@ def _written(request: ReportRequest) -> bool:
     with closing(Outputs()) as outputs:
         refusal = "is a Tucker model: reports need CP models; use `amped show`"
         model = cp_model(load_with_record(request.tensor), request.tensor, refusal)
-        place = request.claim(outputs)
+        request.claim(outputs)
         tensor = None if request.of_tensor is None else _compared(request.of_tensor, model)
-        page.write(model, place, tensor, replace=request.replace)
+        page.write(model, request.place, tensor, replace=request.replace)
     return True
 
 

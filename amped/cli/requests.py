@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from partitioner.flags import flag, flag_name, path, real_number, real_numbers, seconds, whole_number, whole_numbers
 from partitioner.readers import ReadOptions
 from partitioner.tensors.observed import NAN, STORED
+from partitioner.wording import alternatives
 
 from ..errors import InputError
 from ..files import Outputs, check_apart, check_npz
@@ -183,7 +184,7 @@ class Modelled(Ranked):
 
     def check(self) -> None:
         if self.method is not None and self.method not in LOSSES[self.loss]:
-            known = " or ".join(", ".join(LOSSES[self.loss]).rsplit(", ", 1))
+            known = alternatives(LOSSES[self.loss])
             raise InputError(f"--method {self.method} does not apply to --loss {self.loss}: use {known}")
         for name in ("inner_iters", "mu_iters", "kappa", "kappa_tol", "eps"):
             if getattr(self, name) is not None and not self.counts:

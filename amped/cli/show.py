@@ -21,7 +21,7 @@ from ..files import Outputs
 from ..models.align import observes_zeros
 from ..models.history import AnyModel
 from ..models.loading import cp_model, load
-from ..models.record import recorded
+from ..models.record import model_file, recorded
 from ..options import Options
 from ..parallel.mpi import SingleComm, on_root
 from ..report import components
@@ -48,6 +48,21 @@ class ModelRequest(Request):
         values = vars(args)
         own = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         return cls(options=Options(), form=PLAIN, **own)
+
+    @property
+    def inputs(self) -> dict[str, Path | None]:
+        return {"MODEL": model_file(self.tensor)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class WritingRequest(ModelRequest):
+    """The flags of verbs that read a model and write files."""
+
+    replace: bool = flag(False, "overwrite existing files", name="force")
+
+    def claim(self, outputs: Outputs) -> None:
+        for place in filter(None, self.outputs.values()):
+            outputs.file(place, self.replace)
 
 
 def recorded_tensor(place: Path, record: Mapping[str, Any]) -> SparseTensor | DenseTensor:

@@ -34,6 +34,11 @@ SOUND: tuple[tuple[Any, str], ...] = (  # expected types of the entries; [T] is 
 KINDS = {name: kind for kind, names in SOUND for name in names.split()}
 
 
+def model_file(place: Path) -> Path:
+    """Return the file of the model in an output folder; `place` itself if it is a file."""
+    return place / MODEL if place.is_dir() else place
+
+
 def recorded(place: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the record `run.json` next to a model; return an empty dict if there is none.
 
@@ -44,7 +49,7 @@ def recorded(place: str | os.PathLike[str]) -> dict[str, Any]:
     InputError
         If the record cannot be read.
     """
-    file = Path(place, MODEL) if os.path.isdir(place) else Path(place)
+    file = model_file(Path(place))
     if file.name != MODEL:
         return {}
     path = file.with_name(RUN)

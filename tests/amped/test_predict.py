@@ -199,7 +199,7 @@ def test_wrong_files(folder: Path) -> None:
     at = np.array([[0, 1, 2], [4, 3, 2]])
     for path, *cause in [
         ("none.tns", "no such file"),
-        (write(folder / "order.tns", np.ones((2, 5), int)), "modes, the model 3"),
+        (write(folder / "order.tns", np.ones((2, 5), int)), "has indices of 4 or 5 modes: the model has 3"),
         (write(folder / "far.tns", at + 1), "far.tns", "outside the length 5"),
     ]:
         refused(run_amped("predict", "model.npz", "--at", path), *cause)
@@ -210,3 +210,36 @@ def test_wrong_files(folder: Path) -> None:
     write(folder / "at.tns", at)
     refused(run_amped("predict", "model.npz", "--at", "at.tns", "--output", "at.tns", "--force"), "both")
     refused(run_amped("predict", "model.npz", "--at", "at.tns", "--output", "x.csv"), "exists already")
+
+
+def test_outputs_of_another_kind_are_refused_before_anything_is_read(folder: Path) -> None:
+    for at, output, cause in [
+        ("at.csv", "x.npz", "labels are written to .csv or .tsv files"),
+        ("at.csv", "x.tns", "labels are written to .csv or .tsv files"),
+        ("at.tns", "x.parquet", ".txt, .tns, .csv, .tsv or .npz files"),
+        ("at.tns", "x.tns.gz", ".txt, .tns, .csv, .tsv or .npz files"),
+    ]:
+        refused(run_amped("predict", "model.npz", "--at", at, "--output", output), cause)
+        assert not Path(output).exists()
+
+
+def test_archives_of_original_indices(folder: Path) -> None:
+    at = np.array([[10, 7], [20, 7], [20, 9]])
+    write(folder / "x.tns", at, np.array([1.5, 2.5, 3.5]))
+    succeeded(run_amped("cpd", "x.tns", "--compact", "--rank", 1, "--device", "cpu", "--output", "model", "--quiet"))
+    write(folder / "at.tns", np.array([[20, 9], [5, 9]]))
+    result = run_amped("predict", "model", "--at", "at.tns", "--output", "out.npz")
+    assert result.code == 0
+    assert "labels that the model does not know" in result.err
+    with np.load("out.npz") as found:
+        assert found["indices"].tolist() == [[21, 10], [6, 10]]
+        assert np.isnan(found["values"]).tolist() == [False, True]
+
+
+def test_values_at_unknown_labels_have_no_error(folder: Path) -> None:
+    write(folder / "x.tns", np.array([[10, 7], [20, 9]]), np.array([1.5, 2.5]))
+    succeeded(run_amped("cpd", "x.tns", "--compact", "--rank", 1, "--device", "cpu", "--output", "model", "--quiet"))
+    write(folder / "at.tns", np.array([[5, 9]]), np.array([0.5]))
+    result = run_amped("predict", "model", "--at", "at.tns", "--output", "out.txt")
+    assert result.code == 0
+    assert "RMSE" not in result.out
