@@ -36,7 +36,7 @@ TARGETS = {
     "cp_apr of nations, rank 5": (1.5, None), "scan 1-6 x 3 of the bundled tensor": (4.0, None),
     "amped cpd of the bundled tensor": (1.5, 0.9), "amped cpd uber393k --rank 16": (4.0, 0.9),
 }  # fmt: skip
-"""Seconds with empty and with filled caches that are the goal; see docs/design/time_to_result.md."""
+"""Seconds with empty and with filled caches that are the goal; see docs/design/first_use.md."""
 SHAPES = (((16, 105, 20), 10), ((5, 201, 61), 3))
 EXACT = 1e-300  # a tolerance of TensorLy with which it runs all iterations
 

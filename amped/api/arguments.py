@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.ingest import refuse_masked
-from partitioner.tensors.interop import factors_of
+from partitioner.tensors.interop import AnyTensor, factors_of
 from partitioner.tensors.lowrank import on_host
 from partitioner.tensors.observed import NAN, STORED
 from partitioner.tensors.sparse import SparseTensor
@@ -23,7 +23,7 @@ from partitioner.wording import alternatives
 from ..errors import InputError
 from ..methods.constraints import modes_of, nonnegative_of, ridge_of
 from ..methods.poisson import MOST_INNER, PoissonMethod
-from ..models.align import AnyTensor, tensor_or_path
+from ..models.align import tensor_or_path
 from ..models.semisparse import SemiSparseTensor
 from ..operators.placement import MAX_DENSE_RANK
 from ..options import Options
@@ -32,10 +32,6 @@ from ..runs.holding_out import fraction
 from ..runs.scanning import LOSSES
 
 Matrices = Sequence[NDArray[Any]]
-
-
-def _tensor(name: str, value: object) -> AnyTensor | str | None:
-    return None if value is None else tensor_or_path(name, value)
 
 
 @singledispatch
@@ -59,10 +55,8 @@ def _(tensor: DenseTensor) -> str:
     return f"a dense tensor of {' x '.join(map(str, tensor.shape))}"
 
 
-def _matrices_or_path(name: str, value: Any) -> Matrices | str | None:
+def _matrices_or_path(name: str, value: Any) -> Matrices | str:
     """Convert factor matrices, or the factor matrices of a model, to NumPy arrays; return a path as text."""
-    if value is None:
-        return None
     if isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
     try:
@@ -78,7 +72,7 @@ def _matrices_or_path(name: str, value: Any) -> Matrices | str | None:
         raise InputError(f"{name}: expected matrices: {error}") from None
 
 
-def _matrices(name: str, value: object) -> Matrices | None:
+def _matrices(name: str, value: object) -> Matrices:
     matrices = _matrices_or_path(name, value)
     if isinstance(matrices, str):
         raise InputError(f"{name} is {matrices!r}: expected matrices")
@@ -89,26 +83,24 @@ def _matrices_text(matrices: Matrices | str | None) -> str:
     return f"matrices of shapes {[each.shape for each in matrices]}" if isinstance(matrices, list) else str(matrices)
 
 
-def _mask(name: str, value: object) -> AnyTensor | str | None:
-    return value if isinstance(value, str) and value in (NAN, STORED) else _tensor(name, value)
+def _mask(name: str, value: object) -> AnyTensor | str:
+    return value if isinstance(value, str) and value in (NAN, STORED) else tensor_or_path(name, value)
 
 
-def _holdout(name: str, value: object) -> AnyTensor | str | float | None:
+def _holdout(name: str, value: object) -> AnyTensor | str | float:
     """Convert a fraction, or the mask of held-out elements."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
-        return _tensor(name, value)
+        return tensor_or_path(name, value)
     return fraction(name, value)
 
 
 def _callback(name: str, value: object) -> object:
-    if value is not None and not callable(value):
+    if not callable(value):
         raise InputError(f"{name} is of type {type(value).__name__}: expected a function")
     return value
 
 
-def _path(name: str, value: Any) -> str | None:
-    if value is None:
-        return None
+def _path(name: str, value: Any) -> str:
     try:
         return os.fsdecode(value)
     except TypeError:
@@ -137,46 +129,54 @@ def integer(least: int, most: int | None = None) -> Argument:
     return Argument(lambda name, value: whole(name, value, least, most))
 
 
-def optional_real(expected: str) -> Argument:
-    """Return an argument that must be a number above 0, or None; errors say what was `expected`."""
-    return Argument(lambda name, value: None if value is None else real(name, value, expected, above=True))
+def positive(expected: str) -> Argument:
+    """Return an argument that must be a number above 0; errors say what was `expected`."""
+    return Argument(lambda name, value: real(name, value, expected, above=True))
+
+
+def optional(argument: Argument) -> Argument:
+    """Return the same argument, which may also be None."""
+    return argument._replace(convert=lambda name, value: None if value is None else argument.convert(name, value))
 
 
 NON_NEGATIVE = Argument(lambda name, value: real(name, value, "a number of at least 0"))
 BOOLEAN = Argument(lambda _, value: bool(value))
 
+TENSOR = optional(Argument(tensor_or_path, _tensor_text, of_root=True))
+PATH = optional(Argument(_path))
+
 ARGUMENTS = {
-    "X": Argument(_tensor, _tensor_text, of_root=True),
+    "X": TENSOR,
     "rank": integer(1, MAX_DENSE_RANK),
     "max_iters": integer(1),
     "tol": NON_NEGATIVE,
     "seed": integer(0),
-    "init": Argument(_matrices_or_path, _matrices_text, of_root=True),
+    "init": optional(Argument(_matrices_or_path, _matrices_text, of_root=True)),
     "starts": integer(1),
-    "factors": Argument(_matrices, _matrices_text, of_root=True),
+    "factors": optional(Argument(_matrices, _matrices_text, of_root=True)),
     "inner_iters": integer(1, MOST_INNER),
     "mu_iters": integer(0),
     "kappa": NON_NEGATIVE,
     "kappa_tol": NON_NEGATIVE,
     "method": one_of(*get_args(PoissonMethod)),
     "loss": one_of(*LOSSES),
-    "eps": Argument(lambda name, value: real(name, value, "a number above 0", above=True)),
+    "eps": positive("a number above 0"),
     "mode": integer(0),
     "nonnegative": Argument(nonnegative_of),
     "ridge": Argument(ridge_of),
     "fixed_modes": Argument(modes_of),
-    "mask": Argument(_mask, _tensor_text, of_root=True),
-    "weights": Argument(_tensor, _tensor_text, of_root=True),
-    "holdout": Argument(_holdout, _tensor_text, of_root=True),
+    "mask": optional(Argument(_mask, _tensor_text, of_root=True)),
+    "weights": TENSOR,
+    "holdout": optional(Argument(_holdout, _tensor_text, of_root=True)),
     "holdout_seed": integer(0),
     "patience": integer(1),
-    "callback": Argument(_callback, None),
-    "checkpoint": Argument(_path),
+    "callback": optional(Argument(_callback, None)),
+    "checkpoint": PATH,
     "every": integer(1),
     "resume": Argument(_flag),
-    "metrics": Argument(_path),
-    "report": Argument(_path),
-    "deadline": optional_real("seconds above 0"),
+    "metrics": PATH,
+    "report": PATH,
+    "deadline": optional(positive("seconds above 0")),
     "verbose": Argument(lambda name, value: whole(name, int(value) if isinstance(value, bool) else value, 0)),
 }
 """The arguments of all functions, by name, without the options."""

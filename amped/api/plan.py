@@ -21,7 +21,7 @@ from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.planned import PlanParams, RunPlan, plan_of, planned
 from ..runs.session import opened
-from .arguments import ARGUMENTS, argument_options, integer
+from .arguments import ARGUMENTS, argument_options, integer, optional
 
 
 def _rank(name: str, value: Any) -> int | tuple[int, ...]:
@@ -30,11 +30,7 @@ def _rank(name: str, value: Any) -> int | tuple[int, ...]:
     return whole(name, value, 1, MAX_DENSE_RANK)
 
 
-def _ranks(name: str, value: Any) -> int | None:
-    return None if value is None else integer(1).convert(name, value)
-
-
-PLAN_ARGUMENTS = ARGUMENTS | {"rank": Argument(_rank), "ranks": Argument(_ranks)}
+PLAN_ARGUMENTS = ARGUMENTS | {"rank": Argument(_rank), "ranks": optional(integer(1))}
 
 
 @collective(PLAN_ARGUMENTS, argument_options)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from partitioner.readers import PLAIN as READ_PLAIN
 from partitioner.readers import is_table, open_store
+from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.observed import STORED
 from partitioner.tensors.relabel import same_labels
 from partitioner.tensors.sparse import SparseTensor
@@ -21,7 +22,7 @@ from ..errors import InputError
 from ..methods.constraints import ConstraintParams
 from ..methods.driver import StopRule, run
 from ..methods.poisson import MOST_INNER, Poisson, PoissonMethod
-from ..models.align import AnyTensor, check_unknown, matched, observed_or_all, observes_zeros, tensor_for
+from ..models.align import check_unknown, matched, observed_or_all, observes_zeros, tensor_for
 from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor

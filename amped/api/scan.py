@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Unpack
 
 from partitioner.readers import PLAIN
-from partitioner.validate import whole
 
 from ..models.scanned import ScannedRank
 from ..options import OptionNames, Options, with_options
@@ -19,25 +18,16 @@ from ..runs.callback import is_true
 from ..runs.holding_out import fraction
 from ..runs.observing import Mask, ObservedParams
 from ..runs.scanning import Scan, ScanParams, ranks_of, scanned
-from .arguments import ARGUMENTS, BOOLEAN, argument_options
+from .arguments import ARGUMENTS, BOOLEAN, argument_options, integer, optional
 from .sessions import session
-
-
-def _fraction(name: str, value: object) -> float | None:
-    return None if value is None else fraction(name, value)
-
-
-def _mode(name: str, value: object) -> int | None:
-    return None if value is None else whole(name, value, 0)
-
 
 SCAN_ARGUMENTS = {
     **ARGUMENTS,
     "ranks": Argument(ranks_of),
     "nonnegative": BOOLEAN,
     "halves": BOOLEAN,
-    "split": Argument(_mode),
-    "holdout": Argument(_fraction),
+    "split": optional(integer(0)),
+    "holdout": optional(Argument(fraction)),
 }
 
 

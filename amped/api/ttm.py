@@ -10,12 +10,13 @@ import psutil
 from numpy.typing import NDArray
 
 from partitioner.tensors.ingest import refuse_masked
+from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.lowrank import on_host
 
 from ..backend.exchange import Machine
 from ..errors import InputError
 from ..methods.initial import checked_matrix
-from ..models.align import AnyTensor, tensor_or_path
+from ..models.align import tensor_or_path
 from ..models.semisparse import SemiSparseTensor
 from ..operators.sources.protocols import ProductSource
 from ..operators.sources.semisparse import SemiSparseProduct
@@ -33,20 +34,16 @@ from ..runs.products import (
     product_setting,
     write_product,
 )
-from .arguments import ARGUMENTS, argument_options
+from .arguments import ARGUMENTS, PATH, argument_options, optional
 
-Operand = AnyTensor | SemiSparseTensor | str | None
+Operand = AnyTensor | SemiSparseTensor | str
 
 
 def _operand(name: str, value: object) -> Operand:
-    if value is None or isinstance(value, SemiSparseTensor):
-        return value
-    return tensor_or_path(name, value)
+    return value if isinstance(value, SemiSparseTensor) else tensor_or_path(name, value)
 
 
-def _matrix(name: str, value: object) -> NDArray[Any] | None:
-    if value is None:
-        return None
+def _matrix(name: str, value: object) -> NDArray[Any]:
     try:
         refuse_masked(value, name)
         return on_host(value)
@@ -56,9 +53,9 @@ def _matrix(name: str, value: object) -> NDArray[Any] | None:
 
 TTM_ARGUMENTS = {
     **ARGUMENTS,
-    "X": ARGUMENTS["X"]._replace(convert=_operand),
-    "matrix": Argument(_matrix, lambda matrix: f"a matrix of shape {np.shape(matrix)}", of_root=True),
-    "output": Argument(lambda _, path: None if path is None else os.fspath(path)),
+    "X": optional(ARGUMENTS["X"]._replace(convert=_operand)),
+    "matrix": optional(Argument(_matrix, lambda matrix: f"a matrix of shape {np.shape(matrix)}", of_root=True)),
+    "output": PATH,
 }
 
 

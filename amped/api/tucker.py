@@ -26,13 +26,11 @@ from ..runs.callback import RunCallback
 from ..runs.compression import compressed, consistent
 from ..runs.run import RunParams
 from ..runs.session import opened
-from .arguments import ARGUMENTS, argument_options, one_of, optional_real
+from .arguments import ARGUMENTS, argument_options, one_of, optional, positive
 from .sessions import SideOutputs, session
 
 
-def _ranks(name: str, value: Any) -> tuple[int, ...] | None:
-    if value is None:
-        return None
+def _ranks(name: str, value: Any) -> tuple[int, ...]:
     try:
         return tuple(whole(name, rank, 1, MAX_RANK) for rank in value)
     except TypeError:
@@ -40,8 +38,8 @@ def _ranks(name: str, value: Any) -> tuple[int, ...] | None:
 
 
 TUCKER_ARGUMENTS = ARGUMENTS | {
-    "rank": Argument(_ranks),
-    "error": optional_real("a number between 0 and 1"),
+    "rank": optional(Argument(_ranks)),
+    "error": optional(positive("a number between 0 and 1")),
     "method": one_of(*METHODS),
 }
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from partitioner.readers import ReadOptions, file_name, is_table, read, read_frame
 from partitioner.readers.tables.frames import series_name
 from partitioner.tensors.dense import DenseTensor
-from partitioner.tensors.interop import is_matrix_or_table, tensor_of
+from partitioner.tensors.interop import AnyTensor, is_matrix_or_table, tensor_of
 from partitioner.tensors.interop import is_table as is_table_object
 from partitioner.tensors.labels import Labels, TableQuery, mode_names
 from partitioner.tensors.observed import NAN, STORED, observed_elements
@@ -57,6 +57,18 @@ def tensor_or_path(name: str, source: Any) -> AnyTensor | str:
     return converted
 
 
+def read_if_path(source: AnyTensor | str, name: str = "", keep_zeros: bool = False) -> AnyTensor:
+    """Return a tensor, reading it if `source` is a path; errors begin with the `name` of the argument, if any."""
+    if not isinstance(source, str):
+        return source
+    try:
+        return read(source, keep_zeros=keep_zeros)
+    except InputError as error:
+        if not name:
+            raise
+        raise InputError(f"{name}: {error}") from None
+
+
 def tensor_for(
     X: Any, labels: Labels | None, value: str | None = None, where: str | None = None, keep_zeros: bool = False
 ) -> AnyTensor:
@@ -84,13 +96,7 @@ def tensor_for(
         return read(X, keys=query.key, value=value, where=where, missing=missing, keep_zeros=keep_zeros)
     if value is not None or where is not None:
         raise InputError("value and where apply to tables only")
-    return _read("X", X, keep_zeros)
-
-
-def _read(name: str, source: Any, keep_zeros: bool = False) -> AnyTensor:
-    """Convert an object to a tensor; read it if it is a path. See `tensor_or_path`."""
-    converted = tensor_or_path(name, source)
-    return read(converted, keep_zeros=keep_zeros) if isinstance(converted, str) else converted
+    return read_if_path(tensor_or_path("X", X), keep_zeros=keep_zeros)
 
 
 def observes_zeros(mask: Any, fitted: str | None) -> bool:
@@ -166,7 +172,7 @@ def observed_or_all(tensor: AnyTensor, mask: Any, fitted: str | None) -> tuple[A
             return tensor, False
         mask = NAN if gaps else STORED
     elif not (isinstance(mask, str) and mask in (NAN, STORED)):
-        mask = _read("mask", mask)
+        mask = read_if_path(tensor_or_path("mask", mask), "mask")
     return observed_elements(tensor, mask).tensor, True
 
 
@@ -179,7 +185,8 @@ def check_unknown(unknown: str) -> None:
 def matched(tensor: AnyTensor, labels: Labels | None, leave: int | None = None, known: bool = False) -> AnyTensor:
     """Reorder a tensor's modes and indices to match a model's names and labels, where both have them.
 
-    See `relabelled`. Nonzeros whose labels the model lacks are dropped, and a warning counts them.
+    See `relabelled`. Nonzeros, or elements of a dense tensor, whose labels the model lacks are dropped, and a warning
+    counts them.
     """
     if labels is None or tensor.labels is None:
         return tensor
@@ -192,6 +199,7 @@ def matched(tensor: AnyTensor, labels: Labels | None, leave: int | None = None, 
         f"{count:,} for {name} ({shown(some)})" for name, (count, some) in zip(names, dropped, strict=True) if count
     ]
     if parts:
-        message = f"X: dropped nonzeros with labels that the model does not have: {', '.join(parts)}"
+        what = "nonzeros" if isinstance(tensor, SparseTensor) else "elements"
+        message = f"X: dropped {what} with labels that the model does not have: {', '.join(parts)}"
         warn(message)
     return converted

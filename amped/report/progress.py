@@ -326,7 +326,7 @@ class LoggedDisplay(Display):
         self._shown.stage(name)
 
     def _enter(self, stage: str) -> None:
-        if stage and stage not in self._entered:  # stages alternate, for each mode for example
+        if stage and stage not in self._entered:  # stages recur, for example for each mode
             logs.info(stage)
             self._entered.add(stage)
 

@@ -7,22 +7,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.readers import read
-from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.held_out import drawn, fingerprint, part_of, selected
+from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.observed import NAN, STORED
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import real
 
 from ..errors import InputError
 from ..methods.held_out import HeldOut
+from ..models.align import read_if_path
 from ..operators.sources.device_tensor import equal_parts
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import TensorSource
 from ..parallel.mpi import Comm, on_root
 from .observing import ObservedParams, ObservedSource
 
-AnyTensor = SparseTensor | DenseTensor
 PATIENCE = 20  # iterations
 SEED = 0
 
@@ -111,7 +110,8 @@ def _chosen(elements: SparseTensor, params: HoldoutParams) -> NDArray[np.bool_]:
     if isinstance(given, float):
         chosen = drawn(elements.columns, given, params.seed)
     else:
-        chosen = selected(elements, _mask(given))
+        assert given is not None
+        chosen = selected(elements, read_if_path(given, "holdout"))
     if not chosen.any():
         raise InputError(f"holdout selects none of the {elements.nnz:,} observed elements")
     if chosen.all():
@@ -119,16 +119,6 @@ def _chosen(elements: SparseTensor, params: HoldoutParams) -> NDArray[np.bool_]:
     if not elements.values[~chosen].any():
         raise InputError("holdout selects all observed elements that are not zero: none of them is left to fit")
     return chosen
-
-
-def _mask(given: AnyTensor | str | None) -> AnyTensor:
-    assert given is not None
-    if not isinstance(given, str):
-        return given
-    try:
-        return read(given)
-    except InputError as error:
-        raise InputError(f"holdout: {error}") from None
 
 
 def _name(params: HoldoutParams, held: SparseTensor | None) -> str:

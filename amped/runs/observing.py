@@ -10,21 +10,21 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.readers import ReadOptions, read
+from partitioner.readers import ReadOptions
 from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.observed import NAN, STORED, Observed, check_stored, observed_elements, with_weights
 from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..methods.observed_als import ObservedTerms
-from ..models.align import observes_zeros
+from ..models.align import observes_zeros, read_if_path
 from ..operators.dense.gaps import ElementList
 from ..operators.dense.observed import MaskedArray
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import TensorSource
 from ..parallel.mpi import Comm, on_root, together
 
-AnyTensor = SparseTensor | DenseTensor
 Mask = Literal["nan", "stored"] | AnyTensor | NDArray[Any] | str | os.PathLike[str]
 
 
@@ -44,7 +44,7 @@ class ObservedParams(NamedTuple):
 
 
 class FilledTensor(NamedTuple):
-    """A dense tensor that is zero where elements are missing; these, (order, n); and the observed ones."""
+    """A dense tensor with zeros at its missing elements, their indices (order, n), and the observed elements."""
 
     tensor: DenseTensor
     missing: NDArray[np.int32]
@@ -152,15 +152,14 @@ def _check_stored(source: DescribedSource) -> None:
 
 def _chosen(tensor: AnyTensor, params: ObservedParams) -> Observed:
     """Return the observed elements on rank 0."""
-    mask = params.mask if params.mask in (None, NAN, STORED) else _tensor("mask", params.mask)
-    return observed_elements(tensor, mask, None if params.weights is None else _tensor("weights", params.weights))
+    weights = None if params.weights is None else read_if_path(params.weights, "weights")
+    return observed_elements(tensor, _mask(params.mask), weights)
 
 
-def _tensor(name: str, given: AnyTensor | str | None) -> AnyTensor:
-    assert given is not None
-    if not isinstance(given, str):
+def _mask(given: AnyTensor | str | None) -> AnyTensor | str | None:
+    if given is None or given in (NAN, STORED):
         return given
     try:
-        return read(given)
+        return read_if_path(given, "mask")
     except InputError as error:
-        raise InputError(f"{name}: {error}; expected {NAN!r}, {STORED!r}, an array, a tensor or its path") from None
+        raise InputError(f"{error}; expected {NAN!r}, {STORED!r}, an array, a tensor or its path") from None

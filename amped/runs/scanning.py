@@ -347,7 +347,7 @@ class _Scanner:
                 yield result
 
     def _evaluated(self, whole: dict[int, list[_Run]]) -> list[dict[int, list[_Run]]]:
-        """Return a run without each draw of held-out elements, for each number of components.
+        """Return a run for each draw of held-out elements and each number of components, without these elements.
 
         They start near the best model of all elements, as random starts often end in different local optima.
         """
@@ -359,7 +359,7 @@ class _Scanner:
             return draws
 
     def _near_best(self, part: _Part, number: int, runs: Sequence[_Run]) -> list[_Run]:
-        """Return a run of a part from the best model of `runs`, so disturbed that it forgets held-out elements."""
+        """Return a run of a part that starts near the best model of `runs`, far enough to forget held-out elements."""
         if self.stopped():
             return []
         model = max(runs, key=lambda run: run.explained).model

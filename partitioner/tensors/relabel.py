@@ -16,7 +16,7 @@ from .labels import Labels, mode_names
 from .sparse import SparseTensor
 
 Relabelled = tuple[SparseTensor | DenseTensor, list[tuple[int, list[Any]]]]
-"""A tensor, and for each mode the number of dropped nonzeros and some of their labels."""
+"""A tensor, and for each mode the number of dropped nonzeros or elements and some of their labels."""
 
 LIKE = {"b": "number", "i": "number", "u": "number", "f": "number", "M": "time", "m": "duration", "T": "text"}
 MAX_SHOWN = 3  # labels in an error message

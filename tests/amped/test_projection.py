@@ -164,7 +164,7 @@ def test_slices_of_a_dense_tensor_with_unknown_labels_are_dropped() -> None:
     model = amped.cp_als(known, 2, max_iters=2, device="cpu", precision="fp64")
     with pytest.raises(amped.InputError, match="labels that the model does not know: 2 of mode 1"):
         model.score(whole)
-    with pytest.warns(amped.InputWarning, match=r"24 for mode 1 \('w', 'y'\)"):
+    with pytest.warns(amped.InputWarning, match=r"X: dropped elements .*: 24 for mode 1 \('w', 'y'\)"):
         assert model.score(whole, unknown="drop") == pytest.approx(model.score(known))
     fewer = amped.DenseTensor(array[:, :3]).labelled([labels[0], ["v", "w", "x"], labels[2]])
     with pytest.raises(amped.InputError, match="mode 1: 2 labels, the model has 3"):
