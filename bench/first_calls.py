@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .bundled import bundled
+
 Call = Callable[[], object]
 Array = NDArray[np.float64]
-BUNDLED, NATIONS = "uber_pickups.npz", "nations_3d.tns.gz"
+NATIONS = "nations_3d.tns.gz"
 RANK, COUNT_RANK, GRID_RANK = 6, 5, 3
 ITERATIONS = 50
 
@@ -27,13 +29,6 @@ def grid() -> Array:
     factors = [np.random.default_rng(m).random((n, GRID_RANK)) for m, n in enumerate((5, 201, 61))]
     noise: Array = np.random.default_rng(9).random((5, 201, 61))
     return np.einsum("ir,jr,kr->ijk", *factors) + 0.1 * noise
-
-
-def bundled() -> Path:
-    """Return the path of the bundled tensor."""
-    from importlib.resources import files
-
-    return Path(str(files("amped").joinpath("data", BUNDLED)))
 
 
 def amped_dense(data: Path) -> Call:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -21,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from .first_calls import NATIONS, PROGRAMS, bundled
-from .harness import Facts, Result, common_flags, in_turn, seconds_of, summaries, versions_of
+from .bundled import UBER, bundled
+from .first_calls import NATIONS, PROGRAMS
+from .harness import Facts, Result, common_flags, environment_with, in_turn, seconds_of, summaries, versions_of
 from .spread import summary
 
 PEERS = ("numpy", "scipy", "numba", "tensorly", "pyttb")
 VARIABLES = ("NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH", "MPLCONFIGDIR", "PYTHONDONTWRITEBYTECODE")
 """Not passed on, so that caches are in the new home; Python's bytecode is compiled before, as by an installation."""
-UBER = "uber393k_4d.tns.gz"
 TARGETS = {
     "import amped": (0.25, 0.25), "amped --help": (0.4, 0.4),
     "dense 5 x 201 x 61, three non-negative components": (1.0, None),
@@ -66,7 +65,7 @@ def processes(args: argparse.Namespace) -> Iterator[Facts]:
         "import amped": {"amped": ["-c", "import amped"]},
         "amped --help": {"amped": ["-m", "amped.run", "--help"]},
         "amped cpd of the bundled tensor": {"amped": _cpd(bundled(), 6)},
-        "amped cpd uber393k --rank 16": {"amped": _cpd(bundled().with_name(UBER), 16)},
+        "amped cpd uber393k --rank 16": {"amped": _cpd(bundled(UBER), 16)},
     }
     data = args.data.resolve()
     for problem, programs in PROGRAMS.items():
@@ -98,7 +97,7 @@ def _cases(problem: str, programs: dict[str, list[str]], repeats: int, bytecode:
     for repeat in range(repeats + 1):
         for package, command in programs.items():
             with tempfile.TemporaryDirectory() as home:
-                cold, warm = (_process(command, Path(home), bytecode, calls) for calls in (2, 1))
+                cold, warm = (_times_of(command, Path(home), bytecode, calls) for calls in (2, 1))
             if repeat:  # the first ones compile Python's bytecode
                 measured[package]["cold"].append(cold)
                 measured[package]["warm"].append(warm)
@@ -109,15 +108,13 @@ def _cases(problem: str, programs: dict[str, list[str]], repeats: int, bytecode:
             yield {"problem": problem, "package": package, "when": when, "seconds": seconds}
 
 
-def _process(command: Sequence[str], home: Path, bytecode: Path, calls: int) -> Facts:
-    """Return the seconds of a process: in all, of the CPU and, of a Python call, the first and the later one.
+def _times_of(command: Sequence[str], home: Path, bytecode: Path, calls: int) -> Facts:
+    """Return the wall and CPU seconds of a process and, if it makes Python calls, of its first and its later calls.
 
-    A second call does not count for the whole process.
+    The later calls are subtracted from the seconds of the process.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    paths = filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
-    environment |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": os.pathsep.join(paths)}
-    environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
+    places = {"HOME": home, "XDG_CACHE_HOME": home / "cache", "PYTHONPYCACHEPREFIX": bytecode}
+    environment = environment_with(places, VARIABLES)
     words = [str(calls) if word == "CALLS" else word for word in command]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(

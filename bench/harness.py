@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import multiprocessing
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,16 @@ def medians(summed: Mapping[str, Mapping[str, float]], factor: float = 1.0, digi
 
 
 def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns in a process of its own."""
+    """Return what a function returns in a separate process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
+
+
+def environment_with(places: Mapping[str, Path], without: Collection[str]) -> dict[str, str]:
+    """Return the environment of a process that imports this tree, with some folders and without some variables."""
+    paths = filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
+    kept = {name: value for name, value in os.environ.items() if name not in without}
+    return kept | {name: str(place) for name, place in places.items()} | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def versions_of(packages: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,12 +31,13 @@ from amped.report.metrics import WORK_KINDS
 from amped.runs import assembly
 from amped.runs.assembly import bring_up, setting_for
 
+from .bundled import UBER, bundled
 from .cooldown import BURST, Cooldown
 from .groups import free_memory
 from .harness import Facts, Result, common_flags
 from .measure import fill_factors, with_room
 from .spread import summary
-from .synthetic import BUNDLED, SHAPES, SyntheticSource, recipe
+from .synthetic import SHAPES, SyntheticSource, recipe
 
 WARM = 5  # iterations before those that count: kernels are compiled, and what can be prepared is
 FIRST = 2  # iterations of a burst that do not count, as the device has nothing queued before them
@@ -55,7 +55,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "uber393k": Case(BUNDLED, 16),
+    "uber393k": Case(UBER, 16),
     "nycflights": Case("nycflights_5d.tns.gz", 16),
     "kdd99_6d": Case("kdd99_6d.tns.gz", 16),
     "uber": Case("uber", 32),
@@ -142,7 +142,7 @@ def opened(case: Case, machine: Machine, folder: Path | None) -> Any:
 
 def located(case: Case, folder: Path | None) -> Path:
     """Return where a case's file is: it is amped's own, or in the folder. Raises `InputError` if none was given."""
-    own = Path(str(files("amped").joinpath("data", case.tensor)))
+    own = bundled(case.tensor)
     if not own.exists() and folder is None:
         raise InputError("--data FOLDER says where it is", path=case.tensor)
     return own if folder is None or own.exists() else folder / case.tensor

@@ -16,12 +16,14 @@ import numpy as np
 
 from partitioner.tensors.labels import Labels, named
 
+from .bundled import EXAMPLE
+
 MONTHS = "apr", "may", "jun", "jul", "aug", "sep"
 WEEKDAYS = "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"
 CELLS = 100  # of a degree: about 1.1 km from south to north, 0.84 km from west to east
 DIGITS = 10_000  # of a degree, as the source has them
 NAMES = "weekday", "hour", "place"
-TARGET = Path(__file__).parent.parent / "amped" / "data" / "uber_pickups.npz"
+TARGET = Path(__file__).parent.parent / "amped" / "data" / EXAMPLE
 
 Cell = tuple[int, int]
 

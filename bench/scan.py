@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from amped.runs.assembly import bring_up
 from amped.runs.scanning import Scan, ranks_of
 from partitioner.tensors.sparse import SparseTensor
 
+from .bundled import UBER, bundled
 from .harness import Facts, Result, common_flags
 from .spread import summary
-from .synthetic import BUNDLED
 
-EXAMPLE = Path(str(files("amped").joinpath("data", BUNDLED)))
 TOL = 1e-6
 KINDS: dict[str, dict[str, Any]] = {
     "gaussian": {},
@@ -33,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
     add = common_flags(parser, "scan-DEVICE", device="cpu", repeats=3)
-    add("--tensor", type=Path, default=EXAMPLE, help="(the bundled one)")
+    add("--tensor", type=Path, default=bundled(UBER), help="(the bundled one)")
     add("--kind", nargs="+", choices=KINDS, default=list(KINDS), help="(all)")
     add("--ranks", default="1-16", help="(1-16)")
     add("--starts", type=int, default=5, help="(5)")

@@ -28,7 +28,6 @@ from .stored import tensor
 
 Array = Any
 
-BUNDLED = "uber393k_4d.tns.gz"  # in amped/data
 SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
     "nell2": ((12092, 9184, 28818), 76_879_419),
     "enron": ((6066, 5699, 244268, 1176), 54_202_099),

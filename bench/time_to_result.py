@@ -15,16 +15,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 from partitioner.host.ranks import SingleRank
 from partitioner.shards.sorters import make_sorter, probe
 
-from .harness import Facts, Result, common_flags, in_a_process, seconds_of
+from .bundled import UBER, bundled
+from .harness import Facts, Result, common_flags, environment_with, in_a_process, seconds_of
 from .spread import summary
 from .stored import archive
-from .synthetic import BUNDLED, SHAPES, recipe
+from .synthetic import SHAPES, recipe
 
 FIRST, LATER = "first", "later"
 BLOCK = bytes(1 << 24)  # written at a time, to see the disk's speed
@@ -71,7 +71,7 @@ def gpu_name() -> str:
 
 def processes(args: argparse.Namespace, device: str, folder: Path) -> Iterator[Facts]:
     """Decompose the bundled tensor in processes of their own."""
-    tensor = str(files("amped").joinpath("data", BUNDLED))
+    tensor = str(bundled(UBER))
     metrics, model = folder / "metrics.jsonl", folder / "model"
     command = ["cpd", tensor, "--rank", "16", "--max-iters", "20", "--tol", "0", "--device", device]
     command += ["--output", str(model), "--metrics", str(metrics), "--force", "--quiet"]
@@ -86,8 +86,8 @@ def processes(args: argparse.Namespace, device: str, folder: Path) -> Iterator[F
 
     caches = [folder / f"{device}{k}" for k in range(args.first)]
     first = [start(cache) for cache in caches]
-    yield summed(f"cpd {BUNDLED}", FIRST, first)
-    yield summed(f"cpd {BUNDLED}", LATER, [start(caches[-1]) for _ in range(args.later)])
+    yield summed(f"cpd {UBER}", FIRST, first)
+    yield summed(f"cpd {UBER}", LATER, [start(caches[-1]) for _ in range(args.later)])
 
 
 def calls(args: argparse.Namespace, device: str, folder: Path) -> Iterator[Facts]:
@@ -132,11 +132,9 @@ def started(program: Sequence[str], cache: Path, ranks: int) -> Facts:
     """Run a program with the cache folder `cache`; return its seconds, in all and by stage."""
     cache.mkdir(exist_ok=True)
     written = cache.with_suffix(".json")
-    paths = filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
-    places = {name: str(cache / place) for name, place in CACHES.items()}
-    environment = {**os.environ, **places, "PYTHONPATH": os.pathsep.join(paths)}
-    for name in ("NUMBA_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"):  # the latter makes Python recompile its modules
-        environment.pop(name, None)
+    places = {name: cache / place for name, place in CACHES.items()}
+    # Without bytecode, Python would recompile its modules.
+    environment = environment_with(places, without=("NUMBA_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"))
     command = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
     command += [sys.executable, "-m", "bench.stopwatch", str(written), *program]
     began, clock = time.time(), time.perf_counter()
