@@ -21,8 +21,9 @@ from amped.backend.cuda import probe
 from amped.backend.device import Device
 from amped.backend.null.device import NullDevice
 from amped.parallel.mpi import Comm, world
+from partitioner.host.worth import SETTING
 
-os.environ.setdefault("AMPED_COMPILE", "always")  # tests of both paths choose for themselves
+os.environ.setdefault(SETTING, "always")  # tests of both paths choose for themselves
 
 # The same examples in every run, more of them with --exhaustive; `--hypothesis-profile=explore` tries many new ones.
 settings.register_profile(
@@ -119,6 +120,12 @@ def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.Monk
     monkeypatch.setattr(sums, "START_SECONDS", 1e-15)
     monkeypatch.setattr(cpu_mttkrp, "own_cache", lambda: 4000)
     return NullDevice(comm, threads) if name == "null" else choose(name, comm, threads)
+
+
+@pytest.fixture
+def without_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs use NumPy instead of compiled code."""
+    monkeypatch.setenv(SETTING, "never")
 
 
 @pytest.fixture

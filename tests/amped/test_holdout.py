@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import refused, run_amped, succeeded, write_tns
+from missing import stored
 
 import amped
 from amped.methods.driver import MethodState, best_iteration, is_stale
@@ -24,10 +25,6 @@ def planted(rank: int = 3, share: float = 0.2, seed: int = 0) -> tuple[np.ndarra
     rng = np.random.default_rng(seed)
     exact = np.einsum("ir,jr,kr->ijk", *(rng.normal(size=(length, rank)) for length in SHAPE))
     return exact + NOISE * rng.normal(size=SHAPE), rng.random(SHAPE) < share
-
-
-def stored(values: np.ndarray, seen: np.ndarray) -> amped.SparseTensor:
-    return amped.SparseTensor(np.argwhere(seen), values[seen], values.shape, keep_zeros=True)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])

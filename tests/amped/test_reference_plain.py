@@ -25,15 +25,16 @@ from oracle import splitmix_factors as start
 
 import amped
 from amped.backend.plain.device import PlainDevice
-from partitioner.host.worth import SETTING
 
 SPARSE = sorted({*BUNDLED, *SMALL} - {"matmul_2-2-2", "aminoacid_3d"})
 LONG = "nycflights_5d", "uber393k_4d"  # runs of 10 s
 
 
 @pytest.fixture(autouse=True)
-def _without_compiled_code(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
-    """Let runs use NumPy, and assert that they did."""
+def _runs_use_no_compiled_code(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, without_compiled_code: None
+) -> Any:
+    """Assert that runs use NumPy."""
     if "name" in request.fixturenames:
         tensor_path(request.getfixturevalue("name"))  # skips the test without the tensor
     devices, begin = list[PlainDevice](), PlainDevice.__init__
@@ -43,7 +44,6 @@ def _without_compiled_code(monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
         begin(self, *args)
 
     monkeypatch.setattr(PlainDevice, "__init__", noted)
-    monkeypatch.setenv(SETTING, "never")
     yield
     assert devices, "the run used compiled code"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import refused, run_amped, succeeded, write_tns
-from missing import planted
+from missing import planted, stored
 
 import amped
 from amped.models.matching import factor_match
@@ -18,10 +18,6 @@ from amped.runs.compression import consistent, consistent_with_gaps
 
 HOW: dict[str, Any] = {"device": "cpu", "precision": "fp64", "max_iters": 60, "starts": 3, "halves": False}
 SHAPE = (16, 14, 12)
-
-
-def stored(array: np.ndarray, seen: np.ndarray) -> amped.SparseTensor:
-    return amped.SparseTensor(np.argwhere(seen), array[seen], array.shape, keep_zeros=True)
 
 
 def signed(shape: tuple[int, ...], rank: int, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+import amped
+
 
 class ObservedFit(NamedTuple):
     """Objective and (weighted) RMSE after each iteration, and the factor matrices."""
@@ -47,6 +49,11 @@ def observed_als(
         result.objective.append(squares + penalty)
         result.rmse.append(np.sqrt(squares / w.sum()))
     return result
+
+
+def stored(array: np.ndarray, seen: np.ndarray) -> amped.SparseTensor:
+    """Return the observed elements of an array as a sparse tensor, with explicit zeros."""
+    return amped.SparseTensor(np.argwhere(seen), array[seen], array.shape, keep_zeros=True)
 
 
 def planted(shape: Sequence[int], rank: int, share: float, noise: float = 0.1, seed: int = 0) -> tuple[np.ndarray, ...]:

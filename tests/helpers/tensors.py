@@ -1,17 +1,25 @@
-"""Nonzeros that are hard to partition."""
+"""Labels, and nonzeros that are hard to partition."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from partitioner.store.format import Store, write_files
 from partitioner.store.staging import drafted
+from partitioner.tensors.labels import Labels, as_labels
 from partitioner.tensors.sparse import SparseTensor
 
 Nonzeros = tuple[np.ndarray, np.ndarray]
+
+
+def labels_of(*labels: Any, names: Sequence[str] | None = None, units: Any = None) -> Labels:
+    """Return the labels of each mode."""
+    return Labels(map(as_labels, labels), names, units=units)
 
 
 def random_nonzeros(shape: tuple[int, ...], count: int, seed: int) -> Nonzeros:

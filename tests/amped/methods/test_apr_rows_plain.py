@@ -10,16 +10,12 @@ from counts import by_rows, random_counts
 from oracle import PRECISIONS, random_factors, small_pieces
 
 import amped
-from partitioner.host.worth import SETTING
+
+pytestmark = pytest.mark.usefixtures("without_compiled_code")
 
 CASES = [((9, 7), 3), ((6, 5, 8), 1), ((6, 5, 8), 7), ((4, 6, 5, 3), 5), ((3, 3, 4, 3, 3, 3), 3)]
 METHODS = pytest.mark.parametrize("method", ["pdnr", "pqnr"])
 SERIES = "loglikelihood", "inner_iterations"
-
-
-@pytest.fixture(autouse=True)
-def _without_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SETTING, "never")
 
 
 @METHODS

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import refused, run_amped, succeeded
+from tensors import labels_of
 
 import amped
 from amped import InputError, KruskalTensor
@@ -42,13 +43,7 @@ def month(seed: int, changed: bool) -> amped.SparseTensor:
     tensor = amped.SparseTensor(np.argwhere(counts), counts[counts > 0], counts.shape)
     names = ["weekday", "hour", "place"]
     labels = ["Mon Tue Wed Thu Fri Sat Sun".split(), hours, [f"place {n}" for n in range(40)]]
-    return tensor.labelled(amped_labels(labels, names))
-
-
-def amped_labels(labels: list[Any], names: list[str]) -> Any:
-    from partitioner.tensors.labels import Labels, as_labels
-
-    return Labels(map(as_labels, labels), names)
+    return tensor.labelled(labels_of(*labels, names=names))
 
 
 def test_two_months_with_one_changed_component(folder: Path) -> None:
@@ -145,9 +140,9 @@ def test_rows_are_matched_by_their_labels() -> None:
 
 
 def test_modes_are_matched_by_their_names() -> None:
-    first = random_model(3).labelled(amped_labels([range(8), range(7), range(6)], ["a", "b", "c"]))
+    first = random_model(3).labelled(labels_of(range(8), range(7), range(6), names=["a", "b", "c"]))
     second = KruskalTensor(first.weights, [first.factors[m] for m in (2, 0, 1)])
-    second.labelled(amped_labels([range(6), range(8), range(7)], ["c", "a", "b"]))
+    second.labelled(labels_of(range(6), range(8), range(7), names=["c", "a", "b"]))
     found = first.compare(second)
     assert [mode.name for mode in found.modes] == ["a", "b", "c"]
     assert found.match == pytest.approx(1)

@@ -7,21 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensors import labels_of
 
 import amped
 from amped import InputError, KruskalTensor
 from amped.report.calendar import calendar_order
 from amped.report.pictures import COLOURS
-from partitioner.tensors.labels import Labels, as_labels
+from partitioner.tensors.labels import as_labels
 
 pytest.importorskip("matplotlib")
 
 NAMES = ["weekday", "emission", "place"]
 WEEK = "Mon Tue Wed Thu Fri Sat Sun".split()
-
-
-def labels(*arrays: Any, names: list[str], units: Any = None) -> Labels:
-    return Labels(map(as_labels, arrays), names, units=units)
 
 
 @pytest.fixture
@@ -33,7 +30,7 @@ def model() -> KruskalTensor:
     made = KruskalTensor(np.array([2.0, 1.0]), factors)
     axis = 250 + 2.5 * np.arange(20)
     places = [f"place {n}" for n in range(9)]
-    return made.labelled(labels(sorted(WEEK), axis, places, names=NAMES, units=[None, "nm", None]))
+    return made.labelled(labels_of(sorted(WEEK), axis, places, names=NAMES, units=[None, "nm", None]))
 
 
 def grid(figure: Any, rows: int, columns: int) -> np.ndarray:
@@ -112,7 +109,7 @@ def test_models_over_each_other(model: KruskalTensor, folder: Path) -> None:
     second = KruskalTensor(model.weights[::-1] * 7, [factor[:, ::-1] for factor in model.factors])
     second.factors = [-4 * second.factors[0], -second.factors[1], second.factors[2].copy()]
     second.factors[2] = second.factors[2][:-1]  # it lacks a place
-    second.labelled(labels(sorted(WEEK), model.labels[1], model.labels[2][:-1], names=NAMES))  # type: ignore[index]
+    second.labelled(labels_of(sorted(WEEK), model.labels[1], model.labels[2][:-1], names=NAMES))  # type: ignore[index]
     figure = model.plot("x.svg", top=9, overlay={"other": second})
     assert Path("x.svg").exists()
     axes = grid(figure, 2, 3)

@@ -6,18 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensors import labels_of
 
 from partitioner.errors import InputError
 from partitioner.tensors.dense import DenseTensor
-from partitioner.tensors.labels import Labels, as_labels
+from partitioner.tensors.labels import as_labels
 from partitioner.tensors.relabel import places, relabelled, same_labels
 from partitioner.tensors.sparse import SparseTensor
 
 DAYS = np.array(["2024-01-03", "2024-01-01", "NaT"], "M8[D]")
-
-
-def labels_of(*given: Any, names: Any = None) -> Labels:
-    return Labels(map(as_labels, given), names)
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,11 @@ from amped.operators.sparse.tuning import Budget
 from amped.options import Options
 from amped.parallel.mpi import world
 from amped.runs.assembly import begin, bring_up, decomposition, open_tensor
-from partitioner.host.worth import SETTING
 from partitioner.tensors.dense import DenseTensor
 
+pytestmark = pytest.mark.usefixtures("without_compiled_code")
+
 SHAPES = [(6, 5), (4, 7, 3), (3, 2, 4, 5), (2, 3, 2, 3, 2)]
-
-
-@pytest.fixture(autouse=True)
-def _without_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SETTING, "never")
 
 
 def placed(monkeypatch: pytest.MonkeyPatch) -> list[object]:

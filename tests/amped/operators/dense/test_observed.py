@@ -10,7 +10,8 @@ import pytest
 
 import amped
 from amped.operators.dense import observed
-from partitioner.host.worth import SETTING
+
+pytestmark = pytest.mark.usefixtures("without_compiled_code")
 
 SHAPES = [(6, 5), (4, 7, 3), (3, 1, 4, 5), (2, 3, 2, 3, 2)]
 HOW: dict[str, dict[str, Any]] = {
@@ -18,11 +19,6 @@ HOW: dict[str, dict[str, Any]] = {
     "nonnegative": {"nonnegative": [0]},
     "ridges": {"ridge": [0.1, 0.2, 0.3, 0.4, 0.5]},
 }
-
-
-@pytest.fixture(autouse=True)
-def _without_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SETTING, "never")
 
 
 def array_of(shape: tuple[int, ...], rank: int = 2) -> np.ndarray:
