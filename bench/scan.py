@@ -13,7 +13,7 @@ from amped.api.scan import scan
 from amped.options import OptionNames, Options
 from amped.parallel.mpi import world
 from amped.runs.assembly import bring_up
-from amped.runs.scanning import Scan, ranks_of
+from amped.runs.scan_result import Scan, ranks_of
 from partitioner.tensors.sparse import SparseTensor
 
 from .bundled import UBER, bundled

@@ -29,7 +29,7 @@ from ..operators.placement import MAX_DENSE_RANK
 from ..options import Options
 from ..parallel.calls import Argument
 from ..runs.holding_out import fraction
-from ..runs.scanning import LOSSES
+from ..runs.scan_result import LOSSES
 
 Matrices = Sequence[NDArray[Any]]
 

@@ -17,7 +17,8 @@ from ..runs.assembly import Tensor
 from ..runs.callback import is_true
 from ..runs.holding_out import fraction
 from ..runs.observing import Mask, ObservedParams
-from ..runs.scanning import Scan, ScanParams, ranks_of, scanned
+from ..runs.scan_result import Scan, ScanParams, ranks_of
+from ..runs.scanning import scanned
 from .arguments import ARGUMENTS, BOOLEAN, argument_options, integer, optional
 from .sessions import session
 

@@ -19,7 +19,8 @@ from ..parallel.stopping import Stop
 from ..report.figures import check_picture
 from ..report.scan_text import ScanTable
 from ..runs.holding_out import fraction
-from ..runs.scanning import LOSSES, Scan, ScanParams, ranks_of, scanned
+from ..runs.scan_result import LOSSES, Scan, ScanParams, ranks_of
+from ..runs.scanning import scanned
 from .job import Job, VerbSession
 from .requests import Masked
 

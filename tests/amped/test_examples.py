@@ -18,7 +18,7 @@ from amped.models.residuals import Residuals
 from amped.models.slices import SliceResiduals
 from amped.runs.callback import ModelView
 from amped.runs.planned import RunPlan
-from amped.runs.scanning import Scan
+from amped.runs.scan_result import Scan
 
 RESULTS = FactorModel, Evaluation, ModelView, Components, Comparison, Residuals, SliceResiduals, RunPlan, Scan
 PUBLIC = {name: getattr(amped, name) for name in amped.__all__} | {each.__name__: each for each in RESULTS}

@@ -18,7 +18,7 @@ from amped.errors import InputError
 from amped.models.matching import factor_match
 from amped.models.scanned import ScannedRank, near, suggestion
 from amped.runs import scanning
-from amped.runs.scanning import ranks_of
+from amped.runs.scan_result import ranks_of
 
 HOW: dict[str, Any] = {"device": "cpu", "precision": "fp64"}
 

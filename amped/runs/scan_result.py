@@ -1,0 +1,131 @@
+"""The parameters and the result of a scan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from partitioner.validate import whole
+
+from ..errors import InputError
+from ..models.dataframe import dataframe
+from ..models.kruskal import KruskalTensor
+from ..models.scanned import ScannedRank, Suggestion
+from ..operators.placement import MAX_DENSE_RANK
+from ..report.notebook import scan_columns, scan_html
+from ..report.scan_picture import draw
+
+LOSSES = "gaussian", "poisson"
+
+
+def ranks_of(name: str, value: str | int | Iterable[Any]) -> tuple[int, ...]:
+    """Return numbers of components from text such as "1-4,6", a number, or a sequence of numbers."""
+    parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else list(value)
+    ranks = list[int]()
+    for part in parts:
+        first, dash, last = part.strip().partition("-") if isinstance(part, str) else (part, "", "")
+        try:
+            low, high = int(first), int(last if dash else first)
+        except ValueError:
+            raise InputError(f"{name} {value!r}: expected numbers such as 1-8 or 2,4,8") from None
+        if low > high:
+            raise InputError(f"{name} {value!r}: {low} is above {high}")
+        ranks += [whole(name, rank, 1, MAX_DENSE_RANK) for rank in range(low, min(high, MAX_DENSE_RANK + 1) + 1)]
+    if not ranks:
+        raise InputError(f"{name} {value!r}: expected at least one number")
+    return tuple(dict.fromkeys(ranks))
+
+
+class ScanParams(NamedTuple):
+    """The parameters of a scan; see `amped.scan`."""
+
+    ranks: tuple[int, ...]
+    starts: int = 5
+    seed: int = 0
+    loss: str = "gaussian"
+    nonnegative: bool = False
+    max_iters: int = 200
+    tol: float = 1e-6
+    halves: bool = True  # whether to compare halves of the tensor
+    split: int | None = None  # the mode whose even and odd indices are the halves; by default the longest
+    holdout: float | None = None  # fraction of the observed elements that are held out
+
+
+class Scan(NamedTuple):
+    """The result of a scan: the figures for each number of components, and the suggested number.
+
+    Attributes
+    ----------
+    tried : tuple of ScannedRank
+        One for each number of components, in the requested order.
+    models : tuple of KruskalTensor
+        The best model for each number of components.
+    suggestion : Suggestion
+        The suggested `rank`, or None, and the `reason`.
+    seconds : dict
+        Seconds by kind of work: `runs`, `halves`, `diagnostics` and, if elements were held out, `holdout`.
+
+    Examples
+    --------
+    >>> found = amped.scan(np.random.default_rng(0).random((4, 4, 4)), "1-2", starts=2, max_iters=20)
+    >>> found.to_frame()["rank"].tolist(), len(found.plot(panels=["explained"]).axes)
+    ([1, 2], 1)
+    """
+
+    tried: tuple[ScannedRank, ...]
+    models: tuple[KruskalTensor, ...]
+    suggestion: Suggestion
+    seconds: dict[str, float]
+
+    def to_frame(self) -> Any:
+        """Return the figures as a pandas DataFrame: one row for each number of components.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``rank``, ``explained`` by the best start, ``reached`` and ``starts``, ``match``, ``halves``,
+            ``consistency``, ``holdout`` and ``holdout_error`` if elements were held out, ``iterations``, ``seconds``
+            and ``suggested``; see ``tried``.
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+        """
+        return dataframe(scan_columns(self.tried, self.suggestion))
+
+    def _repr_html_(self) -> str:
+        return scan_html(self.tried, self.suggestion)
+
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        panels: Sequence[str] | None = None,
+        ax: Any = None,
+    ) -> Any:
+        """Draw how much each number of components explains, and how stable it is.
+
+        Parameters
+        ----------
+        path : path, optional
+            ``.png``, ``.svg`` or ``.pdf``. Notebooks display the returned figure.
+        panels : sequence of {"explained", "match", "consistency", "holdout"}, optional
+            The panels, from top to bottom: R squared or explained deviance of each start; the match of the components
+            between starts and between halves; the core consistency; the RMSE of held-out elements. By default all that
+            were computed.
+        ax : Axes or sequence of Axes, optional
+            Where to draw, one per panel.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure, which notebooks display.
+
+        Raises
+        ------
+        InputError
+            If an argument is invalid, Matplotlib is not installed, or the file cannot be written.
+        """
+        return draw(self.tried, self.suggestion, path, panels, ax)

@@ -1,0 +1,125 @@
+"""The tensors that a scan decomposes: the whole tensor, its halves, and the tensor without held-out elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from partitioner.tensors.interop import AnyTensor
+
+from ..backend.exchange import Machine
+from ..errors import InputError
+from ..methods.held_out import HeldOut
+from ..methods.poisson import Poisson
+from ..operators.sources.protocols import DescribedSource
+from ..options import Options
+from ..parallel.mpi import together
+from .assembly import as_counts, device_memory, open_tensor
+from .compiling import Work, chosen
+from .holding_out import HoldoutParams, hold_out
+from .observing import ObservedSource
+from .scan_parts import check_counts, deviance_of, halves_of
+from .scan_result import ScanParams
+
+
+class Part(NamedTuple):
+    """The whole tensor or a part of it."""
+
+    source: DescribedSource
+    explained: Callable[[float], float]  # from the method's merit: the share that a model explains
+    observed: ObservedSource | None = None
+    held_out: HeldOut | None = None  # with it the merit, and `explained`, is the negative RMSE on these elements
+
+
+class ScanSources:
+    """The whole tensor, its halves if requested, and draws of held-out elements. Collective.
+
+    Attributes
+    ----------
+    machine : Machine
+        The machine of all runs.
+    mode : int
+        The mode whose even and odd indices are the halves.
+    whole : Part
+    halves : list of Part
+        Empty if halves are not requested or one of them is zero.
+    """
+
+    def __init__(
+        self,
+        source: DescribedSource,
+        machine: Machine,
+        options: Options,
+        params: ScanParams,
+        observed: ObservedSource | None,
+    ) -> None:
+        self.machine, self._options, self._params = machine, options, params
+        self.mode = together(machine.comm, lambda: _mode_to_split(source.shape, params))
+        if params.loss == "poisson":
+            if observed is not None:
+                raise InputError("loss 'poisson': mask and holdout need loss 'gaussian'")
+            source = as_counts(source, machine, options)
+            self.machine = chosen(machine, source, options, _work(params))
+        is_needed = params.halves or params.loss == "poisson"
+        whole = source.tensor() if is_needed else None  # read only once
+        self.whole = self._part(source, whole, observed)
+        self.halves = self._parts_of(whole) if params.halves else []
+
+    def _part(self, source: DescribedSource, tensor: AnyTensor | None, observed: ObservedSource | None = None) -> Part:
+        """Return a part, whose tensor is on rank 0 if it is needed. Collective."""
+        source.stay_on_device()
+        if observed is not None:
+            squares = source.norm**2 or 1.0
+            return Part(source, lambda merit: 1 + merit / squares, observed)
+        if self._params.loss != "poisson":
+            return Part(source, lambda fit: 1 - (1 - fit) ** 2)
+        together(self.machine.comm, lambda: check_counts(source))
+        dtype = self._options.dtype
+        deviance = self.machine.comm.bcast(None if tensor is None else deviance_of(tensor, dtype))
+        assert deviance is not None
+        return Part(source, deviance.explained)
+
+    def _parts_of(self, whole: AnyTensor | None) -> list[Part]:
+        """Return the halves with the even and the odd indices of the mode; none if one is zero. Collective."""
+        halves = None if whole is None else halves_of(whole, self.mode)
+        if not self.machine.comm.bcast(halves is not None):
+            return []
+        parts = []
+        for number in range(2):
+            half = halves[number] if halves else None
+            source = open_tensor(half, self.machine, self._options)
+            observed = None
+            if (whole_observed := self.whole.observed) is not None:
+                elements = source.sparse(None)
+                terms = whole_observed.terms._replace(total=float(elements.nnz))
+                source, observed = elements, ObservedSource(elements, elements, terms)
+            parts.append(self._part(source, half, observed))
+        return parts
+
+    def without_held_out(self, number: int) -> Part:
+        """Return the tensor without one draw of held-out elements. Collective."""
+        observed, holdout = self.whole.observed, self._params.holdout
+        assert observed is not None
+        params = HoldoutParams(holdout, self._params.seed + number)
+        memory = device_memory(self.machine, self._options)
+        split = hold_out(observed, params, self.machine.comm, memory)
+        return Part(split.fitted.source, lambda merit: merit, split.fitted, split.held_out)
+
+
+def _work(params: ScanParams) -> Work:
+    """Return the work of all runs of CP-APR on the whole tensor, at most, as repetitions of the largest one."""
+    most, inner = max(params.ranks), Poisson().inner_iters
+    return Work(most, params.max_iters * inner * params.starts * sum(params.ranks) // most, "phi")
+
+
+def _mode_to_split(shape: Sequence[int], params: ScanParams) -> int:
+    """Return the mode whose even and odd indices are the halves."""
+    if params.split is None:
+        return int(np.argmax(shape))
+    if params.split >= len(shape):
+        raise InputError(f"split: mode {params.split} is outside 0..{len(shape) - 1}")
+    if shape[params.split] < 2:
+        raise InputError(f"split: mode {params.split} has only one index")
+    return params.split
