@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from partitioner.readers import PLAIN as READ_PLAIN
 from partitioner.readers import is_table, open_store
+from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.interop import AnyTensor
-from partitioner.tensors.observed import STORED
+from partitioner.tensors.observed import NAN, STORED
 from partitioner.tensors.relabel import same_labels
 from partitioner.tensors.sparse import SparseTensor
 
@@ -219,9 +220,21 @@ def transformed(
     arguments: Mapping[str, Any],
 ) -> NDArray[Any]:
     """See `KruskalTensor.transform`: rank 0 reads tables and matches labels. Collective."""
-    keep_zeros = observes_zeros(arguments.get("mask"), model.run.get("mask"))
-    tensor = on_root(world(), lambda: _matched_tensor(model, X, mode, value, where, unknown, keep_zeros))
-    return projected(model, tensor, mode, arguments)
+    keep_zeros, mask = observes_zeros(arguments.get("mask"), model.run.get("mask")), arguments.get("mask")
+
+    def prepared() -> tuple[Any, Any]:
+        check_unknown(unknown)
+        tensor = _labelled_tensor(model, X, mode, value, where, keep_zeros)
+        if not isinstance(tensor, (SparseTensor, DenseTensor)):
+            return tensor, mask
+        if tensor.labels is None or mask is None or (isinstance(mask, str) and mask in (NAN, STORED)):
+            return matched(tensor, model.labels, mode, unknown == "error"), mask
+        # A mask refers to the indices of X before they are matched with the model's.
+        observed = observed_or_all(tensor, mask, None)[0]
+        return matched(observed, model.labels, mode, unknown == "error"), STORED
+
+    tensor, mask = on_root(world(), prepared) or (None, None)
+    return projected(model, tensor, mode, {**arguments, "mask": mask} if "mask" in arguments else arguments)
 
 
 @singledispatch
@@ -289,11 +302,8 @@ def projected_score(model: AnyModel, X: Any, mode: int, arguments: Mapping[str, 
     return score
 
 
-def _matched_tensor(
-    model: AnyModel, X: Any, mode: int, value: str | None, where: str | None, unknown: str, keep_zeros: bool
-) -> Any:
-    """Return a tensor with the model's labels; a path if all ranks can read the file without changes."""
-    check_unknown(unknown)
+def _labelled_tensor(model: AnyModel, X: Any, mode: int, value: str | None, where: str | None, keep_zeros: bool) -> Any:
+    """Return a tensor with its labels; a path if all ranks can read the file and its labels are the model's."""
     has_query = value is not None or where is not None
     if X is None or not isinstance(mode, int):
         return X  # `project` raises the error
@@ -302,7 +312,7 @@ def _matched_tensor(
         pairs = enumerate(zip(known or (), model.labels or (), strict=False))
         if known is None or all(same_labels(*both) for m, both in pairs if m != mode):
             return X
-    return matched(tensor_for(X, model.labels, value, where, keep_zeros), model.labels, mode, unknown == "error")
+    return tensor_for(X, model.labels, value, where, keep_zeros)
 
 
 def _check_shape(shape: Sequence[int], lengths: Sequence[int], mode: int) -> None:

@@ -69,6 +69,34 @@ def read_if_path(source: AnyTensor | str, name: str = "", keep_zeros: bool = Fal
         raise InputError(f"{name}: {error}") from None
 
 
+def elementwise(name: str, source: AnyTensor | str, labels: Labels | None) -> AnyTensor:
+    """Return a mask or the weights of a tensor, read if `source` is a path, in the order of the tensor's `labels`.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name in error messages.
+    source : SparseTensor, DenseTensor or str
+    labels : Labels, optional
+        The tensor's labels. If one of both has none, indices correspond by position.
+
+    Raises
+    ------
+    InputError
+        If an element is NaN, or labels differ.
+    """
+    tensor = read_if_path(source, name)
+    if isinstance(tensor, DenseTensor) and tensor.has_nan:
+        raise InputError(f"{name}: an element is NaN: expected a number for each element")
+    if labels is None or tensor.labels is None or len(tensor.shape) != len(labels):
+        return tensor
+    try:
+        return relabelled(in_order_of(tensor, labels), labels, known=True)[0]
+    except InputError:
+        cause = f"{name} has other labels than the tensor: pass an array without labels to match indices by position"
+        raise InputError(cause) from None
+
+
 def tensor_for(
     X: Any, labels: Labels | None, value: str | None = None, where: str | None = None, keep_zeros: bool = False
 ) -> AnyTensor:
@@ -172,7 +200,7 @@ def observed_or_all(tensor: AnyTensor, mask: Any, fitted: str | None) -> tuple[A
             return tensor, False
         mask = NAN if gaps else STORED
     elif not (isinstance(mask, str) and mask in (NAN, STORED)):
-        mask = read_if_path(tensor_or_path("mask", mask), "mask")
+        mask = elementwise("mask", tensor_or_path("mask", mask), tensor.labels)
     return observed_elements(tensor, mask).tensor, True
 
 

@@ -15,7 +15,7 @@ from partitioner.validate import real
 
 from ..errors import InputError
 from ..methods.held_out import HeldOut
-from ..models.align import read_if_path
+from ..models.align import elementwise
 from ..operators.sources.device_tensor import equal_parts
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import TensorSource
@@ -111,7 +111,7 @@ def _chosen(elements: SparseTensor, params: HoldoutParams) -> NDArray[np.bool_]:
         chosen = drawn(elements.columns, given, params.seed)
     else:
         assert given is not None
-        chosen = selected(elements, read_if_path(given, "holdout"))
+        chosen = selected(elements, elementwise("holdout", given, elements.labels))
     if not chosen.any():
         raise InputError(f"holdout selects none of the {elements.nnz:,} observed elements")
     if chosen.all():

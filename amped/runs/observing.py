@@ -18,7 +18,7 @@ from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..methods.observed_als import ObservedTerms
-from ..models.align import observes_zeros, read_if_path
+from ..models.align import elementwise, observes_zeros, read_if_path
 from ..operators.dense.gaps import ElementList
 from ..operators.dense.observed import MaskedArray
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
@@ -152,14 +152,15 @@ def _check_stored(source: DescribedSource) -> None:
 
 def _chosen(tensor: AnyTensor, params: ObservedParams) -> Observed:
     """Return the observed elements on rank 0."""
-    weights = None if params.weights is None else read_if_path(params.weights, "weights")
-    return observed_elements(tensor, _mask(params.mask), weights)
+    mask, weights = params
+    if mask is not None and mask not in (NAN, STORED):
+        mask = elementwise("mask", _opened_mask(mask), tensor.labels)
+    weights = None if weights is None else elementwise("weights", weights, tensor.labels)
+    return observed_elements(tensor, mask, weights)
 
 
-def _mask(given: AnyTensor | str | None) -> AnyTensor | str | None:
-    if given is None or given in (NAN, STORED):
-        return given
+def _opened_mask(mask: AnyTensor | str) -> AnyTensor:
     try:
-        return read_if_path(given, "mask")
+        return read_if_path(mask, "mask")
     except InputError as error:
         raise InputError(f"{error}; expected {NAN!r}, {STORED!r}, an array, a tensor or its path") from None
