@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -28,6 +29,7 @@ from ..models.semisparse import SemiSparseTensor
 from ..operators.placement import MAX_DENSE_RANK
 from ..options import Options
 from ..parallel.calls import Argument
+from ..runs.callback import takes_view
 from ..runs.holding_out import fraction
 from ..runs.scan_result import LOSSES
 
@@ -94,12 +96,6 @@ def _holdout(name: str, value: object) -> AnyTensor | str | float:
     return fraction(name, value)
 
 
-def _callback(name: str, value: object) -> object:
-    if not callable(value):
-        raise InputError(f"{name} is of type {type(value).__name__}: expected a function")
-    return value
-
-
 def _path(name: str, value: Any) -> str:
     try:
         return os.fsdecode(value)
@@ -134,13 +130,32 @@ def positive(expected: str) -> Argument:
     return Argument(lambda name, value: real(name, value, expected, above=True))
 
 
+def function_of(*parameters: str) -> Argument:
+    """Return an argument that must be a function of these parameters, and perhaps a `ModelView`."""
+
+    def convert(name: str, value: Any) -> object:
+        if not callable(value):
+            raise InputError(f"{name} is of type {type(value).__name__}: expected a function")
+        try:
+            signature = inspect.signature(value)
+        except (TypeError, ValueError):  # some built-in functions
+            return value
+        try:
+            signature.bind(*parameters, *([None] if takes_view(value) else []))
+        except TypeError as error:
+            raise InputError(f"{name}: it is called with {' and '.join(parameters)}: {error}") from None
+        return value
+
+    return Argument(convert, None)
+
+
 def optional(argument: Argument) -> Argument:
     """Return the same argument, which may also be None."""
     return argument._replace(convert=lambda name, value: None if value is None else argument.convert(name, value))
 
 
 NON_NEGATIVE = Argument(lambda name, value: real(name, value, "a number of at least 0"))
-BOOLEAN = Argument(lambda _, value: bool(value))
+BOOLEAN = Argument(_flag)
 
 TENSOR = optional(Argument(tensor_or_path, _tensor_text, of_root=True))
 PATH = optional(Argument(_path))
@@ -170,10 +185,10 @@ ARGUMENTS = {
     "holdout": optional(Argument(_holdout, _tensor_text, of_root=True)),
     "holdout_seed": integer(0),
     "patience": integer(1),
-    "callback": optional(Argument(_callback, None)),
+    "callback": optional(function_of("the iteration", "the fit or log-likelihood")),
     "checkpoint": PATH,
     "every": integer(1),
-    "resume": Argument(_flag),
+    "resume": BOOLEAN,
     "metrics": PATH,
     "report": PATH,
     "deadline": optional(positive("seconds above 0")),

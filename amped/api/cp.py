@@ -21,7 +21,7 @@ from ..operators.limits import check_result
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import collective
-from ..parallel.mpi import together, world
+from ..parallel.mpi import on_root, together, world
 from ..report.text import low_fit
 from ..runs.assembly import Tensor, counts, decomposition, place, start
 from ..runs.callback import RunCallback
@@ -298,6 +298,18 @@ def cp_apr(
     return model
 
 
+def _matrices_without(factors: Sequence[NDArray[Any]], shape: Sequence[int], mode: int) -> list[NDArray[Any]]:
+    """Return factor matrices, with zeros as that of `mode`, which does not count."""
+    if len(factors) != len(shape):
+        raise InputError(f"factors: {len(factors)} matrices for a tensor of order {len(shape)}: expected one per mode")
+    others = [factor for m, factor in enumerate(factors) if m != mode]
+    if not all(factor.ndim == 2 for factor in others):
+        raise InputError(f"factors: arrays of shapes {[factor.shape for factor in others]}: expected matrices")
+    # A view of one number: a whole matrix could exceed memory.
+    zeros = np.broadcast_to(np.zeros(1), (shape[mode], others[0].shape[1]))
+    return [zeros if m == mode else factor for m, factor in enumerate(factors)]
+
+
 @collective(ARGUMENTS, argument_options)
 @with_options
 def mttkrp(
@@ -347,13 +359,8 @@ def mttkrp(
     with opened(X, comm, chosen, deadline) as (machine, source):
         if mode >= len(source.shape):
             raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
-        matrices = list(factors or ()) if comm.rank == 0 else []
-        if len(matrices) == len(source.shape):  # otherwise `start` raises the error
-            others = (*matrices[:mode], *matrices[mode + 1 :], matrices[mode])
-            ranks = [np.shape(f)[1] for f in others if np.ndim(f) == 2]
-            # A view of one number: a whole matrix could exceed memory.
-            matrices[mode] = np.broadcast_to(np.zeros(1), (source.shape[mode], ranks[0] if ranks else 0))
-        rank = comm.bcast(int(np.shape(matrices[mode])[-1]) if mode < len(matrices) else 1)
+        matrices = on_root(comm, lambda: _matrices_without(list(factors or ()), source.shape, mode)) or []
+        rank = comm.bcast(matrices[mode].shape[1] if matrices else 1)
         machine = machine_for(machine, source, chosen, Work(rank, 1))
         operator = place(source, rank, machine, chosen, budget=budget, late=True)
         start(operator, source, init=matrices)

@@ -38,9 +38,9 @@ from ..runs.compression import core_operator
 from ..runs.observed_runs import observe, observed_decomposition
 from ..runs.observing import Mask, ObservedParams, ObservedSource
 from ..runs.session import opened
-from .arguments import ARGUMENTS, BOOLEAN, argument_options
+from .arguments import ARGUMENTS, BOOLEAN, argument_options, optional
 
-PROJECTION_ARGUMENTS = {**ARGUMENTS, "model": PLAIN._replace(of_root=True), "nonnegative": BOOLEAN}
+PROJECTION_ARGUMENTS = {**ARGUMENTS, "model": PLAIN._replace(of_root=True), "nonnegative": optional(BOOLEAN)}
 
 KKT_TOLERANCE = {"fp32": 1e-6, "fp64": 1e-10}
 """Largest KKT violation of a solved row, by precision."""

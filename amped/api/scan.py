@@ -19,7 +19,7 @@ from ..runs.holding_out import fraction
 from ..runs.observing import Mask, ObservedParams
 from ..runs.scan_result import Scan, ScanParams, ranks_of
 from ..runs.scanning import scanned
-from .arguments import ARGUMENTS, BOOLEAN, argument_options, integer, optional
+from .arguments import ARGUMENTS, BOOLEAN, argument_options, function_of, integer, optional
 from .sessions import session
 
 SCAN_ARGUMENTS = {
@@ -27,6 +27,7 @@ SCAN_ARGUMENTS = {
     "ranks": Argument(ranks_of),
     "nonnegative": BOOLEAN,
     "halves": BOOLEAN,
+    "callback": optional(function_of("the ScannedRank")),
     "split": optional(integer(0)),
     "holdout": optional(Argument(fraction)),
 }

@@ -119,7 +119,7 @@ def tucker(
     ((2, 2, 2), (4, 2))
     """
     if (rank is None) == (error is None):
-        raise InputError("pass either rank or error, not both")
+        raise InputError("pass rank or error" if rank is None else "pass either rank or error, not both")
     chosen, random = Options(**options), isinstance(init, str) and init == RANDOM
     compression = Compression(method, None if rank is None else tuple(rank), error, None if random else init)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]

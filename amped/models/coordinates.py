@@ -51,6 +51,8 @@ def coordinates_of(given: Any, shape: Sequence[int], labels: Labels | None) -> E
     names = list(mode_names(labels, len(shape)))
     if isinstance(given, SparseTensor):
         return _stored(given, names, shape, labels)
+    if hasattr(given, "collect"):  # a LazyFrame of Polars
+        given = given.collect()
     if isinstance(given, tuple):
         return _labelled(dict(zip(names, _one_each(given, names), strict=True)), shape, labels)
     if isinstance(given, Mapping) or hasattr(given, "columns"):

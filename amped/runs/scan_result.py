@@ -21,20 +21,25 @@ LOSSES = "gaussian", "poisson"
 
 def ranks_of(name: str, value: str | int | Iterable[Any]) -> tuple[int, ...]:
     """Return numbers of components from text such as "1-4,6", a number, or a sequence of numbers."""
-    parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else list(value)
-    ranks = list[int]()
-    for part in parts:
-        first, dash, last = part.strip().partition("-") if isinstance(part, str) else (part, "", "")
-        try:
-            low, high = int(first), int(last if dash else first)
-        except ValueError:
-            raise InputError(f"{name} {value!r}: expected numbers such as 1-8 or 2,4,8") from None
-        if low > high:
-            raise InputError(f"{name} {value!r}: {low} is above {high}")
-        ranks += [whole(name, rank, 1, MAX_DENSE_RANK) for rank in range(low, min(high, MAX_DENSE_RANK + 1) + 1)]
+    if isinstance(value, str):
+        ranks: list[Any] = [rank for part in value.split(",") for rank in _ranks_in(name, value, part)]
+    else:
+        ranks = list(value) if isinstance(value, Iterable) else [value]
     if not ranks:
         raise InputError(f"{name} {value!r}: expected at least one number")
-    return tuple(dict.fromkeys(ranks))
+    return tuple(dict.fromkeys(whole(name, rank, 1, MAX_DENSE_RANK) for rank in ranks))
+
+
+def _ranks_in(name: str, text: str, part: str) -> range:
+    """Return the numbers of a part of a text, such as "1-4" or "6"."""
+    first, dash, last = part.strip().partition("-")
+    try:
+        low, high = int(first), int(last if dash else first)
+    except ValueError:
+        raise InputError(f"{name} {text!r}: expected numbers such as 1-8 or 2,4,8") from None
+    if low > high:
+        raise InputError(f"{name} {text!r}: {low} is above {high}")
+    return range(low, min(high, MAX_DENSE_RANK + 1) + 1)
 
 
 class ScanParams(NamedTuple):

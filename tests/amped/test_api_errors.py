@@ -88,6 +88,7 @@ WRONG_TYPES: list[tuple[str, Any, str]] = [
     ("device", ["cpu"], "expected auto or cpu or cuda"),
     ("deadline", "soon", "deadline 'soon': expected seconds"),
     ("callback", "print", "callback is of type str"),
+    ("callback", lambda iteration: None, "callback: it is called with the iteration and the fit"),
     ("init", 5, "init: expected matrices"),
     ("init", [[[1.0], [1.0, 2.0]]] * 3, "init: expected matrices"),
     ("X", 1.5, "X is of type float: expected a tensor or array of a known library, or the path"),

@@ -111,6 +111,13 @@ def test_wrong_coordinates(coordinates: Any, cause: str) -> None:
         cp().predict(coordinates)
 
 
+def test_lazy_frames() -> None:
+    polars = pytest.importorskip("polars")
+    model = cp().labelled([list("abcde"), range(4), range(3)])
+    frame = polars.DataFrame({"mode 0": ["a", "e"], "mode 1": [1, 3], "mode 2": [2, 0]})
+    np.testing.assert_array_equal(model.predict(frame.lazy()), model.predict(frame))
+
+
 def test_labels_of_another_type() -> None:
     model = cp().labelled([list("abcde"), range(4), [1, 1, 2]])
     with pytest.raises(amped.InputError, match="mode 1: labels are texts, the model's numbers"):

@@ -259,10 +259,25 @@ def test_wrong_flags_are_refused(folder: Path, flags: list[Any], part: str) -> N
 def test_numbers_of_components() -> None:
     assert ranks_of("ranks", "1-3,7, 2") == (1, 2, 3, 7)
     assert ranks_of("ranks", range(2, 4)) == (2, 3)
-    assert ranks_of("ranks", 5) == (5,)
-    for wrong in ("", [], "a", [0]):
+    assert ranks_of("ranks", 5) == ranks_of("ranks", np.int64(5)) == (5,)
+    for wrong in ("", [], "a", [0], None, [1.5], True):
         with pytest.raises(InputError, match="ranks"):
             ranks_of("ranks", wrong)
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ({"nonnegative": [0]}, r"nonnegative is \[0\]: expected True or False"),
+        ({"halves": "no"}, "halves is 'no': expected True or False"),
+        ({"callback": lambda: None}, "callback: it is called with the ScannedRank"),
+        ({"split": 1.5}, "split 1.5: expected an integer"),
+        ({"holdout": 0}, "holdout 0: expected a fraction"),
+    ],
+)
+def test_wrong_arguments(how: dict[str, Any], cause: str) -> None:
+    with pytest.raises(InputError, match=cause):
+        amped.scan(np.ones((3, 3, 3)), "1-2", **how)
 
 
 @pytest.mark.parametrize("loss", ["gaussian", "poisson"])

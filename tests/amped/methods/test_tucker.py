@@ -132,7 +132,7 @@ def test_hooi_from_spectra_begins_with_their_fit() -> None:
         ({"rank": (5, 2, 2)}, "at most 4 columns, the product of the other modes' ranks"),
         ({"rank": (0, 1, 1)}, "rank 0"),
         ({"rank": 3}, "expected a number for each mode"),
-        ({}, "either rank or error"),
+        ({}, "pass rank or error"),
         ({"rank": (1, 1, 1), "error": 0.5}, "not both"),
         ({"error": 1.5}, "between 0 and 1"),
         ({"rank": (1, 1, 1), "method": "svd"}, "expected 'hooi', 'hosvd' or 'sthosvd'"),
