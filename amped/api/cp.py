@@ -301,12 +301,13 @@ def cp_apr(
 def _matrices_without(factors: Sequence[NDArray[Any]], shape: Sequence[int], mode: int) -> list[NDArray[Any]]:
     """Return factor matrices, with zeros as that of `mode`, which does not count."""
     if len(factors) != len(shape):
-        raise InputError(f"factors: {len(factors)} matrices for a tensor of order {len(shape)}: expected one per mode")
-    others = [factor for m, factor in enumerate(factors) if m != mode]
-    if not all(factor.ndim == 2 for factor in others):
-        raise InputError(f"factors: arrays of shapes {[factor.shape for factor in others]}: expected matrices")
+        raise InputError(f"{len(factors)} factor matrices for a tensor of order {len(shape)}: expected one per mode")
+    others = [m for m in range(len(shape)) if m != mode]
+    for m in others:
+        if factors[m].ndim != 2:
+            raise InputError(f"factor_{m} is of shape {factors[m].shape}: expected a matrix")
     # A view of one number: a whole matrix could exceed memory.
-    zeros = np.broadcast_to(np.zeros(1), (shape[mode], others[0].shape[1]))
+    zeros = np.broadcast_to(np.zeros(1), (shape[mode], factors[others[0]].shape[1]))
     return [zeros if m == mode else factor for m, factor in enumerate(factors)]
 
 

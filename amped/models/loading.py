@@ -92,6 +92,8 @@ def matrices_in(path: str | os.PathLike[str]) -> list[NDArray[Any]]:
     """
     inside = os.path.join(path, MODEL)
     file = inside if os.path.isfile(inside) else path
+    if not os.path.lexists(file):
+        raise InputError("No such file or directory, and not a start such as 'nvecs'", path=path)
     if is_ktensor(file):
         return factors_of(read_ktensor(file)) or []
     return factors_in(read_npz(file), file)

@@ -37,6 +37,7 @@ KIND = "checkpoint"
 FORMAT, VERSION, FIRST_VERSION = "amped-checkpoint", 2, 1
 CLAIM_NAME = "checkpoints"
 KEEP = 2  # newest checkpoints
+CAUSES = "mask", "holdout", "held_out"  # facts that explain differences in others, such as the number of nonzeros
 NAME = re.compile(r"iteration-(\d+)(?:-mode-(\d+))?")
 DRAFT = re.compile(rf"\.{NAME.pattern}\.[0-9a-f]+\.(part|old)")
 
@@ -360,7 +361,8 @@ def check(
 ) -> None:
     """Raise `InputError` for a checkpoint of another tensor, rank or method, or with arrays unlike those of `like`."""
     path = folder / checkpoint.name
-    for name in {**facts, **checkpoint.origin.facts}:  # only constrained runs have facts about constraints
+    names = {**facts, **checkpoint.origin.facts}  # only constrained runs have facts about constraints
+    for name in sorted(names, key=lambda name: name not in CAUSES):
         saved, expected = (each.get(name, "none") for each in (checkpoint.origin.facts, facts))
         if saved != expected and name == "labels" and labels is not None and checkpoint.labels is not None:
             raise InputError(f"was made with other labels{_changed_modes(checkpoint.labels, labels)}", path=path)

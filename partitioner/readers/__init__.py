@@ -120,7 +120,10 @@ def read(
     >>> X.shape, X.indices.tolist(), X.values.tolist()
     ((4, 3, 2), [[3, 2, 1]], [1.5])
     """
-    lengths = None if shape is None else tuple(shape)
+    try:
+        lengths = None if shape is None else tuple(shape)
+    except TypeError:
+        raise InputError(f"shape {shape!r}: expected an integer for each mode") from None
     options = no_values, compact, dense, lengths, keys, value, where, missing, index_base, keep_zeros
     form = ReadOptions(*options)  # type: ignore[arg-type]
     path = file_name(path)

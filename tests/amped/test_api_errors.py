@@ -48,7 +48,7 @@ CP_ALS: list[tuple[dict[str, Any], str]] = [
     ({"tol": -1e-9}, "tol -1e-09"),
     ({"tol": float("nan")}, "tol nan"),
     ({"seed": -1}, "seed -1"),
-    ({"init": "none.npz"}, "none.npz: No such file"),
+    ({"init": "none.npz"}, "none.npz: No such file or directory, and not a start such as 'nvecs'"),
     ({"init": factors(rank=3)}, r"factor_0 of the start is \(9, 3\), expected \(9, 4\)"),
     ({"init": factors((9, 7))}, "start of 2 factor matrices for a tensor of order 3"),
     ({"init": [np.full((n, RANK), np.inf) for n in SHAPE]}, "factor_0 of the start is not finite"),

@@ -101,6 +101,12 @@ def test_lines_without_values_count(folder: Path) -> None:
     refused(run_amped("info", "store", "--no-values"), "store", "--no-values")
 
 
+def test_a_shape_that_is_a_number(folder: Path) -> None:
+    Path("x.tns").write_text("1 1 2.5\n")
+    with pytest.raises(amped.InputError, match="shape 5: expected an integer for each mode"):
+        amped.read("x.tns", shape=5)  # type: ignore[arg-type]
+
+
 def test_a_declared_order_is_checked(folder: Path) -> None:
     path = folder / "declared.tns"
     for head in ("3\n9 9 9\n", "sptensor\n3\n9 9 9\n2\n"):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from os import PathLike
+from stat import S_ISREG
 from typing import Any, NamedTuple
 
+from ...errors import InputError
 from ..form import ReadOptions
 from .database import Database
 from .keys import Key
@@ -78,6 +80,13 @@ def labels_column(database: Database, k: int) -> Any:
     batches = list(database.batches(f"SELECT label FROM amped_labels{k} ORDER BY place", 1 << 20))
     columns = [batch.column(0) for batch in batches]
     return pyarrow.chunked_array(columns).combine_chunks() if columns else pyarrow.array([], pyarrow.string())
+
+
+def check_not_empty(path: str | PathLike[str]) -> None:
+    """Raise `InputError` if a plain file has no bytes."""
+    status = os.stat(path)
+    if S_ISREG(status.st_mode) and not status.st_size:
+        raise InputError("the file is empty", path=path)
 
 
 def state_of(paths: Sequence[str | PathLike[str]]) -> list[tuple[int, int, int]]:

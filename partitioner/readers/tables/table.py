@@ -30,7 +30,7 @@ from .files import FileTable
 from .frames import FrameTable, arrow_table
 from .keys import Key, keys_of
 from .losses import doubtful_dates, lost_texts, staged
-from .rows import ROWS, RowCounts, facts_of, kept_rows, labels_column, listed, state_of
+from .rows import ROWS, RowCounts, check_not_empty, facts_of, kept_rows, labels_column, listed, state_of
 from .sums import Value
 
 BATCH = 1 << 17  # rows per batch from DuckDB
@@ -92,6 +92,8 @@ class TablePart:
         self, files: ExitStack, source: object, memory: int | None, threads: int, folder: str | PathLike[str] | None
     ) -> None:
         paths = [] if self.path is None else [self.path, *self._form.more]
+        for path in paths:
+            check_not_empty(path)
         if self._progress:
             self._progress(0, None)
         self._state = state_of(paths)

@@ -415,8 +415,8 @@ def test_wrong_arguments_of_cp_als(arguments: dict[str, Any], cause: str) -> Non
         (random_factors(0, (12, 9, 11), 2), 0, "factor_2"),
         ([np.ones((12, 2)), np.ones((9, 3)), np.ones((10, 2))], 0, "factor_2"),
         ([np.ones((12, 3)), np.ones(9), np.ones((10, 3))], 0, "factor_1"),
-        ([np.ones(12), np.ones(9), np.ones(10)], 0, "rank 0"),
-        ([], 0, "rank 0|0 factor matrices"),
+        ([np.ones(12), np.ones(9), np.ones(10)], 0, "factor_1 is of shape"),
+        ([], 0, "0 factor matrices"),
         ([np.ones((12, 2)), np.full((9, 2), np.inf), np.ones((10, 2))], 0, "not finite"),
     ],
 )

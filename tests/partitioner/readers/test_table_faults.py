@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,13 @@ def test_files_that_are_no_tables(tmp_path: Path, content: str, message: str) ->
     damaged.write_bytes(b"PAR1" + bytes(99))
     with pytest.raises(InputError, match=r"events\.parquet"):
         read(damaged, keys=["who", "what"])
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.json", "t.parquet", "t.csv.gz"])
+def test_empty_files(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(InputError, match=rf"{re.escape(name)}: the file is empty"):
+        read(tmp_path / name, keys=["a", "b"])
 
 
 def test_keys_are_for_tables(tmp_path: Path, csv: Path) -> None:
