@@ -25,6 +25,7 @@ from ..errors import InputError
 from ..methods.constraints import modes_of, nonnegative_of, ridge_of
 from ..methods.poisson import MOST_INNER, PoissonMethod
 from ..models.align import tensor_or_path
+from ..models.labelled_matrices import LabelledMatrices
 from ..models.semisparse import SemiSparseTensor
 from ..operators.placement import MAX_DENSE_RANK
 from ..options import Options
@@ -63,7 +64,7 @@ def _matrices_or_path(name: str, value: Any) -> Matrices | str:
         return os.fspath(value)
     try:
         if (factors := factors_of(value)) is not None:
-            return factors
+            return LabelledMatrices(factors, getattr(value, "labels", None))
         matrices = list(value)
         for number, matrix in enumerate(matrices):
             refuse_masked(matrix, f"{name}[{number}]")

@@ -17,6 +17,7 @@ from ..methods.initial import Init
 from ..methods.poisson import Poisson, PoissonMethod
 from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
+from ..models.labelled_matrices import in_order_of
 from ..operators.limits import check_result
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
@@ -83,7 +84,8 @@ def cp_als(
         Seed of the random start.
     init : path, "nvecs", "tucker" or sequence of (I_n, R) arrays, optional
         Start instead of random matrices: a file with ``factor_0 ...``, the leading eigenvectors of each mode
-        ("nvecs"), the CP decomposition of a Tucker core ("tucker"), or matrices. Rank 0's value is used.
+        ("nvecs"), the CP decomposition of a Tucker core ("tucker"), or matrices. The rows of a model with the labels of
+        the tensor are matched by label. Rank 0's value is used.
     starts : int
         Number of random starts, with seeds ``seed``, ``seed + 1``, ... The model with the best fit is returned. Not
         available with `init` or `checkpoint`.
@@ -184,6 +186,7 @@ def cp_als(
             if nonnegative:
                 raise InputError("init 'tucker' yields negative entries: use another init, or no constraint")
             init = cp_start(source, machine, chosen, rank, seed)
+        init = in_order_of(init, source.labels)
         with call.reporter.loading():
             method: Decomposition[KruskalTensor] = (
                 decomposition(source, rank, machine, chosen, budget, constraints, init)
@@ -291,6 +294,7 @@ def cp_apr(
     poisson = Poisson(tol, inner_iters, kappa, kappa_tol, eps, method, mu_iters)
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]
     with session(X, chosen, deadline, verbose, side, rank, starts) as call:
+        init = in_order_of(init, call.source.labels)
         with call.reporter.loading():
             apr = counts(call.source, rank, call.machine, chosen, poisson, budget, init)
         params = RunParams(max_iters, tol, seed, init, starts, deadline)

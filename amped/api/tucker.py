@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from partitioner.tensors.interop import factors_of
@@ -15,6 +16,7 @@ from ..methods.hosvd import METHODS, Compression
 from ..methods.initial import Init
 from ..methods.tucker import RANDOM
 from ..models.kruskal import KruskalTensor
+from ..models.labelled_matrices import LabelledMatrices, in_order_of
 from ..models.tucker import TuckerTensor
 from ..operators.placement import MAX_RANK
 from ..operators.sparse.tuning import Budget
@@ -124,6 +126,7 @@ def tucker(
     compression = Compression(method, None if rank is None else tuple(rank), error, None if random else init)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
     with session(X, chosen, deadline, verbose, side, compression.ranks) as call:
+        compression = replace(compression, init=in_order_of(compression.init, call.source.labels))
         with call.reporter.loading():
             iterations = max_iters if method == "hooi" else 1
             decomposition = compressed(call.source, call.machine, chosen, compression, seed, iterations)
@@ -182,6 +185,8 @@ def core_consistency(
     comm, chosen = world(), Options(**options)
     with opened(X, comm, chosen, deadline) as (machine, source):
         factors = comm.bcast(factors_of(model))
+        labels = comm.bcast(getattr(model, "labels", None))
+        factors = None if factors is None else in_order_of(LabelledMatrices(factors, labels), source.labels)
         if factors is None or tuple(len(factor) for factor in factors) != source.shape:
             raise InputError(f"the model's shape differs from the tensor's, {source.shape}")
         return consistent(source, machine, chosen, factors)

@@ -39,7 +39,7 @@ def _ranks_in(name: str, text: str, part: str) -> range:
         raise InputError(f"{name} {text!r}: expected numbers such as 1-8 or 2,4,8") from None
     if low > high:
         raise InputError(f"{name} {text!r}: {low} is above {high}")
-    return range(low, min(high, MAX_DENSE_RANK + 1) + 1)
+    return range(low, min(high, max(low, MAX_DENSE_RANK + 1)) + 1)
 
 
 class ScanParams(NamedTuple):

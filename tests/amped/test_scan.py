@@ -260,7 +260,7 @@ def test_numbers_of_components() -> None:
     assert ranks_of("ranks", "1-3,7, 2") == (1, 2, 3, 7)
     assert ranks_of("ranks", range(2, 4)) == (2, 3)
     assert ranks_of("ranks", 5) == ranks_of("ranks", np.int64(5)) == (5,)
-    for wrong in ("", [], "a", [0], None, [1.5], True):
+    for wrong in ("", [], "a", [0], None, [1.5], True, "5000"):
         with pytest.raises(InputError, match="ranks"):
             ranks_of("ranks", wrong)
 

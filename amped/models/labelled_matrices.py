@@ -1,0 +1,45 @@
+"""Factor matrices whose rows have labels: those of a model that is compared with a tensor or starts a decomposition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.tensors.labels import Labels
+from partitioner.tensors.relabel import places
+
+from ..errors import InputError
+
+
+class LabelledMatrices(list[NDArray[Any]]):
+    """Factor matrices, and the labels of their rows, if any."""
+
+    def __init__(self, matrices: Iterable[NDArray[Any]], labels: Labels | None) -> None:
+        super().__init__(matrices)
+        self.labels = labels
+
+
+def in_order_of(matrices: Any, labels: Labels | None) -> Any:
+    """Return matrices with their rows in the order of a tensor's labels, and in the order of its modes.
+
+    Matrices without labels, matrices with other labels than the tensor's, and anything else are unchanged: their rows
+    correspond to the tensor's indices by position.
+    """
+    if not isinstance(matrices, LabelledMatrices) or matrices.labels is None or labels is None:
+        return matrices
+    own, names = matrices.labels, labels.names
+    modes = list(range(len(own)))
+    if own.names and names and sorted(own.names) == sorted(names) and len(set(names)) == len(names):
+        modes = [own.names.index(name) for name in names]
+    if len(modes) != len(labels):
+        return matrices
+    with suppress(InputError):  # labels of other types, or repeated ones
+        rows = [places(own[mode], labels[m]) for m, mode in enumerate(modes)]
+        pairs = list(zip(modes, rows, strict=True))
+        if all(np.array_equal(np.sort(each), np.arange(own[mode].size)) for mode, each in pairs):
+            return [matrices[mode][each] for mode, each in pairs]
+    return matrices
