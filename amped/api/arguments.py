@@ -62,6 +62,8 @@ def _matrices_or_path(name: str, value: Any) -> Matrices | str:
     """Convert factor matrices, or the factor matrices of a model, to NumPy arrays; return a path as text."""
     if isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
+    if isinstance(value, LabelledMatrices):
+        return value
     try:
         if (factors := factors_of(value)) is not None:
             return LabelledMatrices(factors, getattr(value, "labels", None))

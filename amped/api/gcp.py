@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..methods.constraints import ConstraintParams
 from ..methods.initial import Init
 from ..models.kruskal import KruskalTensor
+from ..models.labelled_matrices import in_order_of
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, PrecisionName, with_options
 from ..parallel.calls import Argument, collective
@@ -28,7 +29,7 @@ from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened
-from .arguments import ARGUMENTS, Matrices, argument_options, one_of
+from .arguments import ARGUMENTS, Matrices, argument_options, one_of, optional
 from .cp import cp_als, cp_apr
 from .sessions import SideOutputs, session
 
@@ -48,15 +49,11 @@ def _loss_text(loss: Loss) -> str:
     return f"{loss.name} {loss.value}" if loss.compiled else loss.name
 
 
-def _optional(argument: Argument) -> Argument:
-    return argument._replace(convert=lambda name, value: None if value is None else argument.convert(name, value))
-
-
 LOSS_ARGUMENTS = ARGUMENTS | {
     "loss": Argument(_loss, _loss_text),
-    "method": _optional(one_of(*get_args(MethodName))),
-    "max_iters": _optional(ARGUMENTS["max_iters"]),
-    "tol": _optional(ARGUMENTS["tol"]),
+    "method": optional(one_of(*get_args(MethodName))),
+    "max_iters": optional(ARGUMENTS["max_iters"]),
+    "tol": optional(ARGUMENTS["tol"]),
 }
 
 
@@ -188,6 +185,7 @@ def cp(
     with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, comm)) as call:
         observed = call.observe(params)
         terms = ConstraintParams(loss.nonnegative or nonnegative, ridge, fixed_modes).of(len(call.source.shape))  # type: ignore[arg-type]
+        init = in_order_of(init, call.source.labels)
         work = LossWork(loss, rank, limits[0] * starts, init)
         with call.reporter.loading():
             fit = generalised(call.source, observed, call.machine, chosen, work, terms)

@@ -73,3 +73,10 @@ def test_matrices_without_the_labels_of_the_tensor_are_unchanged() -> None:
         assert in_order_of(given, labels) is given
     assert in_order_of(matrices, labels) is matrices
     assert in_order_of("nvecs", labels) == "nvecs"
+
+
+@pytest.mark.parametrize("loss", ["gaussian", "huber"])
+def test_a_start_with_any_loss_is_matched(model: amped.KruskalTensor, loss: str) -> None:
+    how = {**HOW, "loss": loss, "max_iters": 1, "init": model}
+    found, want = (amped.cp(X, 2, **how).full() for X in (tensor(moved=True), tensor()))
+    np.testing.assert_allclose(found, want[:, ORDER], rtol=1e-6, atol=1e-9)
