@@ -88,6 +88,15 @@ def _matrices_text(matrices: Matrices | str | None) -> str:
     return f"matrices of shapes {[each.shape for each in matrices]}" if isinstance(matrices, list) else str(matrices)
 
 
+def check_matrices(matrices: Sequence[NDArray[Any]], order: int, leave: int | None = None) -> None:
+    """Raise `InputError` unless there is a matrix per mode; that of mode `leave` may be any array."""
+    if len(matrices) != order:
+        raise InputError(f"{len(matrices)} factor matrices for a tensor of order {order}: expected one per mode")
+    for mode, matrix in enumerate(matrices):
+        if mode != leave and matrix.ndim != 2:
+            raise InputError(f"factor_{mode} is of shape {matrix.shape}: expected a matrix")
+
+
 def _mask(name: str, value: object) -> AnyTensor | str:
     return value if isinstance(value, str) and value in (NAN, STORED) else tensor_or_path(name, value)
 

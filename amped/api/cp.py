@@ -34,7 +34,7 @@ from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened
-from .arguments import ARGUMENTS, argument_options
+from .arguments import ARGUMENTS, argument_options, check_matrices
 from .sessions import SideOutputs, session
 
 
@@ -304,14 +304,9 @@ def cp_apr(
 
 def _matrices_without(factors: Sequence[NDArray[Any]], shape: Sequence[int], mode: int) -> list[NDArray[Any]]:
     """Return factor matrices, with zeros as that of `mode`, which does not count."""
-    if len(factors) != len(shape):
-        raise InputError(f"{len(factors)} factor matrices for a tensor of order {len(shape)}: expected one per mode")
-    others = [m for m in range(len(shape)) if m != mode]
-    for m in others:
-        if factors[m].ndim != 2:
-            raise InputError(f"factor_{m} is of shape {factors[m].shape}: expected a matrix")
+    check_matrices(factors, len(shape), mode)
     # A view of one number: a whole matrix could exceed memory.
-    zeros = np.broadcast_to(np.zeros(1), (shape[mode], factors[others[0]].shape[1]))
+    zeros = np.broadcast_to(np.zeros(1), (shape[mode], factors[0 if mode else 1].shape[1]))
     return [zeros if m == mode else factor for m, factor in enumerate(factors)]
 
 

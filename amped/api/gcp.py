@@ -29,7 +29,7 @@ from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened
-from .arguments import ARGUMENTS, Matrices, argument_options, one_of, optional
+from .arguments import ARGUMENTS, Matrices, argument_options, check_matrices, one_of, optional
 from .cp import cp_als, cp_apr
 from .sessions import SideOutputs, session
 
@@ -268,6 +268,7 @@ def objective(
     chosen = Options(precision=precision, **options)
     on_root(comm, lambda: _check_start(loss, factors))
     with opened(X, comm, chosen, deadline, params.form(PLAIN, comm)) as (machine, source):
+        on_root(comm, lambda: check_matrices(factors or (), len(source.shape)))
         machine, observed = observe(source, params, machine, chosen)
         rank = comm.bcast(factors[0].shape[1] if factors else 1)
         placed = gradient_of(source, observed, machine, chosen, LossWork(loss, rank, 1))
@@ -278,7 +279,7 @@ def objective(
         return value, [placed.operator.gathered(mode, rows) for mode, rows in enumerate(gradients)]
 
 
-def _check_start(loss: Loss, factors: Matrices) -> None:
-    for mode, matrix in enumerate(factors):
+def _check_start(loss: Loss, factors: Matrices | None) -> None:
+    for mode, matrix in enumerate(factors or ()):
         if loss.nonnegative and matrix.size and matrix.min() < 0:
             raise InputError(f"factors[{mode}] has a negative entry: loss {loss.name!r} requires m >= {loss.lower:g}")

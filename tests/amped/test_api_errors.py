@@ -158,6 +158,19 @@ def test_mttkrp_factors(tensor: SparseTensor, wrong: list[np.ndarray]) -> None:
         amped.mttkrp(tensor, wrong, 0, device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "cause"),
+    [
+        (None, "0 factor matrices for a tensor of order 3"),
+        (factors((9, 7)), "2 factor matrices for a tensor of order 3"),
+        ([np.ones(9), np.ones(7), np.ones(5)], r"factor_0 is of shape \(9,\): expected a matrix"),
+    ],
+)
+def test_objective_factors(tensor: SparseTensor, wrong: Any, cause: str) -> None:
+    with pytest.raises(InputError, match=cause):
+        amped.objective(tensor, wrong, device="cpu")
+
+
 @pytest.mark.parametrize("call", [lambda x: amped.cp_als(x, RANK), lambda x: amped.mttkrp(x, factors(), 0), amped.read])
 def test_a_path_is_read_or_refused(tmp_path: Path, call: Callable[[Any], Any]) -> None:
     missing, bad = tmp_path / "none.tns", tmp_path / "bad.tns"
