@@ -10,20 +10,20 @@ from typing import Any, ClassVar
 from partitioner.flags import flag, path, whole_number
 from partitioner.validate import whole
 
-from ..files import Outputs, check_apart, write_text
+from ..files import Outputs, write_text
 from ..models.dataframe import csv_text, from_one
 from ..models.kruskal import KruskalTensor
 from ..models.loading import cp_model, load
-from ..models.record import MODEL
+from ..models.record import model_file
 from ..parallel.mpi import on_root
 from ..report.figures import check_picture
 from ..report.progress import say
 from .job import VerbSession
-from .show import ModelRequest
+from .show import WritingRequest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class CompareRequest(ModelRequest):
+class CompareRequest(WritingRequest):
     """The flags of ``compare``."""
 
     SECOND: ClassVar[dict[str, Any] | None] = {"type": path, "metavar": "OTHER", "help": "the second model"}
@@ -31,7 +31,6 @@ class CompareRequest(ModelRequest):
     top: int = flag(5, "maximum number of labels per mode (5)", type=whole_number, metavar="K")
     output: Path | None = flag(None, "also write the changes as a table", type=path, metavar="FILE.csv")
     plot: Path | None = flag(None, "also draw both models: .png, .svg or .pdf", type=path, metavar="FILE")
-    replace: bool = flag(False, "overwrite existing files", name="force")
 
     @property
     def outputs(self) -> dict[str, Path | None]:
@@ -39,14 +38,13 @@ class CompareRequest(ModelRequest):
 
     @property
     def inputs(self) -> dict[str, Path | None]:
-        places = {"MODEL": self.tensor, "OTHER": self.other}
-        return {name: place / MODEL if place.is_dir() else place for name, place in places.items()}
+        return {**super().inputs, "OTHER": model_file(self.other)}
 
     def check(self) -> None:
         whole("--top", self.top, 1)
         if self.plot is not None:
             check_picture(self.plot)
-        check_apart(self.outputs, self.inputs)
+        super().check()
 
 
 def compare(request: CompareRequest, session: VerbSession) -> int:
@@ -62,8 +60,7 @@ def _compared(request: CompareRequest) -> str:
     request.check()
     first, second = map(_loaded, (request.tensor, request.other))
     with closing(Outputs()) as outputs:
-        for place in filter(None, request.outputs.values()):
-            outputs.file(place, request.replace)
+        request.claim(outputs)
         comparison = first.compare(second, request.top)
         if request.output is not None:
             write_text(

@@ -11,21 +11,20 @@ from partitioner.flags import flag, path, whole_number
 from partitioner.readers import is_table
 from partitioner.validate import whole
 
-from ..files import Outputs, check_apart, write_text
+from ..files import Outputs, write_text
 from ..models.align import UNKNOWN
 from ..models.dataframe import csv_text
 from ..models.kruskal import KruskalTensor
 from ..models.loading import cp_model, load_with_record
-from ..models.record import MODEL
 from ..models.residuals import KINDS, Residuals
 from ..parallel.mpi import on_root
 from ..report.progress import say
 from .job import VerbSession
-from .show import ModelRequest, recorded_tensor
+from .show import WritingRequest, recorded_tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ResidualsRequest(ModelRequest):
+class ResidualsRequest(WritingRequest):
     """The flags of ``residuals``."""
 
     SECOND: ClassVar[dict[str, Any] | None] = {
@@ -39,7 +38,6 @@ class ResidualsRequest(ModelRequest):
     unknown: str = flag("error", "nonzeros whose labels the model lacks (error)", choices=UNKNOWN)
     output: Path | None = flag(None, "also write the elements as a table", type=path, metavar="FILE.csv")
     slices: Path | None = flag(None, "also write the misfit of all slices as a table", type=path, metavar="FILE.csv")
-    replace: bool = flag(False, "overwrite existing files", name="force")
 
     @property
     def outputs(self) -> dict[str, Path | None]:
@@ -47,11 +45,11 @@ class ResidualsRequest(ModelRequest):
 
     @property
     def inputs(self) -> dict[str, Path | None]:
-        return {"MODEL": self.tensor / MODEL if self.tensor.is_dir() else self.tensor, "TENSOR": self.other}
+        return {**super().inputs, "TENSOR": self.other}
 
     def check(self) -> None:
         whole("--top", self.top, 1)
-        check_apart(self.outputs, self.inputs)
+        super().check()
 
 
 def residuals(request: ResidualsRequest, session: VerbSession) -> int:
@@ -67,8 +65,7 @@ def _described(request: ResidualsRequest) -> str:
     request.check()
     model = cp_model(load_with_record(request.tensor), request.tensor, "is a Tucker model: residuals need CP models")
     with closing(Outputs()) as outputs:
-        for place in filter(None, request.outputs.values()):
-            outputs.file(place, request.replace)
+        request.claim(outputs)
         found = _found(request, model)
         tables = ((request.output, found.columns(first_finding=1)), (request.slices, found.slice_columns()))
         for target, columns in tables:

@@ -16,7 +16,6 @@ from partitioner.tensors.interop import AnyTensor, is_matrix_or_table, tensor_of
 from partitioner.tensors.interop import is_table as is_table_object
 from partitioner.tensors.labels import Labels, TableQuery, mode_names
 from partitioner.tensors.observed import NAN, STORED, observed_elements
-from partitioner.tensors.observed import AnyTensor as AnyTensor
 from partitioner.tensors.relabel import in_order_of, relabelled, shown
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.statistics import NO_OVERFLOW

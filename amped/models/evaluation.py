@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from partitioner.tensors.interop import AnyTensor
 from partitioner.validate import whole
 
 from ..errors import InputError
-from .align import AnyTensor, aligned, observed_or_all, observes_zeros, tensor_for
+from .align import aligned, observed_or_all, observes_zeros, tensor_for
 from .comparison import Comparable, Comparison, compared
 from .elements import Standard
 from .explained import fit_at, fit_of, inner_product

@@ -11,6 +11,7 @@ from ..errors import InputError
 from ..sorting.sort import sort_nonzeros
 from .dense import DenseTensor, Stored
 from .ingest import MAX_ORDER
+from .interop import AnyTensor
 from .sparse import SparseTensor
 
 NAN, STORED = "nan", "stored"
@@ -32,9 +33,6 @@ class Weighted(NamedTuple):
     tensor: SparseTensor
     scales: Values
     total: float
-
-
-AnyTensor = SparseTensor | DenseTensor
 
 
 def observed_elements(

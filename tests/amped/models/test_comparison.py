@@ -151,7 +151,7 @@ def test_modes_are_matched_by_their_names() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_labels_of_one_model_are_those_of_both(first: bool) -> None:
     labelled, other = random_model(3), random_model(4)
-    labelled.labelled(amped_labels([list("abcdefgh"), range(7), range(10, 16)], ["x", "y", "z"]))
+    labelled.labelled(labels_of(list("abcdefgh"), range(7), range(10, 16), names=["x", "y", "z"]))
     found = labelled.compare(other) if first else other.compare(labelled)
     assert [mode.name for mode in found.modes] == ["x", "y", "z"]
     assert found.modes[0].labels is not None
