@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, Unpack, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,9 @@ from ..backend.known_losses import loss_of
 from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
+from ..methods.gcp import MAX_ITERS, TOL
 from ..methods.initial import Init
+from ..methods.poisson import PoissonMethod
 from ..models.kruskal import KruskalTensor
 from ..models.labelled_matrices import in_order_of
 from ..operators.sparse.tuning import Budget
@@ -24,7 +26,7 @@ from ..parallel.calls import Argument, collective
 from ..parallel.mpi import on_root, world
 from ..runs.assembly import Tensor, start
 from ..runs.callback import RunCallback
-from ..runs.gcp import LossWork, generalised, gradient_of
+from ..runs.gcp import LossWork, check_method, default_method, generalised, loss_elements
 from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
@@ -34,7 +36,6 @@ from .cp import cp_als, cp_apr
 from .sessions import SideOutputs, session
 
 MethodName = Literal["als", "mu", "pdnr", "pqnr", "lbfgs"]
-MAX_ITERS, TOL = 1000, 1e-9  # of L-BFGS
 
 
 def _loss(name: str, value: object) -> Loss:
@@ -167,18 +168,18 @@ def cp(
     elements: dict[str, Any] = {"mask": mask, "weights": weights}
     params = ObservedParams(**elements)
     special = bool(np.any(ridge)) or bool(fixed_modes) or params.given(comm)
-    method = method or _default_method(loss, special)
-    check_method(loss, method, special)
+    chosen_method = method or default_method(loss.name, special)
+    check_method(loss.name, chosen_method, special)
     common: dict[str, Any] = {
         "seed": seed, "init": init, "starts": starts, "callback": callback, "verbose": verbose, "deadline": deadline,
         "checkpoint": checkpoint, "every": every, "resume": resume, "metrics": metrics, "report": report, **options,
     }  # fmt: skip
     common |= {name: each for name, each in (("max_iters", max_iters), ("tol", tol)) if each is not None}
     constraints: dict[str, Any] = {"nonnegative": nonnegative, "ridge": ridge, "fixed_modes": fixed_modes}
-    if method == "als":
+    if chosen_method == "als":
         return cp_als(X, rank, **common, **constraints, **elements)
-    if method != "lbfgs":
-        return cp_apr(X, rank, method=method, **common)
+    if chosen_method != "lbfgs":
+        return cp_apr(X, rank, method=cast(PoissonMethod, chosen_method), **common)
     limits = MAX_ITERS if max_iters is None else max_iters, TOL if tol is None else tol
     chosen = Options(**options)
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]
@@ -190,26 +191,6 @@ def cp(
         with call.reporter.loading():
             fit = generalised(call.source, observed, call.machine, chosen, work, terms)
         return call.decomposed(fit, RunParams(*limits, seed, init, starts, deadline), callback, Budget())
-
-
-def _default_method(loss: Loss, special: bool) -> MethodName:
-    if loss.name == "gaussian":
-        return "als"
-    return "mu" if loss.name == "poisson" and not special else "lbfgs"
-
-
-def check_method(loss: Loss, method: str, special: bool) -> None:
-    """Raise `InputError` if a method does not minimise a loss.
-
-    `special`: whether there are missing elements, weights, a ridge or fixed modes.
-    """
-    if method == "lbfgs":
-        return
-    expected = "gaussian" if method == "als" else "poisson"
-    if loss.name != expected:
-        raise InputError(f"method {method!r} requires loss {expected!r}, not {loss.name!r}: use 'lbfgs'")
-    if method != "als" and special:
-        raise InputError(f"method {method!r} supports no mask, weights, ridge or fixed modes: use 'lbfgs'")
 
 
 @collective(LOSS_ARGUMENTS, argument_options)
@@ -271,7 +252,7 @@ def objective(
         on_root(comm, lambda: check_matrices(factors or (), len(source.shape)))
         machine, observed = observe(source, params, machine, chosen)
         rank = comm.bcast(factors[0].shape[1] if factors else 1)
-        placed = gradient_of(source, observed, machine, chosen, LossWork(loss, rank, 1))
+        placed = loss_elements(source, observed, machine, chosen, LossWork(loss, rank, 1)).gradient()
         start(placed.operator, source, init=factors)
         value, gradients = placed.evaluate()
         if not gradient:

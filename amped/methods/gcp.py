@@ -21,6 +21,8 @@ from .driver import BaseMethod, MethodState
 from .quasi_newton import Point, QuasiNewton, Vector, scaled
 from .updates import DivergedError
 
+MAX_ITERS, TOL = 1000, 1e-9  # by default
+
 
 class Gcp(BaseMethod[Placed]):
     """The decomposition of a placed tensor; see `Method`.

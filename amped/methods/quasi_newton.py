@@ -22,6 +22,7 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 PAIRS = 5
+VECTORS = 4 * PAIRS + 8  # at most at a time, of the length of a rank's part
 CURVED = 2e-16  # least curvature of a pair of changes, relative to the squared change of the gradient
 DECREASE, SLOPE = 1e-4, 0.9  # sufficient decrease, and share of the slope that may remain (Wolfe conditions)
 NOISE = 1e-16  # relative decrease of the objective that rounding hides

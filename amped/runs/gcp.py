@@ -10,29 +10,38 @@ import numpy as np
 from partitioner.readers import with_zeros
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
+from partitioner.wording import alternatives
 
 from ..backend.exchange import Machine
 from ..backend.losses import Loss
+from ..backend.ops.solve import SolverBytes
 from ..errors import InputError
 from ..methods.constraints import Constraints
 from ..methods.gcp import Gcp
 from ..methods.initial import Init, start_bytes
+from ..methods.quasi_newton import VECTORS
 from ..operators.base import Gradient
 from ..operators.dense.direct import DirectDense
-from ..operators.dense.gradient import DenseBlocks, DenseGradient
+from ..operators.dense.gradient import DenseGradient
 from ..operators.dense.observed import MaskedArray
+from ..operators.dense.operator import DenseOperator
+from ..operators.modes import Product
 from ..operators.placement import Setting
-from ..operators.products import RowSystems
+from ..operators.products import Mttkrp, RowSystems
 from ..operators.sources.dense import DenseSource, of_array
-from ..operators.sources.protocols import DescribedSource, SparseSource
+from ..operators.sources.grid import Grid
+from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.gradient import SparseGradient
 from ..options import Options
 from ..parallel.mpi import Comm, on_root
 from .assembly import on_host, setting_for
 from .compiling import SYSTEMS, Work, chosen, uncompiled
-from .kinds import DENSE, SPARSE
+from .kinds import DENSE, SPARSE, kind_of
 from .observing import ObservedSource
+from .planning import PlannedRun
 
+METHODS = {"gaussian": ("als", "lbfgs"), "poisson": ("mu", "pdnr", "pqnr", "lbfgs")}
+"""The methods of losses, the default first; "lbfgs" minimises any other loss."""
 MOST_ELEMENTS = 1 << 27  # of a sparse tensor that is evaluated as a dense array
 SPARSE_BELOW = 0.1  # fraction of observed elements below which a list of them is evaluated, not an array
 
@@ -81,45 +90,92 @@ def check_domain(source: DescribedSource, loss: Loss, sparse_zeros: bool, comm: 
     on_root(comm, check)
 
 
-def gradient_of(
+class LossElements(NamedTuple):
+    """The elements over which a loss is summed, ready to be placed or planned.
+
+    Attributes
+    ----------
+    source : DescribedSource
+        A dense tensor, or a sparse one.
+    machine : Machine
+    setting : Setting
+    work : LossWork
+    zeros : bool
+        Whether absent elements of a sparse tensor are zeros. Otherwise they do not count.
+    weights : DenseSource, optional
+        A weight per element of a dense tensor.
+    """
+
+    source: Any
+    machine: Machine
+    setting: Setting
+    work: LossWork
+    zeros: bool = True
+    weights: DenseSource | None = None
+
+    def gradient(self) -> Gradient:
+        """Place the elements for the gradient of the loss. Collective."""
+        if self.source.kind != "sparse":
+            return self._dense_gradient()
+        loss, maps = self.work.loss, self.work.loss.maps(absent_are_zero=self.zeros)
+        return SparseGradient(SPARSE.place(self.source, self.machine, self.setting, None), loss, maps, self.zeros)
+
+    def _dense_gradient(self) -> DenseGradient:
+        operator = self._dense_operator()
+        grid = Grid.of(self.source.lengths, 1) if isinstance(operator, DirectDense) else operator.plan.grid
+        shares = None if self.weights is None else np.asarray(self.weights.block(grid))
+        threads = self.machine.device.count  # type: ignore[attr-defined]  # a CPU
+        return DenseGradient(operator, self.work.loss, threads, shares)
+
+    def _dense_operator(self) -> DirectDense | DenseOperator:
+        source, machine, setting, rank = self.source, self.machine, self.setting, self.work.rank
+        if DirectDense.suits(source, machine, rank):
+            return DirectDense(source, rank, machine, setting.options, lambda: setting)
+        return DENSE.place(source, machine, setting, None)
+
+    def plan(self, ranks: int) -> PlannedRun:
+        """Plan the run on `ranks` ranks. Collective."""
+        return kind_of(self.source).plan(self.source, self.machine, self.setting, ranks)
+
+
+def loss_elements(
     source: DescribedSource, observed: ObservedSource | None, machine: Machine, options: Options, work: LossWork
-) -> Gradient:
-    """Place a tensor, or its observed elements, for the gradient of a loss. Collective.
+) -> LossElements:
+    """Return the elements of a tensor, or its observed elements, for a loss. Collective.
 
     Raises
     ------
     InputError
         If the sum over the absent elements of a large sparse tensor has no closed form, or a large tensor has weights.
     """
-    loss, elements = work.loss, math.prod(map(float, source.shape))
+    loss, count = work.loss, math.prod(map(float, source.shape))
     machine = on_host(machine, options, f"loss {loss.name!r} with its full gradient")
     if observed is not None:
-        if observed.terms.scales is None and observed.source.nnz < SPARSE_BELOW * elements:
-            return _sparse(observed.source, False, machine, options, work)
-        if elements <= MOST_ELEMENTS:
-            array = _masked(observed, machine)
-            weights = of_array(array and DenseTensor(array.weights), machine.comm)
-            return _dense(of_array(array and DenseTensor(array.values), machine.comm), machine, options, work, weights)
-        if observed.terms.scales is not None:
+        weighted = observed.terms.scales is not None
+        if count > MOST_ELEMENTS and weighted:
             raise InputError(f"weights: with loss {loss.name!r} at most {MOST_ELEMENTS:,} elements")
-        return _sparse(observed.source, False, machine, options, work)
-    if isinstance(source, DenseSource):
+        if not weighted and (observed.source.nnz < SPARSE_BELOW * count or count > MOST_ELEMENTS):
+            return _sparse(observed.source, False, machine, options, work)
+        array = _masked(observed, machine)
+        weights = of_array(array and DenseTensor(array.weights), machine.comm)
+        values = of_array(array and DenseTensor(array.values), machine.comm)
+        return _dense(values, machine, options, work)._replace(weights=weights)
+    if source.kind == "dense":
         return _dense(source, machine, options, work)
-    sparse: Any = source
     if loss.at_zero is not None:
-        return _sparse(sparse, True, machine, options, work)
-    if elements > MOST_ELEMENTS:
+        return _sparse(source, True, machine, options, work)
+    if count > MOST_ELEMENTS:
         raise InputError(
-            f"loss {loss.name!r}: the sum over {elements:.3g} elements has no closed form: use mask 'stored' if absent "
+            f"loss {loss.name!r}: the sum over {count:.3g} elements has no closed form: use mask 'stored' if absent "
             "elements are unknown, or loss 'gaussian' or 'poisson'",
             path=source.path,
         )
-    tensor = source.tensor()
+    tensor: Any = source.tensor()
     dense = on_root(machine.comm, lambda: None if tensor is None else with_zeros(_unlabelled(tensor), source.path))
     return _dense(of_array(dense, machine.comm), machine, options, work)
 
 
-def _unlabelled(tensor: Any) -> SparseTensor:
+def _unlabelled(tensor: SparseTensor) -> SparseTensor:
     """Return a tensor without its labels, which elements do not need."""
     return SparseTensor(tensor.indices, tensor.values, tensor.shape)
 
@@ -130,43 +186,29 @@ def _masked(observed: ObservedSource, machine: Machine) -> MaskedArray | None:
     return on_root(machine.comm, lambda: None if tensor is None else observed.array_of(tensor))
 
 
-def _sparse(source: SparseSource, zeros: bool, machine: Machine, options: Options, work: LossWork) -> SparseGradient:
-    """Place a sparse tensor; absent elements are zeros, or do not count."""
-    maps = work.loss.maps(absent_are_zero=zeros)
+def _sparse(source: DescribedSource, zeros: bool, machine: Machine, options: Options, work: LossWork) -> LossElements:
     if work.loss.compiled:
         machine = chosen(machine, source, options, Work(work.rank, work.evaluations, SYSTEMS))
     else:
         machine = uncompiled(machine)
-    setting = _setting(source, machine, options, work)._replace(
-        product=RowSystems(maps), pipelined=False, overlaps=False
-    )
-    return SparseGradient(SPARSE.place(source, machine, setting, None), work.loss, maps, zeros)
+    product = RowSystems(work.loss.maps(absent_are_zero=zeros))
+    return LossElements(source, machine, _setting(source, machine, options, work, product), work, zeros)
 
 
-def _dense(
-    source: DenseSource,
-    machine: Machine,
-    options: Options,
-    work: LossWork,
-    weights: DenseSource | None = None,
-) -> DenseGradient:
-    """Place a dense tensor, with a weight per element if given."""
+def _dense(source: DescribedSource, machine: Machine, options: Options, work: LossWork) -> LossElements:
     machine = uncompiled(machine)
-    threads = machine.device.count  # type: ignore[attr-defined]
-    operator: DenseBlocks
-    if DirectDense.suits(source, machine, work.rank):
-        operator = DirectDense(source, work.rank, machine, options, lambda: _setting(source, machine, options, work))
-        shares = None if weights is None else np.asarray(weights.tensor().array())  # type: ignore[union-attr]
-    else:
-        placed = DENSE.place(source, machine, _setting(source, machine, options, work), None)
-        operator = placed
-        shares = None if weights is None else np.asarray(weights.block(placed.plan.grid))
-    return DenseGradient(operator, work.loss, threads, shares)
+    return LossElements(source, machine, _setting(source, machine, options, work, Mttkrp()), work)
 
 
-def _setting(source: DescribedSource, machine: Machine, options: Options, work: LossWork) -> Setting:
-    setting = setting_for(source, work.rank, machine, options)
-    return setting._replace(root_bytes=start_bytes(source, work.rank, machine.comm, work.init))
+def _setting(
+    source: DescribedSource, machine: Machine, options: Options, work: LossWork, product: Product[Any]
+) -> Setting:
+    """Return the setting, with the memory for the vectors of L-BFGS. Collective."""
+    rows = -(-sum(source.shape) // machine.comm.size)
+    kept = SolverBytes(8 * work.rank * (VECTORS * rows + sum(source.shape)))
+    setting = setting_for(source, work.rank, machine, options, lambda rows, columns: kept)
+    memory = start_bytes(source, work.rank, machine.comm, work.init)
+    return setting._replace(product=product, pipelined=False, overlaps=False, root_bytes=memory)
 
 
 def generalised(
@@ -177,8 +219,27 @@ def generalised(
     work: LossWork,
     constraints: Constraints,
 ) -> Gcp:
-    """Place a tensor, or its observed elements, and return the decomposition for any loss; see `gradient_of`."""
+    """Place a tensor, or its observed elements, and return its decomposition for any loss. Collective."""
     counted = source if observed is None else observed.source
     check_domain(counted, work.loss, observed is None and counted.kind == "sparse", machine.comm)
     facts: dict[str, Any] = {} if observed is None else observed.terms.facts
-    return Gcp(gradient_of(source, observed, machine, options, work), work.loss, constraints, facts)
+    gradient = loss_elements(source, observed, machine, options, work).gradient()
+    return Gcp(gradient, work.loss, constraints, facts)
+
+
+def default_method(loss: str, special: bool) -> str:
+    """Return the method that minimises a loss by default.
+
+    `special`: whether there are missing elements, weights, a ridge or fixed modes.
+    """
+    methods = METHODS.get(loss, ("lbfgs",))
+    return "lbfgs" if loss == "poisson" and special else methods[0]
+
+
+def check_method(loss: str, method: str, special: bool) -> None:
+    """Raise `InputError` if a method does not minimise a loss; for `special` see `default_method`."""
+    methods = METHODS.get(loss, ("lbfgs",))
+    if method not in methods:
+        raise InputError(f"method {method!r} does not apply to loss {loss!r}: use {alternatives(map(repr, methods))}")
+    if loss == "poisson" and method != "lbfgs" and special:
+        raise InputError(f"method {method!r} supports no mask, weights, ridge or fixed modes: use 'lbfgs'")

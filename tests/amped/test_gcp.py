@@ -199,7 +199,7 @@ LARGE, WEIGHTS = (amped.SparseTensor(CORNERS, values, LENGTHS) for values in ([1
         (COUNTS, {"loss": "bernoulli-logit"}, "a value is 2: loss 'bernoulli-logit' expects 0 or 1"),
         (COUNTS, {"loss": "zero-truncated-poisson"}, "a value is 0"),
         (COUNTS - 1, {"loss": "gamma"}, "a value is -1: loss 'gamma' expects a number of at least 0"),
-        (COUNTS, {"loss": "gamma", "method": "als"}, "method 'als' requires loss 'gaussian'"),
+        (COUNTS, {"loss": "gamma", "method": "als"}, "method 'als' does not apply to loss 'gamma': use 'lbfgs'"),
         (COUNTS, {"loss": "poisson", "method": "mu", "ridge": 0.1}, "method 'mu' supports no mask"),
         (COUNTS, {"loss": "poisson", "method": "newton"}, "expected 'als'"),
         (COUNTS, {"loss": "gamma", "init": [-np.ones((n, 2)) for n in (2, 3, 4)]}, "negative entries"),
