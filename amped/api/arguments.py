@@ -21,6 +21,8 @@ from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import real, whole
 from partitioner.wording import alternatives
 
+from ..backend.known_losses import loss_of
+from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import modes_of, nonnegative_of, ridge_of
 from ..methods.poisson import MOST_INNER, PoissonMethod
@@ -171,6 +173,22 @@ BOOLEAN = Argument(_flag)
 
 TENSOR = optional(Argument(tensor_or_path, _tensor_text, of_root=True))
 PATH = optional(Argument(_path))
+
+
+def _loss(name: str, value: object) -> Loss:
+    if isinstance(value, Loss):
+        return value
+    if not isinstance(value, str):
+        raise InputError(f"{name} is of type {type(value).__name__}: expected a name or an amped.Loss")
+    return loss_of(value)
+
+
+def _loss_text(loss: Loss) -> str:
+    return f"{loss.name} {loss.value}" if loss.compiled else loss.name
+
+
+LOSS = Argument(_loss, _loss_text)
+"""Any loss."""
 
 ARGUMENTS = {
     "X": TENSOR,

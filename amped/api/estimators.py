@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ..backend.losses import Loss
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
-from .cp import cp_als, cp_apr
 from .estimator import Estimator
+from .gcp import cp
 from .tucker import tucker
 
 
@@ -25,14 +25,14 @@ class CP(Estimator):
         Number of components.
     mode : int
         The mode of the samples, counted from 0.
-    loss : {"gaussian", "poisson"}
-        Least squares (`cp_als`), or counts (`cp_apr`).
+    loss : str or Loss
+        See `cp`.
     nonnegative : bool
         Constrain all factor matrices to be non-negative. With the Poisson loss they always are.
-    max_iters : int
-        Maximum number of iterations.
+    max_iters : int, optional
+        Maximum number of iterations; see `cp`.
     tol : float, optional
-        By default that of `cp_als` or `cp_apr`.
+        See `cp`.
     starts, seed : int
         See `cp_als`.
     random_state : int, RandomState or Generator, optional
@@ -67,9 +67,9 @@ class CP(Estimator):
         rank: int = 10,
         *,
         mode: int = 0,
-        loss: str = "gaussian",
+        loss: str | Loss = "gaussian",
         nonnegative: bool = False,
-        max_iters: int = 50,
+        max_iters: int | None = None,
         tol: float | None = None,
         starts: int = 1,
         seed: int = 0,
@@ -81,13 +81,9 @@ class CP(Estimator):
         self.random_state, self.options = random_state, options
 
     def _decompose(self, X: Any) -> KruskalTensor:
-        arguments: dict[str, Any] = {"max_iters": self.max_iters, "starts": self.starts, "seed": self._seed}
-        arguments |= ({} if self.tol is None else {"tol": self.tol}) | dict(self.options or {})
-        if self.loss == "poisson":
-            return cp_apr(X, self.rank, **arguments)
-        if self.loss == "gaussian":
-            return cp_als(X, self.rank, nonnegative=self.nonnegative, **arguments)
-        raise InputError(f"loss {self.loss!r}: expected 'gaussian' or 'poisson'")
+        arguments: dict[str, Any] = {"loss": self.loss, "starts": self.starts, "seed": self._seed}
+        arguments |= {"max_iters": self.max_iters, "tol": self.tol, "nonnegative": self.nonnegative}
+        return cp(X, self.rank, **arguments | dict(self.options or {}))
 
     def _components(self) -> NDArray[np.float64]:
         factors = [np.eye(self.model_.rank) if m == self.mode else f for m, f in enumerate(self.model_.factors)]

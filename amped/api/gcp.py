@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from partitioner.readers import PLAIN
 
-from ..backend.known_losses import loss_of
 from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
@@ -22,7 +21,7 @@ from ..models.kruskal import KruskalTensor
 from ..models.labelled_matrices import in_order_of
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, PrecisionName, with_options
-from ..parallel.calls import Argument, collective
+from ..parallel.calls import collective
 from ..parallel.mpi import on_root, world
 from ..runs.assembly import Tensor, start
 from ..runs.callback import RunCallback
@@ -31,27 +30,15 @@ from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened
-from .arguments import ARGUMENTS, Matrices, argument_options, check_matrices, one_of, optional
+from .arguments import ARGUMENTS, LOSS, Matrices, argument_options, check_matrices, one_of, optional
 from .cp import cp_als, cp_apr
 from .sessions import SideOutputs, session
 
 MethodName = Literal["als", "mu", "pdnr", "pqnr", "lbfgs"]
 
 
-def _loss(name: str, value: object) -> Loss:
-    if isinstance(value, Loss):
-        return value
-    if not isinstance(value, str):
-        raise InputError(f"{name} is of type {type(value).__name__}: expected a name or an amped.Loss")
-    return loss_of(value)
-
-
-def _loss_text(loss: Loss) -> str:
-    return f"{loss.name} {loss.value}" if loss.compiled else loss.name
-
-
 LOSS_ARGUMENTS = ARGUMENTS | {
-    "loss": Argument(_loss, _loss_text),
+    "loss": LOSS,
     "method": optional(one_of(*get_args(MethodName))),
     "max_iters": optional(ARGUMENTS["max_iters"]),
     "tol": optional(ARGUMENTS["tol"]),

@@ -19,11 +19,14 @@ from partitioner.tensors.relabel import same_labels
 from partitioner.tensors.sparse import SparseTensor
 
 from ..backend.exchange import Machine
+from ..backend.losses import Loss
 from ..errors import InputError
+from ..methods import gcp
 from ..methods.constraints import ConstraintParams
 from ..methods.driver import StopRule, run
 from ..methods.poisson import MOST_INNER, Poisson, PoissonMethod
 from ..models.align import check_unknown, matched, observed_or_all, observes_zeros, tensor_for
+from ..models.evaluation import COVERED
 from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
@@ -35,12 +38,18 @@ from ..parallel.calls import PLAIN, collective
 from ..parallel.mpi import on_root, share, world
 from ..runs.assembly import Tensor, begin, counts, decomposition
 from ..runs.compression import core_operator
+from ..runs.gcp import LossWork, generalised
 from ..runs.observed_runs import observe, observed_decomposition
 from ..runs.observing import Mask, ObservedParams, ObservedSource
 from ..runs.session import opened
-from .arguments import ARGUMENTS, BOOLEAN, argument_options, optional
+from .arguments import ARGUMENTS, BOOLEAN, LOSS, argument_options, optional
 
-PROJECTION_ARGUMENTS = {**ARGUMENTS, "model": PLAIN._replace(of_root=True), "nonnegative": optional(BOOLEAN)}
+PROJECTION_ARGUMENTS = {
+    **ARGUMENTS,
+    "loss": LOSS,
+    "model": PLAIN._replace(of_root=True),
+    "nonnegative": optional(BOOLEAN),
+}
 
 KKT_TOLERANCE = {"fp32": 1e-6, "fp64": 1e-10}
 """Largest KKT violation of a solved row, by precision."""
@@ -54,7 +63,7 @@ def project(
     X: Tensor,
     mode: int,
     *,
-    loss: str = "gaussian",
+    loss: str | Loss = "gaussian",
     nonnegative: bool = False,
     ridge: float = 0.0,
     mask: Mask | None = None,
@@ -68,15 +77,19 @@ def project(
         lengths, rank = comm.bcast((model.shape, model.rank) if model is not None else ((), 0))
         _check_shape(source.shape, lengths, mode)
         factors = list(model.factors) if model is not None else []
-        if factors:  # the start of the projected mode is a view of one number
-            factors[mode] = np.broadcast_to(np.ones(1), (source.shape[mode], rank))
         params = ProjectionParams(mode, nonnegative, ridge, deadline)
         machine, elements = observe(source, observed, machine, chosen)
+        assert isinstance(loss, Loss)
+        if loss.name not in COVERED or (elements is not None and loss.name != "gaussian"):
+            if model is not None:
+                start = model.weights * model.factors[mode].mean(axis=0, dtype=np.float64)
+                factors[mode] = np.broadcast_to(start, (source.shape[mode], rank))
+            return _loss_rows(source, elements, rank, machine, chosen, factors, params, loss)
+        if factors:  # the start of the projected mode is a view of one number
+            factors[mode] = np.broadcast_to(np.ones(1), (source.shape[mode], rank))
         if elements is not None:
-            if loss == "poisson":
-                raise InputError("mask requires loss 'gaussian'")
             return _observed_rows(elements, rank, machine, chosen, factors, params)
-        rows = _poisson_rows if loss == "poisson" else _least_squares_rows
+        rows = _poisson_rows if loss.name == "poisson" else _least_squares_rows
         return rows(source, rank, machine, chosen, factors, params)
 
 
@@ -155,6 +168,29 @@ def _poisson_rows(
     sums = [factor.sum(axis=0, dtype=np.float64) for m, factor in enumerate(factors) if m != params.mode]
     norms = machine.comm.bcast(np.prod(sums, axis=0))
     return _scaled(apr.factor(params.mode), apr.state.arrays["weights"], norms, options)
+
+
+def _loss_rows(
+    source: DescribedSource,
+    observed: ObservedSource | None,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    factors: list[NDArray[Any]],
+    params: ProjectionParams,
+    loss: Loss,
+) -> NDArray[Any]:
+    """Return the rows of a mode with the lowest loss; `factors` of that mode are their start. Collective."""
+    if params.ridge:
+        raise InputError("ridge requires loss 'gaussian'")
+    elements = source if observed is None else observed.source
+    others = tuple(m for m in range(len(elements.shape)) if m != params.mode)
+    signs = loss.nonnegative or ((params.mode,) if params.nonnegative else False)
+    constraints = ConstraintParams(signs, 0.0, others).of(len(elements.shape))
+    method = generalised(elements, observed, machine, options, LossWork(loss, rank, gcp.MAX_ITERS), constraints)
+    begin(method, elements, init=factors)
+    run(method, StopRule(gcp.MAX_ITERS, gcp.TOL, deadline=params.deadline))
+    return method.factor(params.mode)
 
 
 def _scaled(

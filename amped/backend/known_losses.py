@@ -47,14 +47,14 @@ def _gaussian() -> Loss:
 
 def _bernoulli_odds() -> Loss:
     return Loss(
-        name="bernoulli-odds", value=f"log1p(m) - x * log{M}", first=f"1 / (1 + m) - x / {M}",
+        name="bernoulli-odds", mean="m / (1 + m)", value=f"log1p(m) - x * log{M}", first=f"1 / (1 + m) - x / {M}",
         second=f"x / {M}**2 - 1 / (1 + m)**2", lower=0.0, domain=BINARY,
     )  # fmt: skip
 
 
 def _bernoulli_logit() -> Loss:
     return Loss(
-        name="bernoulli-logit",
+        name="bernoulli-logit", mean="1 / (1 + exp(-m))",
         value="where(m > 0, m, 0) + log1p(exp(-abs(m))) - x * m",  # log(exp(m) + 1) would overflow
         first="1 / (1 + exp(-m)) - x", second="exp(-abs(m)) / (1 + exp(-abs(m)))**2", domain=BINARY,
     )  # fmt: skip
@@ -68,7 +68,9 @@ def _poisson() -> Loss:
 
 
 def _poisson_log() -> Loss:
-    return Loss(name="poisson-log", value="exp(m) - x * m", first="exp(m) - x", second="exp(m)", domain=POSITIVE)
+    return Loss(
+        name="poisson-log", mean="exp(m)", value="exp(m) - x * m", first="exp(m) - x", second="exp(m)", domain=POSITIVE
+    )
 
 
 def _rayleigh() -> Loss:
@@ -97,7 +99,7 @@ def _huber(delta: float) -> Loss:
 def _negative_binomial(failures: float) -> Loss:
     r = repr(failures)
     return Loss(  # the derivative in Tensor Toolbox and pyttb is wrong
-        name=f"negative-binomial:{failures:g}", value=f"({r} + x) * log1p(m) - x * log{M}",
+        name=f"negative-binomial:{failures:g}", mean=f"{r} * m", value=f"({r} + x) * log1p(m) - x * log{M}",
         first=f"({r} + x) / (1 + m) - x / {M}", second=f"x / {M}**2 - ({r} + x) / (1 + m)**2", lower=0.0, domain=COUNTS,
     )  # fmt: skip
 
@@ -114,7 +116,8 @@ def _beta(beta: float) -> Loss:
 def _zero_truncated_poisson() -> Loss:
     hit = f"({EPS} - expm1(-m))"  # the probability of a count above 0
     return Loss(
-        name="zero-truncated-poisson", value=f"m - x * log{M} + log{hit}", first=f"1 - x / {M} + exp(-m) / {hit}",
+        name="zero-truncated-poisson", mean=f"m / {hit}", value=f"m - x * log{M} + log{hit}",
+        first=f"1 - x / {M} + exp(-m) / {hit}",
         second=f"x / {M}**2 - exp(-m) / {hit} - (exp(-m) / {hit})**2", lower=0.0, domain=Domain(1.0, whole=True),
     )  # fmt: skip
 
@@ -170,6 +173,3 @@ def loss_of(name: str) -> Loss:
     if not known.valid(parameter):
         raise InputError(f"loss {name!r}: expected a number {known.expected} after {head + ':'!r}")
     return known.make(parameter)
-
-
-GAUSSIAN, POISSON = loss_of("gaussian"), loss_of("poisson")

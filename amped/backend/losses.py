@@ -135,6 +135,8 @@ class Loss:
         column sums (a) and Gram matrices (b).
     domain : Domain
         The values x for which f is defined.
+    mean : str
+        The expected value of an element as a formula in m.
 
     Raises
     ------
@@ -156,6 +158,7 @@ class Loss:
     name: str = "custom"
     at_zero: tuple[float, float] | None = None
     domain: Domain = REAL
+    mean: str = "m"
 
     def __post_init__(self) -> None:
         if not (self.lower >= 0 or self.lower == -np.inf):
@@ -213,6 +216,11 @@ class Loss:
         if self.second is None:
             raise self._error("it has no second derivative")
         return formula_of(self.second)
+
+    @cached_property
+    def mean_of(self) -> Formula:
+        """The expected value of an element."""
+        return Formula(self.mean)
 
     @property
     def nonnegative(self) -> bool:

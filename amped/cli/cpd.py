@@ -16,7 +16,7 @@ from partitioner.validate import whole
 from ..backend.device import Device
 from ..errors import InputError
 from ..files import Outputs
-from ..methods import als, apr
+from ..methods import als, apr, gcp
 from ..methods.initial import Init
 from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
@@ -24,6 +24,7 @@ from ..operators.sources.protocols import DescribedSource
 from ..report import page
 from ..runs.assembly import counts, decomposition
 from ..runs.compression import cp_start
+from ..runs.gcp import LossWork, generalised
 from ..runs.holding_out import PATIENCE, SEED, HoldoutParams, fraction
 from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import ObservedParams
@@ -99,10 +100,8 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
             page.check()
         if self.constraint_params.fixed_modes and self.init is None and not self.resume:
             raise InputError("--fixed-modes needs --init with the matrices to keep")
-        if self.init == "tucker" and (self.counts or self.nonnegative or self.nonnegative_modes):
-            raise InputError("--init tucker yields negative entries: it needs --loss gaussian without --nonnegative")
-        if self.counts and (self.mask is not None or self.weights is not None):
-            raise InputError("--mask and --weights require --loss gaussian")
+        if self.init == "tucker" and (self.chosen_method != "als" or self.nonnegative or self.nonnegative_modes):
+            raise InputError("--init tucker yields negative entries: it needs --method als without --nonnegative")
         self._check_holdout()
         if self.starts < 1:
             raise InputError(f"--starts {self.starts}: at least 1")
@@ -117,8 +116,8 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
                 if value:
                     raise InputError(f"--{name} needs --holdout")
             return
-        if self.counts:
-            raise InputError("--holdout requires --loss gaussian")
+        if self.chosen_method != "als":
+            raise InputError("--holdout requires --method als")
         if isinstance(self.holdout, float):
             fraction("--holdout", self.holdout)
         whole("--holdout-seed", self.holdout_seed, 0)
@@ -154,7 +153,15 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
 
     @property
     def facts_of_verb(self) -> dict[str, Any]:
-        return {"loss": self.loss}
+        return {"loss": self.loss_function.name}
+
+    @property
+    def special(self) -> bool:
+        return super().special or self.mask is not None or self.weights is not None
+
+    @property
+    def iterations(self) -> int:
+        return gcp.MAX_ITERS if self.full_gradient and self.max_iters is None else super().iterations
 
     def has_rank(self, rank: object) -> bool:
         return bool(rank == self.rank)
@@ -165,7 +172,7 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
             return
         if self.counts:
             apr.prepare(device, dtype)
-        else:
+        elif not self.full_gradient:
             als.prepare(device, self.rank, dtype, bool(self.constraint_params.nonnegative))
 
     def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[KruskalTensor], Init | None]:
@@ -177,9 +184,13 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
         machine, source = job.machine, job.source  # observed elements may need another machine
         if self.counts:
             poisson = self.poisson()
-            budget = job.budget(self.max_iters * poisson.inner_iters * self.starts)
+            budget = job.budget(self.iterations * poisson.inner_iters * self.starts)
             return counts(source, self.rank, machine, options, poisson, budget, self.init), None
-        constraints, budget = self.constraint_params.of(len(source.shape)), job.budget(self.max_iters * self.starts)
+        constraints = self.constraint_params.of(len(source.shape))
+        if self.full_gradient:
+            work = LossWork(self.loss_function, self.rank, self.iterations * self.starts, self.init)
+            return generalised(source, observed, machine, options, work, constraints), None
+        budget = job.budget(self.iterations * self.starts)
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None
         if observed is not None:
             held_out = split.held_out if split else None

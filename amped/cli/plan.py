@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from partitioner.flags import flag, one_or_more, whole_number
 
 from ..errors import InputError
+from ..methods import gcp
 from ..methods.hosvd import METHODS as COMPRESSIONS
 from ..methods.hosvd import Compression
 from ..operators.placement import Loading, Plan
@@ -18,11 +19,12 @@ from ..parallel.mpi import on_root, together
 from ..report import dense as dense_text
 from ..report.plans import ttm_plans
 from ..report.progress import say
+from ..runs.gcp import LossWork
 from ..runs.observing import ObservedSource
 from ..runs.planned import PlanParams, planned
 from ..runs.products import product_setting
 from .job import Job, VerbSession
-from .requests import METHODS, Masked, Modelled, Request
+from .requests import TOLERANCES, Masked, Modelled, Request
 from .ttm import multiplied
 
 
@@ -32,7 +34,7 @@ class PlanRequest(Masked, Modelled):
 
     PRINTS: ClassVar[bool] = True
     rank: Any = flag(MISSING, "number of components; for tucker one per mode: R1,R2,...", type=one_or_more, metavar="R")
-    method: str | None = flag(None, "method of cpd or tucker", choices=(*METHODS, *COMPRESSIONS))
+    method: str | None = flag(None, "method of cpd or tucker", choices=(*TOLERANCES, *COMPRESSIONS))
     init: str | None = flag(None, "include the memory of this start", choices=("nvecs",), group="start")
     ranks: int | None = flag(None, "number of processes to plan for (those started)", type=whole_number, metavar="P")
     mode: int | None = flag(None, "plan the product in this mode (ttm)", type=whole_number, metavar="N")
@@ -41,6 +43,10 @@ class PlanRequest(Masked, Modelled):
     def core(self) -> tuple[int, ...] | None:
         """The ranks of a planned Tucker decomposition, or None."""
         return self.rank if isinstance(self.rank, tuple) else None
+
+    @property
+    def special(self) -> bool:
+        return super().special or self.mask is not None
 
     def check(self) -> None:
         constrained = self.nonnegative or self.nonnegative_modes or self.ridge or self.fixed_modes
@@ -53,8 +59,8 @@ class PlanRequest(Masked, Modelled):
         else:
             Compression(self.method or "hooi", self.core, init=self.init)
             Request.check(self)
-        if self.mask is not None and (self.counts or self.core or self.mode is not None):
-            raise InputError("--mask requires cpd with --loss gaussian")
+        if self.mask is not None and (self.core or self.mode is not None):
+            raise InputError("--mask requires cpd")
         if self.ranks is not None and self.ranks < 1:
             raise InputError(f"--ranks {self.ranks}: at least 1")
 
@@ -88,8 +94,12 @@ def _params(request: PlanRequest, order: int, observed: ObservedSource | None) -
     """Return what is planned for a tensor of this order."""
     if request.core is not None:
         return PlanParams(compression=Compression(request.method or "hooi", request.core, init=request.init))
+    constraints = request.constraint_params.of(order)
+    if request.full_gradient:
+        work = LossWork(request.loss_function, request.rank, gcp.MAX_ITERS, request.init)
+        return PlanParams(request.rank, None, None, constraints, request.init, observed, work)
     poisson = request.poisson() if request.counts else None
-    return PlanParams(request.rank, None, poisson, request.constraint_params.of(order), request.init, observed)
+    return PlanParams(request.rank, None, poisson, constraints, request.init, observed)
 
 
 def _memory_on_one_host(job: Job, ranks: int) -> int:

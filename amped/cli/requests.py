@@ -12,8 +12,11 @@ from partitioner.readers import ReadOptions
 from partitioner.tensors.observed import NAN, STORED
 from partitioner.wording import alternatives
 
+from ..backend.known_losses import loss_of
+from ..backend.losses import Loss
 from ..errors import InputError
 from ..files import Outputs, check_apart, check_npz
+from ..methods import gcp
 from ..methods.constraints import ConstraintParams, modes_of, ridge_of
 from ..methods.poisson import Poisson
 from ..models.align import observes_zeros
@@ -21,6 +24,7 @@ from ..models.loading import matrices_in
 from ..operators.placement import MAX_DENSE_RANK, check_rank
 from ..options import Options
 from ..report.metrics import Metrics
+from ..runs.gcp import METHODS, check_method, default_method
 from ..runs.observing import ObservedParams
 
 R = TypeVar("R", bound="Request")
@@ -130,17 +134,22 @@ class Masked(Request):
         return {**super().inputs, "--mask": mask}
 
 
-TOLERANCES = {"gaussian": 1e-5, "poisson": 1e-4}
-LOSSES = {"gaussian": ("als",), "poisson": ("mu", "pdnr", "pqnr")}  # methods by loss; the first is the default
-METHODS = tuple(method for methods in LOSSES.values() for method in methods)
+TOLERANCES = {"als": 1e-5, "mu": 1e-4, "pdnr": 1e-4, "pqnr": 1e-4, "lbfgs": gcp.TOL}
+APR_METHODS = METHODS["poisson"][:-1]  # of CP-APR
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Modelled(Ranked):
     """The flags of verbs that choose a loss, a method and constraints."""
 
-    loss: str = flag("gaussian", "poisson for counts (gaussian)", choices=tuple(LOSSES))
-    method: str | None = flag(None, "als; for poisson mu, or row by row pdnr, pqnr (als, mu)", choices=METHODS)
+    loss: str = flag(
+        "gaussian", "loss: poisson for counts, bernoulli-logit, gamma, huber:0.5, ... (gaussian)", metavar="NAME"
+    )
+    method: str | None = flag(
+        None,
+        "als; for poisson mu, or row by row pdnr, pqnr; for any loss lbfgs (als, mu, lbfgs)",
+        choices=tuple(TOLERANCES),
+    )
     inner_iters: int | None = flag(
         None, "poisson: maximum updates of a mode or row per iteration (10)", type=whole_number, metavar="K"
     )
@@ -160,19 +169,41 @@ class Modelled(Ranked):
     )
 
     @property
+    def loss_function(self) -> Loss:
+        """The loss."""
+        return loss_of(self.loss)
+
+    @property
+    def special(self) -> bool:
+        """Whether CP-APR does not apply: to missing elements, weights, a ridge or fixed modes."""
+        return bool(any(self.ridge or ()) or self.fixed_modes)
+
+    @property
+    def chosen_method(self) -> str:
+        """The method, by default that of the loss."""
+        return self.method or default_method(self.loss_function.name, self.special)
+
+    @property
     def counts(self) -> bool:
-        """Whether the loss is "poisson"."""
-        return self.loss == "poisson"
+        """Whether the method is one of CP-APR."""
+        return self.chosen_method in APR_METHODS
+
+    @property
+    def full_gradient(self) -> bool:
+        """Whether the method uses the full gradient of the loss."""
+        return self.chosen_method == "lbfgs"
 
     @property
     def tolerance(self) -> float:
         """The tolerance of the stopping test; see `StopRule`."""
-        return TOLERANCES[self.loss]
+        return TOLERANCES[self.chosen_method]
 
     @property
     def constraint_params(self) -> ConstraintParams:
         """The requested constraints."""
         nonnegative = self.nonnegative or modes_of("--nonnegative-modes", self.nonnegative_modes or ())
+        if self.loss_function.nonnegative and not self.counts:
+            nonnegative = True
         numbers = ridge_of("--ridge", self.ridge or 0.0)
         ridge = numbers[0] if isinstance(numbers, tuple) and len(numbers) == 1 else numbers
         return ConstraintParams(nonnegative, ridge, modes_of("--fixed-modes", self.fixed_modes or ()))
@@ -183,19 +214,15 @@ class Modelled(Ranked):
         return Poisson(self.tolerance, **{n: value for n in names if (value := getattr(self, n)) is not None})
 
     def check(self) -> None:
-        if self.method is not None and self.method not in LOSSES[self.loss]:
-            known = alternatives(LOSSES[self.loss])
-            raise InputError(f"--method {self.method} does not apply to --loss {self.loss}: use {known}")
+        check_method(self.loss_function.name, self.chosen_method, self.special)
         for name in ("inner_iters", "mu_iters", "kappa", "kappa_tol", "eps"):
             if getattr(self, name) is not None and not self.counts:
-                raise InputError(f"--{name.replace('_', '-')} requires --loss poisson")
+                raise InputError(f"--{name.replace('_', '-')} requires --method {alternatives(APR_METHODS)}")
         for name in ("kappa", "kappa_tol"):
             if getattr(self, name) is not None and self.method not in (None, "mu"):
                 raise InputError(f"--{name.replace('_', '-')} requires --method mu")
         if self.mu_iters is not None and self.method in (None, "mu"):
             raise InputError("--mu-iters requires --method pdnr or pqnr")
-        if self.counts and (self.nonnegative or self.nonnegative_modes or self.ridge or self.fixed_modes):
-            raise InputError("--nonnegative, --ridge and --fixed-modes require --loss gaussian")
         self.constraint_params  # noqa: B018 - raises for invalid constraints
         if self.counts:
             self.poisson()

@@ -25,8 +25,10 @@ from .job import Job
 from .requests import Seeded
 
 TOL_HELP = (
-    "stop when the fit changes by less than TOL (default 1e-5; poisson: KKT violation, 1e-4); 0 disables the test"
+    "stop when the fit changes by less than TOL (default 1e-5; poisson: KKT violation, 1e-4; lbfgs: relative decrease "
+    "of the objective, 1e-9); 0 disables the test"
 )
+MAX_ITERS = 50
 FACTS = "made_from"  # name in run.json of the facts in the checkpoints of the run
 
 
@@ -36,7 +38,7 @@ class RunRequest(Seeded, ABC, Generic[M]):
 
     NAME: ClassVar[str]  # of the verb
     random: ClassVar[str | None] = None  # name of the random start in `--init`, if it has one
-    max_iters: int = flag(50, "maximum number of iterations (50)", type=whole_number, metavar="N")
+    max_iters: int | None = flag(None, "maximum number of iterations (50; lbfgs: 1000)", type=whole_number, metavar="N")
     tol: float | None = flag(None, TOL_HELP, type=real_number)
     output: Path | None = flag(None, "folder for model.npz and run.json (named after TENSOR)", type=path, metavar="DIR")
     checkpoint: Path | None = flag(None, "folder for checkpoints", type=path, metavar="DIR")
@@ -49,7 +51,7 @@ class RunRequest(Seeded, ABC, Generic[M]):
         return {**super().outputs, **files}
 
     def check(self) -> None:
-        if self.max_iters < 1:
+        if self.max_iters is not None and self.max_iters < 1:
             raise InputError(f"--max-iters {self.max_iters}: at least 1")
         if self.tol is not None and not self.tol >= 0:
             raise InputError(f"--tol {self.tol}: at least 0")
@@ -74,7 +76,7 @@ class RunRequest(Seeded, ABC, Generic[M]):
     @property
     def iterations(self) -> int:
         """The maximum number of iterations."""
-        return self.max_iters
+        return MAX_ITERS if self.max_iters is None else self.max_iters
 
     @property
     def start(self) -> str | None:

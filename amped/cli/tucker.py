@@ -59,11 +59,11 @@ class TuckerRequest(RunRequest[TuckerTensor]):
 
     @property
     def tolerance(self) -> float:
-        return TOLERANCES["gaussian"] if self.tol is None else self.tol
+        return TOLERANCES["als"] if self.tol is None else self.tol
 
     @property
     def iterations(self) -> int:
-        return self.max_iters if self.method == "hooi" else 1
+        return super().iterations if self.method == "hooi" else 1
 
     @property
     def size(self) -> str:

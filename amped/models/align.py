@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from partitioner.readers import ReadOptions, file_name, is_table, read, read_frame
+from partitioner.readers import ReadOptions, file_name, is_table, read, read_frame, with_zeros
 from partitioner.readers.tables.frames import series_name
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.interop import AnyTensor, is_matrix_or_table, tensor_of
@@ -230,3 +230,10 @@ def matched(tensor: AnyTensor, labels: Labels | None, leave: int | None = None, 
         message = f"X: dropped {what} with labels that the model does not have: {', '.join(parts)}"
         warn(message)
     return converted
+
+
+def with_absent(tensor: AnyTensor) -> AnyTensor:
+    """Return a sparse tensor as a dense one, without labels; raise `InputError` if memory is insufficient."""
+    if not isinstance(tensor, SparseTensor):
+        return tensor
+    return with_zeros(SparseTensor(tensor.indices, tensor.values, tensor.shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,11 +61,50 @@ class Entry(_Element):
         return f"Entry(labels={self.labels}, {facts}, finding={self.finding})"
 
 
+class Residual(Protocol):
+    """How residuals are standardised.
+
+    Attributes
+    ----------
+    poisson : bool
+        Whether the loss is that of CP-APR.
+    scaled : bool
+        Whether residuals are divided by their root mean square.
+    linear : bool
+        Whether expected values are the model's values, whose sums over slices have closed forms.
+    """
+
+    @property
+    def poisson(self) -> bool:
+        """See above."""
+
+    @property
+    def scaled(self) -> bool:
+        """See above."""
+
+    @property
+    def linear(self) -> bool:
+        """See above."""
+
+    def mean(self, model: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the expected values of elements, given the model's values."""
+
+    def of(self, values: NDArray[Any], model: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return standardised residuals, without a common scale."""
+
+    def misfit(self, elements: Elements) -> NDArray[np.float64]:
+        """Return what each element adds to the loss."""
+
+    def size(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sizes of values, to which misfits are compared."""
+
+
 class Standard(NamedTuple):
-    """How residuals are standardised: by the Poisson loss or not, and as deviance or Pearson residuals."""
+    """Residuals of least squares, or of counts: deviance or Pearson residuals; see `Residual`."""
 
     poisson: bool = False
     pearson: bool = False
+    linear: bool = True
 
     def of(self, values: NDArray[Any], expected: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardised residuals; for least squares they still lack the common scale."""
@@ -77,8 +116,16 @@ class Standard(NamedTuple):
             return np.asarray(difference / np.sqrt(mean), np.float64)
         return np.asarray(np.sign(difference) * np.sqrt(self.deviances(values, mean)), np.float64)
 
-    def misfit(self, values: NDArray[Any], expected: NDArray[np.float64]) -> NDArray[np.float64]:
+    @property
+    def scaled(self) -> bool:
+        return not self.poisson
+
+    def mean(self, model: NDArray[np.float64]) -> NDArray[np.float64]:
+        return model
+
+    def misfit(self, elements: Elements) -> NDArray[np.float64]:
         """Return what each element adds to the loss: its squared residual, or its deviance."""
+        values, expected = elements.values, elements.expected
         return self.deviances(values, expected) if self.poisson else np.square(values - expected)
 
     def size(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -136,13 +183,13 @@ class Elements(NamedTuple):
 
 
 def blocks_with_model(
-    weights: NDArray[np.float64], factors: Factors, tensor: SparseTensor | DenseTensor, standard: Standard
+    weights: NDArray[np.float64], factors: Factors, tensor: SparseTensor | DenseTensor, standard: Residual
 ) -> Iterator[Elements]:
     """Yield a tensor's elements in blocks: its nonzeros, or all elements of a dense one."""
     for columns, values in blocks_of(tensor):
-        expected = values_at(weights, factors, columns)
+        model = values_at(weights, factors, columns)
         places = np.array([np.asarray(column, np.int64) for column in columns])
-        yield Elements(places, values.astype(np.float64), expected, standard.of(values, expected))
+        yield Elements(places, values.astype(np.float64), standard.mean(model), standard.of(values, model))
 
 
 def largest_elements(
@@ -150,7 +197,7 @@ def largest_elements(
     factors: Factors,
     tensor: SparseTensor | DenseTensor,
     count: int,
-    standard: Standard,
+    standard: Residual,
 ) -> Elements:
     """Return the elements of a tensor with the largest standardised residuals, the largest first.
 

@@ -9,13 +9,18 @@ import numpy as np
 from partitioner.tensors.interop import AnyTensor
 from partitioner.validate import whole
 
+from ..backend.known_losses import loss_of
+from ..backend.losses import Loss
 from ..errors import InputError
-from .align import aligned, observed_or_all, observes_zeros, tensor_for
+from .align import aligned, observed_or_all, observes_zeros, tensor_for, with_absent
 from .comparison import Comparable, Comparison, compared
-from .elements import Standard
+from .deviance import LossStandard, explained_loss
+from .elements import Residual, Standard
 from .explained import fit_at, fit_of, inner_product
 from .interop import Conversions
 from .residuals import KINDS, Residuals, residuals
+
+COVERED = "gaussian", "poisson"  # losses of `Standard`
 
 
 class Evaluation(Conversions):
@@ -23,15 +28,33 @@ class Evaluation(Conversions):
 
     @property
     def loss(self) -> str:
-        """The loss that the model was fitted with: "poisson" after `cp_apr`, otherwise "gaussian"."""
-        return "poisson" if "loglikelihood" in {*self.series, *self.run} else "gaussian"
+        """The name of the loss that the model was fitted with: "poisson" after `cp_apr`, "gaussian" after `cp_als`."""
+        if "loglikelihood" in {*self.series, *self.run}:
+            return "poisson"
+        return str(self.run.get("loss") or "gaussian")
+
+    @property
+    def known_loss(self) -> Loss | None:
+        """The loss, None for least squares and counts; an unknown one counts as least squares."""
+        if self.loss in COVERED:
+            return None
+        try:
+            return loss_of(self.loss)
+        except InputError:
+            return None
+
+    def residual_kind(self, pearson: bool = False) -> Residual:
+        """Return how residuals are standardised for the loss of this model."""
+        loss = self.known_loss
+        return Standard(self.loss == "poisson", pearson) if loss is None else LossStandard(loss)
 
     def score(
         self, X: Any, *, mask: Any = None, value: str | None = None, where: str | None = None, unknown: str = "error"
     ) -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; absent elements count as 0.
 
-        If elements are missing, only the observed ones count.
+        If elements are missing, only the observed ones count. For losses other than "gaussian" and "poisson" it is the
+        explained deviance: 0 for the best constant, 1 for a model that fits each element by itself.
 
         Parameters
         ----------
@@ -57,6 +80,8 @@ class Evaluation(Conversions):
             If the shapes differ, or `X` has only zeros.
         """
         tensor, partial = self._elements(X, mask, value, where, unknown)
+        if (loss := self.known_loss) is not None:
+            return explained_loss(loss, self.weights, self.factors, tensor if partial else with_absent(tensor))
         if partial:
             return fit_at(self.weights, self.factors, tensor)
         return fit_of(tensor, self.norm(), inner_product(self.weights, self.factors, tensor))
@@ -105,7 +130,9 @@ class Evaluation(Conversions):
         tensor, partial = self._elements(X, mask, value, where, unknown)
         if kind not in KINDS:
             raise InputError(f"kind is {kind!r}: expected 'deviance' or 'pearson'")
-        standard = Standard(self.loss == "poisson", kind == "pearson")
+        if self.known_loss is not None and not partial:
+            tensor, partial = with_absent(tensor), True
+        standard = self.residual_kind(kind == "pearson")
         return residuals(self.weights, self.factors, tensor, self.labels, whole("count", count, 1), standard, partial)
 
     def _elements(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .elements import Elements, ModeLabels, Standard
+from .elements import Elements, ModeLabels, Residual
 from .explained import is_ordered, label_of
 from .slices import MAD, SliceResiduals
 
@@ -51,7 +51,7 @@ def findings(
     elements: Elements,
     slices: Sequence[tuple[SliceResiduals, NDArray[np.float64]]],
     labels: ModeLabels,
-    standard: Standard,
+    standard: Residual,
     stored: int,
 ) -> tuple[list[Finding], NDArray[np.intp]]:
     """Return the most unusual elements, groups and slices, the most unusual first, and each element's finding.
@@ -61,7 +61,7 @@ def findings(
     Consecutive slices of an ordered mode are one finding.
     """
     groups = [rows for rows in neighbours(elements) if np.any(elements.standardised[rows])]
-    misfit = standard.misfit(elements.values, elements.expected)
+    misfit = standard.misfit(elements)
 
     def causes(rows: NDArray[np.intp], mode: int, row: int) -> bool:
         """Return whether a few elements are most of a slice's excess, or it would not be unusual without them."""

@@ -13,6 +13,7 @@ from partitioner.tensors.lowrank import full
 from partitioner.tensors.observed import STORED
 from partitioner.validate import whole
 
+from ..backend.losses import Loss
 from ..errors import InputError
 from ..files import factors_in
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
@@ -112,7 +113,7 @@ class KruskalTensor(Evaluation):
         X: Any,
         mode: int,
         *,
-        loss: str | None = None,
+        loss: str | Loss | None = None,
         nonnegative: bool | None = None,
         ridge: float = 0.0,
         mask: Any = None,
@@ -124,8 +125,8 @@ class KruskalTensor(Evaluation):
     ) -> NDArray[Any]:
         """Fit the rows of one mode to new data, with the other factor matrices fixed. Collective.
 
-        The rows minimise the loss that the model was fitted with (least squares or the Poisson deviance), so that ``X``
-        is approximately ``KruskalTensor(ones, factors)`` with the returned rows in place of ``factors[mode]``: the rows
+        The rows minimise the loss that the model was fitted with, so that for least squares and counts ``X`` is
+        approximately ``KruskalTensor(ones, factors)`` with the returned rows in place of ``factors[mode]``: the rows
         include the weights.
 
         Parameters
@@ -137,15 +138,15 @@ class KruskalTensor(Evaluation):
             of rank 0 is used.
         mode : int
             Counted from 0.
-        loss : {"gaussian", "poisson"}, optional
-            By default the loss that the model was fitted with: "poisson" after `cp_apr`.
+        loss : str or Loss, optional
+            See `cp`. By default the loss that the model was fitted with: "poisson" after `cp_apr`.
         nonnegative : bool, optional
             Whether the rows must be non-negative. By default they must if the model was fitted so in this mode. With
             the Poisson loss they always are.
         ridge : float
-            Added to the diagonal of the Gram matrix of the other modes' unit-norm columns. Not for the Poisson loss.
+            Added to the diagonal of the Gram matrix of the other modes' unit-norm columns. Only for least squares.
         mask : {"nan", "stored"}, array, tensor or path, optional
-            The observed elements, see `cp_als`; not for the Poisson loss. By default, if the model was fitted to
+            The observed elements, see `cp_als`. By default, if the model was fitted to
             observed elements, the stored elements of a sparse tensor, or those of a dense tensor that are not NaN.
         value, where : str, optional
             Of a table: the expression to sum and the filter of the rows; see `from_frame`. The defaults are those of
@@ -191,7 +192,7 @@ class KruskalTensor(Evaluation):
     def nonnegative_modes(self) -> tuple[int, ...]:
         """The modes whose factor matrices were constrained to be non-negative by the fit."""
         modes = range(len(self.factors))
-        if self.loss == "poisson":
+        if self.loss == "poisson" or (self.known_loss is not None and self.known_loss.nonnegative):
             return tuple(modes)
         known = self.run.get("nonnegative")
         return tuple(mode for mode in modes if mode in known) if isinstance(known, list) else ()

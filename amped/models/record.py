@@ -19,7 +19,7 @@ LONGEST = 1 << 26  # largest size of a record, in bytes
 
 NUMBER = float | int
 SOUND: tuple[tuple[Any, str], ...] = (  # expected types of the entries; [T] is a list of T, {"": T} a dict of T
-    ([NUMBER], "fits objectives rmse holdout_rmse loglikelihood kkt ridge"),
+    ([NUMBER], "fits objectives rmse holdout_rmse loglikelihood kkt gradient evaluations ridge"),
     ([int], "nonnegative fixed_modes shape"),
     ([str], "key more"),
     ({"": NUMBER}, "seconds_by_kind stages"),
@@ -29,7 +29,7 @@ SOUND: tuple[tuple[Any, str], ...] = (  # expected types of the entries; [T] is 
     (bool, "converged no_values compact dense"),
     (int, "nonzeros duplicates zeros iterations best_iteration held_out ranks seed index_base"),
     (NUMBER, "seconds seconds_an_iteration"),
-    (str, "command tensor init method value where missing precision device_description tensor_kind mask holdout"),
+    (str, "command tensor init method value where missing precision device_description tensor_kind mask holdout loss"),
 )
 KINDS = {name: kind for kind, names in SOUND for name in names.split()}
 

@@ -16,7 +16,7 @@ from partitioner.tensors.sparse import SparseTensor
 
 from .absent import absent_elements
 from .dataframe import dataframe, unused_name
-from .elements import Elements, Entry, Factors, ModeLabels, Standard, blocks_with_model
+from .elements import Elements, Entry, Factors, ModeLabels, Residual, blocks_with_model
 from .explained import Item, tops_of
 from .findings import Finding, findings
 from .slices import ModelSlices, SliceResiduals, model_slices, robust_z
@@ -157,7 +157,7 @@ def residuals(
     tensor: SparseTensor | DenseTensor,
     labels: Labels | None,
     count: int,
-    standard: Standard,
+    standard: Residual,
     partial: bool = False,
 ) -> Residuals:
     """Return where a model fits a tensor worst; see `KruskalTensor.residuals`.
@@ -168,7 +168,7 @@ def residuals(
     names, by_mode = tuple(mode_names(labels, order)), [None] * order if labels is None else labels
     sums, largest = [SliceSums.empty(length) for length in tensor.shape], Elements.empty(order)
     for block in blocks_with_model(weights, factors, tensor, standard):
-        misfit = standard.misfit(block.values, block.expected)
+        misfit = standard.misfit(block)
         for each, column in zip(sums, block.places, strict=True):
             each.add(column, block, misfit, standard)
         largest = largest.joined(block.largest(peers)).largest(peers)
@@ -176,9 +176,12 @@ def residuals(
     if isinstance(tensor, SparseTensor) and has_absent:
         absent = _absent(weights, factors, tensor, peers, standard)
     squared = float(sums[0].squares.sum())
-    scale = 1.0 if standard.poisson else math.sqrt(squared / max(1.0, sums[0].number.sum())) or 1.0
+    scale = math.sqrt(squared / max(1.0, sums[0].number.sum())) or 1.0 if standard.scaled else 1.0
     largest, absent = (each._replace(standardised=each.standardised / scale) for each in (largest, absent))
-    models = model_slices(weights, factors, standard.poisson)
+    models = list(model_slices(weights, factors, standard.poisson))
+    if not standard.linear:  # sums over the elements that were evaluated
+        pairs = zip(models, sums, strict=True)
+        models = [model._replace(expected=each.expected, size=np.zeros(each.number.size)) for model, each in pairs]
     slices = [
         each.residuals(name, own, model, standard, has_absent)
         for each, name, own, model in zip(sums, names, by_mode, models, strict=True)
@@ -191,7 +194,7 @@ def residuals(
 
 
 def _absent(
-    weights: NDArray[np.float64], factors: Factors, tensor: SparseTensor, count: int, standard: Standard
+    weights: NDArray[np.float64], factors: Factors, tensor: SparseTensor, count: int, standard: Residual
 ) -> Elements:
     """Return the absent elements with the largest expected values."""
     if not weights.size:
@@ -208,9 +211,9 @@ def _shares(sums: Sequence[SliceSums], labels: ModeLabels, count: int) -> tuple[
 
 
 class SliceSums(NamedTuple):
-    """Sums over the stored elements of each slice: number, values, squared residuals, misfit, size, and model's size.
+    """Sums over the stored elements of each slice, also of the model's sizes and expected values.
 
-    The size of an element is its square, or for a Poisson model the count.
+    The size of an element is its square, for a Poisson model the count; see `Residual`.
     """
 
     number: NDArray[np.float64]
@@ -219,23 +222,24 @@ class SliceSums(NamedTuple):
     misfit: NDArray[np.float64]
     size: NDArray[np.float64]
     model: NDArray[np.float64]
+    expected: NDArray[np.float64]
 
     @classmethod
     def empty(cls, length: int) -> SliceSums:
         """Return sums that are 0."""
-        return cls(*np.zeros((6, length)))
+        return cls(*np.zeros((7, length)))
 
-    def add(self, column: NDArray[Any], block: Elements, misfit: NDArray[np.float64], standard: Standard) -> None:
+    def add(self, column: NDArray[Any], block: Elements, misfit: NDArray[np.float64], standard: Residual) -> None:
         """Add elements, whose indices in this mode are `column`."""
         parts = (
             np.ones(block.size), block.values, np.square(block.values - block.expected), misfit,
-            standard.size(block.values), standard.size(block.expected),
+            standard.size(block.values), standard.size(block.expected), block.expected,
         )  # fmt: skip
         for total, part in zip(self, parts, strict=True):
             total += np.bincount(column, part, total.size)
 
     def residuals(
-        self, name: str, labels: NDArray[Any] | None, model: ModelSlices, standard: Standard, has_absent: bool
+        self, name: str, labels: NDArray[Any] | None, model: ModelSlices, standard: Residual, has_absent: bool
     ) -> tuple[SliceResiduals, NDArray[np.float64]]:
         """Return the slices of a mode, and the usual misfit of each."""
         missing = np.maximum(0.0, model.size - self.model) if has_absent else np.zeros(model.size.size)

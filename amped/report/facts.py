@@ -14,6 +14,7 @@ from partitioner.tensors.labels import mode_names
 from partitioner.tensors.observed import STORED
 from partitioner.tensors.sparse import SparseTensor
 
+from ..backend.known_losses import KNOWN
 from ..models.explained import explained_deviance, tensor_sum
 from ..models.kruskal import KruskalTensor
 from ..models.record import KINDS, is_sound
@@ -43,11 +44,17 @@ DEVIANCE = (
     "Explained deviance: the position of the model's log-likelihood between that of a constant rate (0) and that of an "
     "exact model (1)."
 )
+LOSS = "Objective: the sum of the loss over all elements that count, plus the ridge penalty; it never increases."
+LOSS_DEVIANCE = (
+    "Explained deviance: the position of the model's loss between that of the best constant (0) and that of a model "
+    "that fits each element by itself (1)."
+)
 METHODS = {
     "als": "CP by alternating least squares",
     "mu": "CP of counts (CP-APR), multiplicative updates",
     "pdnr": "CP of counts (CP-APR), damped Newton steps by rows",
     "pqnr": "CP of counts (CP-APR), quasi-Newton steps by rows",
+    "lbfgs": "generalised CP (GCP) by quasi-Newton steps, L-BFGS-B",
 }
 
 
@@ -114,6 +121,8 @@ def _nonzeros(run: Run) -> str:
 
 def _method(model: KruskalTensor, run: Run) -> list[Fact]:
     facts = [Fact("method", METHODS[run["method"]])] if run.get("method") in METHODS else []
+    if run.get("method") == "lbfgs" and run.get("loss"):
+        facts.append(Fact("loss", _loss(run["loss"])))
     if run.get("nonnegative"):
         every = len(run["nonnegative"]) == len(model.factors)
         modes = "all modes" if every else _modes(model, run["nonnegative"])
@@ -131,6 +140,12 @@ def _method(model: KruskalTensor, run: Run) -> list[Fact]:
     return facts
 
 
+def _loss(name: str) -> str:
+    """Return the name of a loss, with the data that it suits."""
+    known = KNOWN.get(name.partition(":")[0])
+    return _text(name) if known is None else f"{_text(name)}: for {known.data}"
+
+
 def _modes(model: KruskalTensor, modes: Sequence[int]) -> str:
     return ", ".join(name for mode, name in enumerate(names_of(model)) if mode in modes)
 
@@ -141,6 +156,8 @@ def numbers(run: Run) -> list[Number]:
     if run.get("fits"):
         fit = run["fits"][-1]
         figures += [Number("fit", f"{fit:.4f}"), Number("R²", f"{1 - (1 - fit) ** 2:.1%}")]
+    if run.get("method") == "lbfgs" and run.get("objectives"):
+        figures.append(Number("objective", f"{run['objectives'][-1]:,.6g}"))
     if run.get("rmse"):
         figures.append(Number("RMSE", f"{run['rmse'][-1]:.4g}"))
     if run.get("loglikelihood"):
@@ -172,12 +189,13 @@ def meaning(run: Run) -> list[str]:
         partial = run.get("partial", bool(run.get("mask")))
         weighting = OBSERVED if partial else DENSE if run.get("tensor_kind") == "dense" else ABSENT
         sentences += [f"Fit: {FIT}", EXPLAINED, weighting]
+    general = run.get("method") == "lbfgs"
     if run.get("objectives"):
-        sentences.append(OBSERVED_OBJECTIVE if run.get("mask") else OBJECTIVE)
+        sentences.append(LOSS if general else OBSERVED_OBJECTIVE if run.get("mask") else OBJECTIVE)
     if run.get("loglikelihood"):
         sentences += [LIKELIHOOD, VIOLATION]
     if run.get("deviance") is not None:
-        sentences.append(DEVIANCE)
+        sentences.append(LOSS_DEVIANCE if general else DEVIANCE)
     return sentences
 
 
@@ -187,12 +205,15 @@ def compared(model: KruskalTensor, tensor: SparseTensor | DenseTensor, run: Run,
     If it is `partial`, elements that the sparse tensor does not store are missing: only the fit is known.
     """
     facts: dict[str, Any] = {"partial": partial}
-    if not run.get("loglikelihood"):
+    mask, has_link = STORED if partial else None, model.known_loss is not None
+    if has_link:
+        facts["deviance"] = model.score(tensor, mask=mask)
+    elif not run.get("loglikelihood"):
         fits = list(run.get("fits") or ())
-        facts["fits"] = [*fits[:-1], model.score(tensor, mask=STORED if partial else None)]
+        facts["fits"] = [*fits[:-1], model.score(tensor, mask=mask)]
     elif not partial:
         facts["deviance"] = explained_deviance(model.weights, model.factors, tensor)
-    if not partial and all(factor.min(initial=0) >= 0 for factor in model.factors):
+    if not (partial or has_link) and all(factor.min(initial=0) >= 0 for factor in model.factors):
         total = float(model.weights @ np.prod([f.sum(axis=0, dtype=np.float64) for f in model.factors], axis=0))
         facts["sums"] = total, tensor_sum(tensor)
     if isinstance(tensor, SparseTensor):

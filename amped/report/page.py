@@ -19,8 +19,8 @@ from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..files import write_text
-from ..models.align import observed_or_all
-from ..models.elements import Standard, largest_elements
+from ..models.align import observed_or_all, with_absent
+from ..models.elements import largest_elements
 from ..models.explained import Component, Item, is_ordered, label_of
 from ..models.kruskal import KruskalTensor
 from ..models.matching import congruences
@@ -154,7 +154,7 @@ def page(
     if tensor is not None:
         elements, partial = observed_or_all(tensor, mask, model.run.get("mask"))
         record |= facts.compared(model, elements, record, partial)
-        residuals = _residuals(model, elements)
+        residuals = _residuals(model, elements if partial or model.known_loss is None else with_absent(elements))
     style, script = (files(__package__).joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         files(__package__).joinpath("page.html").read_text("utf-8")
@@ -244,7 +244,7 @@ def _bars(items: Sequence[Item], positive: bool) -> list[Bar]:
 
 def _residuals(model: KruskalTensor, tensor: SparseTensor | DenseTensor) -> list[tuple[list[str], str, str]]:
     """Return the labels, value and expected value of the elements with the largest residuals."""
-    standard = Standard(model.loss == "poisson")
+    standard = model.residual_kind()
     largest = largest_elements(model.weights, model.factors, tensor, ENTRIES, standard)
     labels = [None] * len(model.factors) if model.labels is None else model.labels
     return [

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partitioner.readers import with_zeros
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.wording import alternatives
@@ -20,6 +19,7 @@ from ..methods.constraints import Constraints
 from ..methods.gcp import Gcp
 from ..methods.initial import Init, start_bytes
 from ..methods.quasi_newton import VECTORS
+from ..models.align import with_absent
 from ..operators.base import Gradient
 from ..operators.dense.direct import DirectDense
 from ..operators.dense.gradient import DenseGradient
@@ -133,6 +133,10 @@ class LossElements(NamedTuple):
             return DirectDense(source, rank, machine, setting.options, lambda: setting)
         return DENSE.place(source, machine, setting, None)
 
+    def with_memory(self, memory: int | None) -> LossElements:
+        """Return the same elements for devices with `memory` bytes; None: those free."""
+        return self if memory is None else self._replace(setting=self.setting._replace(memory=memory))
+
     def plan(self, ranks: int) -> PlannedRun:
         """Plan the run on `ranks` ranks. Collective."""
         return kind_of(self.source).plan(self.source, self.machine, self.setting, ranks)
@@ -171,13 +175,8 @@ def loss_elements(
             path=source.path,
         )
     tensor: Any = source.tensor()
-    dense = on_root(machine.comm, lambda: None if tensor is None else with_zeros(_unlabelled(tensor), source.path))
+    dense: Any = on_root(machine.comm, lambda: None if tensor is None else with_absent(tensor))
     return _dense(of_array(dense, machine.comm), machine, options, work)
-
-
-def _unlabelled(tensor: SparseTensor) -> SparseTensor:
-    """Return a tensor without its labels, which elements do not need."""
-    return SparseTensor(tensor.indices, tensor.values, tensor.shape)
 
 
 def _masked(observed: ObservedSource, machine: Machine) -> MaskedArray | None:

@@ -22,6 +22,7 @@ from ..report.notebook import plan_html
 from ..report.text import forecast_line
 from .assembly import as_counts, setting_for
 from .compression import core_setting
+from .gcp import LossWork, loss_elements
 from .kinds import kind_of
 from .observed_runs import ObservedRun, planned_observed
 from .observing import ObservedSource
@@ -37,6 +38,7 @@ class PlanParams(NamedTuple):
     constraints: Constraints = NONE
     init: str | None = None
     observed: ObservedSource | None = None  # the observed elements, if some are missing
+    work: LossWork | None = None  # of a loss with its full gradient
 
 
 class RunPlan(NamedTuple):
@@ -104,6 +106,11 @@ def planned(
     memory = None
     if ranks != machine.comm.size:  # all ranks are on this host
         memory = options.device_memory or machine.device.memory(ranks)
+    if params.work is not None:
+        counted = source if params.observed is None else params.observed.source
+        elements = loss_elements(counted, params.observed, machine, options, params.work)
+        run = elements.with_memory(memory).plan(ranks)
+        return run, run.forecast(params.constraints)
     if params.observed is not None:
         assert params.rank is not None
         run = planned_observed(ObservedRun(params.observed, params.rank, machine, options, params.init), ranks, memory)

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import refused, run_amped, succeeded
 from gcp import model_array, oracle, values_for
 from oracle import load, random_factors, reference, splitmix_factors
 
 import amped
 from amped.backend.known_losses import KNOWN, loss_of
+from amped.models.deviance import best_values
 
 NAMES = ["huber:0.7", "negative-binomial:2", "beta:0.5", *(n for n, known in KNOWN.items() if known.default is None)]
 SHAPE = (6, 5, 4)
@@ -235,3 +237,87 @@ def test_the_default_method() -> None:
     assert method(loss="poisson") == "mu"
     assert method(loss="poisson", ridge=0.1) == method(loss="poisson", weights=np.ones(COUNTS.shape)) == "lbfgs"
     assert method(loss="poisson", method="pdnr") == "pdnr"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_and_residuals_refer_to_the_loss(name: str) -> None:
+    planted = [f + 0.4 for f in random_factors(0, (12, 10, 8), 2)]
+    array = values_for(name, model_array(planted))
+    model = amped.cp(array, 2, loss=name, method="lbfgs", precision="fp64")
+    assert model.loss == loss_of(name).name
+    if name in ("gaussian", "poisson"):
+        return
+    assert 0 < model.score(array) < 1
+    saturated = best_values(loss_of(name), array)
+    assert (saturated <= loss_of(name).of(array, model.full()) + 1e-12 * abs(saturated)).all()
+    constant = min(loss_of(name).of(array, m).sum() for m in np.geomspace(1e-3, 1e2, 2000))
+    explained = 1 - (loss_of(name).of(array, model.full()).sum() - saturated.sum()) / (constant - saturated.sum())
+    assert model.score(array) == pytest.approx(explained, abs=1e-4)
+    found = model.residuals(array, 5)
+    expected = loss_of(name).mean_of(0.0, model.full())
+    for entry in found.entries:
+        assert (entry.value, entry.expected) == (array[entry.labels], pytest.approx(expected[entry.labels]))
+        assert np.sign(entry.standardised) == np.sign(entry.value - entry.expected)
+    np.testing.assert_allclose(found.slices[0].expected, expected.sum(axis=(1, 2)))
+    deviances = 2 * (loss_of(name).of(array, model.full()) - saturated)
+    np.testing.assert_allclose(found.slices[1].misfit, deviances.sum(axis=(0, 2)), rtol=1e-6)
+
+
+def test_elements_of_a_sparse_tensor_that_are_absent_count() -> None:
+    array = values_for("bernoulli-logit", 4 * model_array(random_factors(0, SHAPE, 2)) - 2)
+    sparse = amped.SparseTensor(np.argwhere(array), array[array != 0], SHAPE)
+    model = amped.cp(sparse, 2, loss="bernoulli-logit", precision="fp64", max_iters=50)
+    assert model.score(sparse) == pytest.approx(model.score(array), rel=1e-12)
+    assert model.residuals(sparse).entries[0].labels == model.residuals(array).entries[0].labels
+
+
+@pytest.mark.parametrize("name", ["bernoulli-logit", "gamma", "huber:0.5"])
+def test_the_rows_of_new_data_minimise_the_loss(name: str) -> None:
+    array = values_for(name, model_array([f + 0.4 for f in random_factors(0, (9, 10, 8), 2)]))
+    model = amped.cp(array[:6], 2, loss=name, precision="fp64")
+    rows = model.transform(array[6:], 0, precision="fp64")
+    assert rows.shape == (3, 2)
+    value, gradients = amped.objective(array[6:], [rows, *model.factors[1:]], loss=name)
+    slopes = np.where((rows > 0) | (gradients[0] < 0), gradients[0], 0) if loss_of(name).nonnegative else gradients[0]
+    assert abs(slopes).max() < 1e-3 * abs(value)
+    again = model.transform(array[:6], 0, precision="fp64")
+    fitted = [again, *model.factors[1:]]
+    assert amped.objective(array[:6], fitted, loss=name, gradient=False) <= model.series["objective"][-1] * (1 + 1e-6)
+    seen = np.random.default_rng(0).random((3, 10, 8)) < 0.7
+    some = model.transform(array[6:], 0, mask=seen, precision="fp64")
+    least = amped.objective(array[6:], [some, *model.factors[1:]], loss=name, mask=seen, gradient=False)
+    assert least <= amped.objective(array[6:], [rows, *model.factors[1:]], loss=name, mask=seen, gradient=False)
+
+
+def test_an_estimator() -> None:
+    array = values_for("gamma", model_array([f + 0.4 for f in random_factors(0, (9, 10, 8), 2)]))
+    estimator = amped.CP(2, loss="gamma", options={"precision": "fp64"})
+    assert estimator.fit_transform(array).shape == (9, 2)
+    assert 0 < estimator.score(array) < 1
+    assert estimator.n_iter_ > 1
+
+
+def test_on_the_command_line(tmp_path: Path) -> None:
+    array = values_for("bernoulli-logit", 4 * model_array(random_factors(0, SHAPE, 2)) - 2)
+    np.save(tmp_path / "x.npy", array)
+    cpd = "cpd", tmp_path / "x.npy", "--rank", 2, "--device", "cpu", "--output", tmp_path / "m"
+    found = succeeded(run_amped(*cpd, "--loss", "bernoulli-logit", "--max-iters", 40, "--report"))
+    model = amped.load(tmp_path / "m")
+    assert "objective" in found.out
+    assert (model.run["loss"], model.run["method"], model.loss) == ("bernoulli-logit", "lbfgs", "bernoulli-logit")
+    want = amped.cp(array, 2, loss="bernoulli-logit", max_iters=40)
+    np.testing.assert_allclose(model.series["objective"], want.series["objective"])
+    page = (tmp_path / "m" / "report.html").read_text()
+    assert "explained deviance" in page
+    assert "bernoulli-logit: for 0 and 1; m is the logarithm of the odds" in page
+    assert "most unusual" in succeeded(run_amped("residuals", tmp_path / "m", tmp_path / "x.npy")).out
+    planned = succeeded(
+        run_amped("plan", tmp_path / "x.npy", "--rank", 2, "--loss", "bernoulli-logit", "--device", "cpu")
+    )
+    assert "memory by rank" in planned.out
+    for flags, cause in (
+        (["--loss", "poison"], "did you mean 'poisson'"),
+        (["--loss", "gamma", "--method", "als"], "method 'als' does not apply to loss 'gamma'"),
+        (["--loss", "gamma", "--holdout", 0.1], "--holdout requires --method als"),
+    ):
+        refused(run_amped(*cpd, "--force", *flags), cause)

@@ -219,6 +219,6 @@ def test_wrong_flags(folder: Path) -> None:
         (["--patience", 3], "--patience needs --holdout"),
         (["--holdout-seed", 3], "--holdout-seed needs --holdout"),
         (["--mask", "stored", "--holdout", 0.5, "--patience", 0], "--patience 0"),
-        (["--loss", "poisson", "--holdout", 0.5], "--holdout requires --loss gaussian"),
+        (["--loss", "poisson", "--holdout", 0.5], "--holdout requires --method als"),
     ]:
         refused(run_amped(*cpd, *flags), cause)

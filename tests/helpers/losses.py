@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 from oracle import model_values
 
+from amped.backend.known_losses import loss_of
 from amped.backend.losses import Loss, Maps
+
+GAUSSIAN, POISSON = loss_of("gaussian"), loss_of("poisson")
 
 HUBER = Loss(
     name="huber",

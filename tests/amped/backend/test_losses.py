@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from losses import GAUSSIAN, POISSON
 from oracle import random_factors
 
 from amped.backend.formulas import Formula
-from amped.backend.known_losses import GAUSSIAN, KNOWN, POISSON, loss_of
+from amped.backend.known_losses import KNOWN, loss_of
 from amped.backend.losses import Loss, Moments
 from amped.errors import InputError
 

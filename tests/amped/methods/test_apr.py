@@ -226,13 +226,13 @@ def test_a_command_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "cause"),
     [
-        (["--method", "mu"], "--method mu does not apply to --loss gaussian: use als"),
+        (["--method", "mu"], "method 'mu' does not apply to loss 'gaussian': use 'als' or 'lbfgs'"),
         (
             ["--loss", "poisson", "--method", "als"],
-            "als does not apply to --loss poisson: use mu, pdnr or pqnr",
+            "method 'als' does not apply to loss 'poisson': use 'mu', 'pdnr', 'pqnr' or 'lbfgs'",
         ),
-        (["--kappa", "0.1"], "--kappa requires --loss poisson"),
-        (["--loss", "poisson", "--nonnegative"], "--nonnegative, --ridge and --fixed-modes require --loss gaussian"),
+        (["--kappa", "0.1"], "--kappa requires --method mu, pdnr or pqnr"),
+        (["--loss", "poisson", "--method", "mu", "--ridge", "1"], "method 'mu' supports no mask, weights, ridge"),
         (["--loss", "poisson", "--inner-iters", "0"], "inner iters 0: expected"),
         (["--loss", "poisson", "--eps", "0"], "eps 0.0: expected a number above 0"),
     ],

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from losses import GAUSSIAN
 
-from amped.backend.known_losses import GAUSSIAN
 from amped.methods.newton import derivatives, newton_steps
 
 

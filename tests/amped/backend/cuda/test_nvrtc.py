@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from forms import exhaustive, in_turn, some_of
-from losses import HUBER, LOGIT
+from losses import GAUSSIAN, HUBER, LOGIT, POISSON
 
 from amped.backend.cuda.code import dense as dense_code
 from amped.backend.cuda.code import dimension_tree, interleaved, phi, ttm, ttmc
 from amped.backend.cuda.code import rows as row_code
 from amped.backend.cuda.layout import VECTOR, Limits, PackedLayout, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
-from amped.backend.known_losses import GAUSSIAN, POISSON
 from amped.backend.losses import Loss
 from amped.backend.ops.dense import BlockForm
 from amped.backend.ops.mttkrp import Share

@@ -8,12 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from forms import STANDARD, standard
-from losses import HUBER, LOGIT, oracle_systems
+from losses import GAUSSIAN, HUBER, LOGIT, POISSON, oracle_systems
 from nonzeros import SHAPES_OF_ROWS, Problem, kernels, padded
 from oracle import BACKENDS, kernel_of
 
 from amped.backend.device import Device
-from amped.backend.known_losses import GAUSSIAN, POISSON
 from amped.backend.losses import PHI, RESIDUAL, Loss, Maps
 from amped.backend.ops.mttkrp import Kernel, Operands, Share
 from amped.backend.ops.row_systems import ROW_SYSTEMS, RowSystemsProvider, system_width

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from forms import STANDARD
-from losses import HUBER, LOGIT
+from losses import GAUSSIAN, HUBER, LOGIT, POISSON
 from oracle import machine_of, random_factors, random_nonzeros, small_pieces
 
 import amped
 from amped.backend.exchange import Machine
 from amped.backend.formulas import Formula
-from amped.backend.known_losses import GAUSSIAN, POISSON
 from amped.backend.losses import Loss, Moments
 from amped.errors import InputError
 from amped.methods.newton import derivatives, newton_steps
