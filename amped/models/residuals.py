@@ -84,7 +84,20 @@ class Residuals(NamedTuple):
         return dataframe(self.columns())
 
     def columns(self, first_finding: int = 0, names: Sequence[str] = COLUMNS) -> dict[str, list[Any]]:
-        """Return the labels and the columns `names` of `to_frame`; findings are counted from `first_finding`."""
+        """Return columns of `to_frame`.
+
+        Parameters
+        ----------
+        first_finding : int
+            The number of the first finding.
+        names : sequence of str
+            The columns after the labels.
+
+        Returns
+        -------
+        dict
+            The columns by name.
+        """
         rows = [(entry, False) for entry in self.entries] + [(entry, True) for entry in self.absent]
         rows.sort(key=lambda row: -abs(row[0].standardised))
         columns: dict[str, list[Any]] = {}

@@ -129,7 +129,7 @@ class Operator(Placed, Protocol):
         """
 
 
-class Evaluation(NamedTuple):
+class ValueAndGradients(NamedTuple):
     """A loss of a tensor at some factor matrices.
 
     Attributes
@@ -151,7 +151,7 @@ class Gradient(Protocol):
     def operator(self) -> Placed:
         """The tensor and the factor matrices."""
 
-    def evaluate(self) -> Evaluation:
+    def evaluate(self) -> ValueAndGradients:
         """Return the loss and its gradient at the factor matrices that the operator holds. Collective."""
 
 

@@ -18,7 +18,7 @@ from partitioner.host.threads import parallel_map
 from ...backend.device import Array
 from ...backend.losses import Loss
 from ...backend.plain.split import Matrix, contract, khatri_rao, split_of
-from ..base import Evaluation, Placed
+from ..base import Placed, ValueAndGradients
 
 ELEMENTS = 1 << 16  # evaluated at once by a thread, in the caches of a core
 PARTS = 4  # per thread
@@ -62,7 +62,7 @@ class DenseGradient:
     def __init__(self, operator: DenseBlocks, loss: Loss, threads: int, weights: NDArray[Any] | None = None) -> None:
         self.operator, self._loss, self._threads, self._weights = operator, loss, threads, weights
 
-    def evaluate(self) -> Evaluation:
+    def evaluate(self) -> ValueAndGradients:
         operator = self.operator
         comm, order = operator.machine.comm, operator.order
         rank = operator.ranks[0]
@@ -75,7 +75,7 @@ class DenseGradient:
         if comm.size > 1:
             for each in (value, *totals):
                 comm.all_reduce(each, "sum")
-        return Evaluation(float(value[0]), [self._owned(mode, total.T) for mode, total in enumerate(totals)])
+        return ValueAndGradients(float(value[0]), [self._owned(mode, total.T) for mode, total in enumerate(totals)])
 
     def _owned(self, mode: int, rows: Matrix) -> Matrix:
         """Return a copy of the rows that this rank owns."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...backend.losses import Loss, Maps, Moments
-from ..base import Evaluation, in_turn
+from ..base import ValueAndGradients, in_turn
 from ..products import RowSystems
 from .operator import SparseOperator
 
@@ -28,7 +28,7 @@ class SparseGradient:
         self.operator, self._loss, self._zeros = operator, loss, zeros
         self._product = RowSystems(maps)
 
-    def evaluate(self) -> Evaluation:
+    def evaluate(self) -> ValueAndGradients:
         operator, comm = self.operator, self.operator.machine.comm
         value, gradients = np.zeros(1), list[NDArray[np.float64]]()
         for mode in range(operator.order):
@@ -41,7 +41,7 @@ class SparseGradient:
             comm.all_reduce(value, "sum")
         if self._zeros:
             value += self._add_everywhere(gradients)
-        return Evaluation(float(value[0]), gradients)
+        return ValueAndGradients(float(value[0]), gradients)
 
     def _add_everywhere(self, gradients: list[NDArray[np.float64]]) -> float:
         """Add what all elements would contribute if they were zeros to the gradients; return the value."""
