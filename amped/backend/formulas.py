@@ -10,8 +10,6 @@ import ast
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,13 +35,18 @@ class _Dialect(NamedTuple):
 
 _PYTHON = _Dialect("{0}({1})", "abs({0})", "({0} ** {1})", "({1} if {0} else {2})")
 _CUDA = _Dialect("{0}({1})", "fabs({0})", "pow({0}, {1})", "({0} ? {1} : {2})")
-_NUMPY = _Dialect("{0}({1})", "abs({0})", "({0} ** {1})", "where({0}, {1}, {2})")
-_NAMESPACE = {"where": np.where} | {name: getattr(np, name) for name in FUNCTIONS}
+_UFUNCS: dict[type[ast.AST], np.ufunc] = {
+    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power,
+    ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal, ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula in x, an element of the tensor, and m, the model's value there, evaluated in double precision.
+    """A formula in x, an element of the tensor, and m, the model's value there.
+
+    Devices evaluate it in double precision, NumPy in single precision if both arrays are.
 
     Parameters
     ----------
@@ -73,12 +76,12 @@ class Formula:
         """The formula as a CUDA C++ expression of two doubles."""
         return self._write(self._tree, _CUDA)
 
-    def __call__(self, x: NDArray[Any] | float, m: NDArray[Any] | float) -> NDArray[np.float64]:
+    def __call__(self, x: NDArray[Any] | float, m: NDArray[Any] | float) -> NDArray[Any]:
         """Evaluate the formula with NumPy; the reference for all devices."""
-        x, m = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(m, np.float64))
+        x, m = _floats(x, m)
         with np.errstate(all="ignore"):
-            result = eval(_code(self._write(self._tree, _NUMPY)), _NAMESPACE, {"x": x, "m": m})
-        return np.broadcast_to(np.asarray(result, np.float64), x.shape)
+            result = _value(self._tree, {"x": x, "m": m}, x.dtype)[0]
+        return np.broadcast_to(np.asarray(result, x.dtype), x.shape)
 
     def _write(self, node: ast.expr, to: _Dialect) -> str:
         match node:
@@ -110,13 +113,41 @@ class Formula:
         raise InputError(f"formula {self.text!r}: {ast.unparse(node)!r} is not a comparison of two numbers")
 
 
-@cache
-def _code(expression: str) -> CodeType:
-    return compile(expression, "<formula>", "eval")
+def _value(node: ast.expr, names: dict[str, NDArray[Any]], dtype: np.dtype[Any]) -> tuple[Any, bool]:
+    """Return the value of an expression, and whether it is a temporary array, which the next operation overwrites.
+
+    Fresh temporaries would take longer than the operations, because the system clears their memory.
+    """
+    match node:
+        case ast.Name(id=name):
+            return names[name], False
+        case ast.Constant(value=number):
+            return dtype.type(number), False
+        case ast.UnaryOp(operand=operand):
+            return _applied(np.negative, [_value(operand, names, dtype)])
+        case ast.BinOp(op=ast.Pow(), left=left, right=ast.Constant(value=2)):
+            return _applied(np.square, [_value(left, names, dtype)])
+        case ast.BinOp(op=op, left=left, right=right):
+            return _applied(_UFUNCS[type(op)], [_value(each, names, dtype) for each in (left, right)])
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            pair = [_value(each, names, dtype)[0] for each in (left, right)]
+            return _UFUNCS[type(op)](*pair), False
+        case ast.Call(func=ast.Name(id="where"), args=arguments):
+            return np.where(*(_value(each, names, dtype)[0] for each in arguments)), True
+        case ast.Call(func=ast.Name(id=name), args=[argument]):
+            return _applied(getattr(np, name), [_value(argument, names, dtype)])
+    raise AssertionError(ast.dump(node))  # formulas are checked when they are made
+
+
+def _applied(function: np.ufunc, arguments: list[tuple[Any, bool]]) -> tuple[Any, bool]:
+    """Return the result of a function, in the place of an argument that is a temporary array."""
+    target = next((array for array, temporary in arguments if temporary), None)
+    result = function(*(array for array, _ in arguments), out=target)
+    return result, isinstance(result, np.ndarray)
 
 
 class NumpyFormula:
-    """A NumPy function of x and m, evaluated in double precision; only the host can evaluate it.
+    """A NumPy function of x and m; only the host can evaluate it.
 
     Parameters
     ----------
@@ -127,11 +158,11 @@ class NumpyFormula:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
-    def __call__(self, x: NDArray[Any] | float, m: NDArray[Any] | float) -> NDArray[np.float64]:
+    def __call__(self, x: NDArray[Any] | float, m: NDArray[Any] | float) -> NDArray[Any]:
         """Evaluate the function; see `Formula`."""
-        x, m = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(m, np.float64))
+        x, m = _floats(x, m)
         with np.errstate(all="ignore"):
-            result = np.asarray(self._function(x, m), np.float64)
+            result = np.asarray(self._function(x, m), x.dtype)
         try:
             return np.broadcast_to(result, x.shape)
         except ValueError:
@@ -140,6 +171,17 @@ class NumpyFormula:
 
 
 Evaluated = Formula | NumpyFormula
+
+
+def _floats(x: NDArray[Any] | float, m: NDArray[Any] | float) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return arrays of one shape and type: float32 if both are, otherwise float64."""
+    single = all(getattr(each, "dtype", None) == np.float32 for each in (x, m))
+    dtype = np.dtype(np.float32 if single else np.float64)
+    one, other = np.asarray(x, dtype), np.asarray(m, dtype)
+    if one.shape == other.shape:
+        return one, other
+    both = np.broadcast_arrays(one, other)
+    return both[0], both[1]
 
 
 def formula_of(given: str | Callable[..., Any]) -> Evaluated:

@@ -55,7 +55,7 @@ def _bernoulli_odds() -> Loss:
 def _bernoulli_logit() -> Loss:
     return Loss(
         name="bernoulli-logit", mean="1 / (1 + exp(-m))",
-        value="where(m > 0, m, 0) + log1p(exp(-abs(m))) - x * m",  # log(exp(m) + 1) would overflow
+        value="(m + abs(m)) / 2 + log1p(exp(-abs(m))) - x * m",  # log(exp(m) + 1) would overflow
         first="1 / (1 + exp(-m)) - x", second="exp(-abs(m)) / (1 + exp(-abs(m)))**2", domain=BINARY,
     )  # fmt: skip
 

@@ -50,6 +50,8 @@ class _LossSums(NamedTuple):
 class DenseGradient:
     """See `Gradient`. Each rank evaluates its block; the ranks' gradients are added.
 
+    The loss is evaluated in the precision of the elements, all products and sums in double precision.
+
     Parameters
     ----------
     operator : DenseBlocks
@@ -113,12 +115,12 @@ class DenseGradient:
             value, gradient = 0.0, np.zeros_like(second)
             for begin in range(begins[number], begins[number + 1], step):
                 rows = slice(begin, min(begin + step, begins[number + 1]))
-                model = first[:, rows].T @ second
-                x = elements[rows].astype(np.float64, copy=False)
-                values, slopes = self._loss.of(x, model), self._loss.slope(x, model)
+                x = elements[rows]
+                model = (first[:, rows].T @ second).astype(x.dtype, copy=False)
+                values, slopes = self._loss.of(x, model), self._loss.slope(x, model).astype(np.float64, copy=False)
                 if shares is not None:
                     values, slopes = values * shares[rows], slopes * shares[rows]
-                value += float(values.sum())
+                value += float(values.sum(dtype=np.float64))
                 own[:, rows] = second @ slopes.T
                 gradient += first[:, rows] @ slopes
             return value, gradient
