@@ -14,6 +14,7 @@ from oracle import load, random_factors, reference, splitmix_factors
 import amped
 from amped.backend.known_losses import KNOWN, loss_of
 from amped.models.deviance import best_values
+from amped.models.matching import factor_match
 
 NAMES = ["huber:0.7", "negative-binomial:2", "beta:0.5", *(n for n, known in KNOWN.items() if known.default is None)]
 SHAPE = (6, 5, 4)
@@ -321,3 +322,24 @@ def test_on_the_command_line(tmp_path: Path) -> None:
         (["--loss", "gamma", "--holdout", 0.1], "--holdout requires --method als"),
     ):
         refused(run_amped(*cpd, "--force", *flags), cause)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "signed", "scale"),
+    [
+        ("bernoulli-logit", (40, 35, 30), True, 1.5), ("gamma", (30, 25, 20), False, 1.0),
+        ("negative-binomial:2", (40, 35, 30), False, 1.0), ("huber:0.5", (30, 25, 20), True, 1.0),
+    ],
+)  # fmt: skip
+def test_planted_factors_are_recovered(name: str, shape: tuple[int, ...], signed: bool, scale: float) -> None:
+    """By the loss of the distribution from which the data are drawn, and worse by least squares."""
+    rng = np.random.default_rng(0)
+    draw = rng.standard_normal if signed else lambda size: rng.gamma(1.0, size=size)
+    planted = [draw((length, 3)) for length in shape]
+    planted[0] *= scale
+    array = values_for(name, model_array(planted))
+    given: dict[str, Any] = {"starts": 3, "precision": "fp64", "max_iters": 300}
+    right = factor_match(planted, amped.cp(array, 3, loss=name, **given).factors)
+    squares = factor_match(planted, amped.cp(array, 3, nonnegative=not signed, **given).factors)
+    assert right >= 0.95
+    assert squares < right - 0.01

@@ -20,7 +20,7 @@ from amped.backend.cuda.source import compile_options
 from amped.options import Options
 from amped.parallel.mpi import Comm
 from amped.runs.assembly import bring_up, place
-from bench import ceilings, counter_rng, figures, measure, sweeps, yardstick
+from bench import ceilings, counter_rng, figures, losses, measure, sweeps, yardstick
 from bench.__main__ import BENCHMARKS, main
 from bench.cases import read_cases
 from bench.counter_rng import WHOLE, HostRng, Recipe
@@ -337,6 +337,20 @@ def test_observed_elements(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     for name in ("seconds", "processor_seconds"):
         assert row[name]["runs"] == 3
         assert row[name]["least"] <= row[name]["median"]
+
+
+def test_losses(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyttb")
+    monkeypatch.setattr(losses, "LENGTH", 6)
+    monkeypatch.setattr(losses, "METHODS", {"mu": 3, "lbfgs": 3})
+    counts = np.argwhere(np.ones((4, 3, 2))).astype(int)
+    np.savetxt(folder / "small.tns", np.column_stack([counts + 1, np.arange(1, 25)]), fmt="%d")
+    main(["losses", f"{folder / 'small.tns'}:2", "--iterations", "5", "--repeats", "2", "--output", str(folder)])
+    assert "pyttb / amped" in capsys.readouterr().out
+    found = json.loads((folder / "losses-cpu.json").read_text())
+    assert found["cases"][0]["seconds"]["pyttb"]["runs"] == 2
+    assert [row["method"] for row in found["counts"]] == ["mu", "lbfgs"]
+    assert min(row["objective"] for row in found["counts"]) == found["counts"][0]["best"]
 
 
 def test_methods_of_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
