@@ -25,7 +25,7 @@ from ..parallel.calls import collective
 from ..parallel.mpi import on_root, world
 from ..runs.assembly import Tensor, start
 from ..runs.callback import RunCallback
-from ..runs.gcp import LossWork, check_method, default_method, generalised, loss_elements
+from ..runs.gcp import GENERAL, LossWork, check_method, default_method, generalised, loss_elements
 from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
@@ -34,7 +34,7 @@ from .arguments import ARGUMENTS, LOSS, Matrices, argument_options, check_matric
 from .cp import cp_als, cp_apr
 from .sessions import SideOutputs, session
 
-MethodName = Literal["als", "mu", "pdnr", "pqnr", "lbfgs"]
+MethodName = Literal["als", "mu", "pdnr", "pqnr", "lbfgs", "newton"]
 
 
 LOSS_ARGUMENTS = ARGUMENTS | {
@@ -106,9 +106,10 @@ def cp(
 
         ``1e-10`` is added to m in logarithms and quotients. A lower bound of 0 makes all factor matrices non-negative.
         Without a mask, large sparse tensors need a loss whose sum over zeros has a closed form: gaussian or poisson.
-    method : {"als", "mu", "pdnr", "pqnr", "lbfgs"}, optional
+    method : {"als", "mu", "pdnr", "pqnr", "lbfgs", "newton"}, optional
         "als": `cp_als`, for the Gaussian loss. "mu", "pdnr", "pqnr": `cp_apr`, for Poisson. "lbfgs": quasi-Newton steps
-        with the full gradient, for any loss. By default "als" for the Gaussian loss, "mu" for Poisson counts without
+        with the full gradient, for any loss. "newton": Newton steps for the rows of one mode after the other, for
+        any loss with second derivatives. By default "als" for the Gaussian loss, "mu" for Poisson counts without
         mask, weights, ridge and fixed modes, and otherwise "lbfgs".
     max_iters : int, optional
         Maximum number of iterations: by default 1000 for "lbfgs", 50 for other methods.
@@ -165,7 +166,7 @@ def cp(
     constraints: dict[str, Any] = {"nonnegative": nonnegative, "ridge": ridge, "fixed_modes": fixed_modes}
     if chosen_method == "als":
         return cp_als(X, rank, **common, **constraints, **elements)
-    if chosen_method != "lbfgs":
+    if chosen_method not in GENERAL:
         return cp_apr(X, rank, method=cast(PoissonMethod, chosen_method), **common)
     limits = MAX_ITERS if max_iters is None else max_iters, TOL if tol is None else tol
     chosen = Options(**options)
@@ -174,7 +175,7 @@ def cp(
         observed = call.observe(params)
         terms = ConstraintParams(loss.nonnegative or nonnegative, ridge, fixed_modes).of(len(call.source.shape))  # type: ignore[arg-type]
         init = in_order_of(init, call.source.labels)
-        work = LossWork(loss, rank, limits[0] * starts, init)
+        work = LossWork(loss, rank, limits[0] * starts, init, chosen_method)
         with call.reporter.loading():
             fit = generalised(call.source, observed, call.machine, chosen, work, terms)
         return call.decomposed(fit, RunParams(*limits, seed, init, starts, deadline), callback, Budget())

@@ -161,7 +161,7 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
 
     @property
     def iterations(self) -> int:
-        return gcp.MAX_ITERS if self.full_gradient and self.max_iters is None else super().iterations
+        return gcp.MAX_ITERS if self.general and self.max_iters is None else super().iterations
 
     def has_rank(self, rank: object) -> bool:
         return bool(rank == self.rank)
@@ -172,7 +172,7 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
             return
         if self.counts:
             apr.prepare(device, dtype)
-        elif not self.full_gradient:
+        elif not self.general:
             als.prepare(device, self.rank, dtype, bool(self.constraint_params.nonnegative))
 
     def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[KruskalTensor], Init | None]:
@@ -187,8 +187,8 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
             budget = job.budget(self.iterations * poisson.inner_iters * self.starts)
             return counts(source, self.rank, machine, options, poisson, budget, self.init), None
         constraints = self.constraint_params.of(len(source.shape))
-        if self.full_gradient:
-            work = LossWork(self.loss_function, self.rank, self.iterations * self.starts, self.init)
+        if self.general:
+            work = LossWork(self.loss_function, self.rank, self.iterations * self.starts, self.init, self.chosen_method)
             return generalised(source, observed, machine, options, work, constraints), None
         budget = job.budget(self.iterations * self.starts)
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None

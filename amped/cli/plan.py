@@ -95,8 +95,8 @@ def _params(request: PlanRequest, order: int, observed: ObservedSource | None) -
     if request.core is not None:
         return PlanParams(compression=Compression(request.method or "hooi", request.core, init=request.init))
     constraints = request.constraint_params.of(order)
-    if request.full_gradient:
-        work = LossWork(request.loss_function, request.rank, gcp.MAX_ITERS, request.init)
+    if request.general:
+        work = LossWork(request.loss_function, request.rank, gcp.MAX_ITERS, request.init, request.chosen_method)
         return PlanParams(request.rank, None, None, constraints, request.init, observed, work)
     poisson = request.poisson() if request.counts else None
     return PlanParams(request.rank, None, poisson, constraints, request.init, observed)

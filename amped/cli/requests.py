@@ -24,7 +24,7 @@ from ..models.loading import matrices_in
 from ..operators.placement import MAX_DENSE_RANK, check_rank
 from ..options import Options
 from ..report.metrics import Metrics
-from ..runs.gcp import METHODS, check_method, default_method
+from ..runs.gcp import GENERAL, METHODS, check_method, default_method
 from ..runs.observing import ObservedParams
 
 R = TypeVar("R", bound="Request")
@@ -134,8 +134,8 @@ class Masked(Request):
         return {**super().inputs, "--mask": mask}
 
 
-TOLERANCES = {"als": 1e-5, "mu": 1e-4, "pdnr": 1e-4, "pqnr": 1e-4, "lbfgs": gcp.TOL}
-APR_METHODS = METHODS["poisson"][:-1]  # of CP-APR
+TOLERANCES = {"als": 1e-5, "mu": 1e-4, "pdnr": 1e-4, "pqnr": 1e-4, "lbfgs": gcp.TOL, "newton": gcp.TOL}
+APR_METHODS = tuple(method for method in METHODS["poisson"] if method not in GENERAL)  # of CP-APR
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -147,7 +147,7 @@ class Modelled(Ranked):
     )
     method: str | None = flag(
         None,
-        "als; for poisson mu, or row by row pdnr, pqnr; for any loss lbfgs (als, mu, lbfgs)",
+        "als; for poisson mu, or row by row pdnr, pqnr; for any loss lbfgs, newton (als, mu, lbfgs)",
         choices=tuple(TOLERANCES),
     )
     inner_iters: int | None = flag(
@@ -189,9 +189,9 @@ class Modelled(Ranked):
         return self.chosen_method in APR_METHODS
 
     @property
-    def full_gradient(self) -> bool:
-        """Whether the method uses the full gradient of the loss."""
-        return self.chosen_method == "lbfgs"
+    def general(self) -> bool:
+        """Whether the method minimises any loss."""
+        return self.chosen_method in GENERAL
 
     @property
     def tolerance(self) -> float:

@@ -1,4 +1,4 @@
-"""Generalised CP: minimises any loss of the model's values by bounded L-BFGS with the full gradient.
+"""Generalised CP: minimises any loss of the model's values; by L-BFGS-B with the full gradient, see `Gcp`.
 
 Minimises ``sum f(x, m) + sum_n ridge_n * ||U_n||_F**2`` over the elements x that count, where m is the model's value
 (Hong, Kolda and Duersch, Generalized canonical polyadic tensor decomposition, 2020).
@@ -6,9 +6,10 @@ Minimises ``sum f(x, m) + sum_n ridge_n * ||U_n||_F**2`` over the elements x tha
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,22 +25,13 @@ from .updates import DivergedError
 MAX_ITERS, TOL = 1000, 1e-9  # by default
 
 
-class Gcp(BaseMethod[Placed]):
-    """The decomposition of a placed tensor; see `Method`.
-
-    The state has no arrays: a resumed run collects the curvature of the objective again. It has three series:
-
-    objective
-        The loss plus the penalty after each iteration.
-    gradient
-        The largest magnitude of an entry of the gradient that may change.
-    evaluations
-        How often the objective was evaluated in each iteration.
+class LossMethod(BaseMethod[Placed], ABC):
+    """Base class of methods for any loss; see `Method`.
 
     Parameters
     ----------
-    gradient : Gradient
-        Its operator holds the initial factor matrices.
+    operator : Placed
+        Holds the initial factor matrices.
     loss : Loss
     constraints : Constraints
         Those of a loss with non-negative models include all modes. Ridges are penalties.
@@ -47,30 +39,21 @@ class Gcp(BaseMethod[Placed]):
         Which elements count, for records and checkpoints.
     """
 
-    name, measure = "lbfgs", "objective"
+    name: str
+    measure = "objective"
     own_start = None
+    SERIES: ClassVar[tuple[str, ...]]
 
-    def __init__(self, gradient: Gradient, loss: Loss, constraints: Constraints, facts: dict[str, Any]) -> None:
-        self.operator = gradient.operator
-        self._gradient, self._loss, self._constraints, self._facts = gradient, loss, constraints, facts
-        self._modes = constraints.solved(self.operator.order)
-        shapes = [self.operator.owned(mode).shape for mode in self._modes]
-        bounds = np.cumsum([0, *(rows * columns for rows, columns in shapes)])
-        self._places = [slice(begin, end) for begin, end in pairwise(bounds.tolist())]
-        lower = np.full(bounds[-1], -np.inf)
-        for mode, place in zip(self._modes, self._places, strict=True):
-            if mode in constraints.nonnegative:
-                lower[place] = 0.0
+    def __init__(self, operator: Placed, loss: Loss, constraints: Constraints, facts: dict[str, Any]) -> None:
+        self.operator, self._loss, self._constraints, self._facts = operator, loss, constraints, facts
+        self._modes = constraints.solved(operator.order)
         self._scales = False
-        self._steps = QuasiNewton(self.operator.machine.comm, lower)
         self.restart()
 
     def restart(self, state: MethodState | None = None) -> None:
         """See `Restartable`."""
-        self.state = state or MethodState({}, {"objective": [], "gradient": [], "evaluations": []})
-        self._point: Point | None = None
+        self.state = state or MethodState({}, {name: [] for name in self.SERIES})
         self._stalled = False
-        self._steps.forget()
 
     @property
     def rank(self) -> int:
@@ -91,10 +74,85 @@ class Gcp(BaseMethod[Placed]):
         return {"loss": self._loss.name, **self._facts, **facts}
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
-        """See `Method`: accepts any matrices that satisfy the constraints; the first step scales random ones."""
+        """See `Method`: accepts any matrices that satisfy the constraints; the first step may scale random ones."""
         self._constraints.check_start(factors, how)
         self._scales = how is None and self._loss.nonnegative
         return factors
+
+    @abstractmethod
+    def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        """See `Method`."""
+
+    def change(self) -> float | None:
+        """See `Method`: the relative change of the objective."""
+        objectives = self.state.series["objective"]
+        if len(objectives) < 2:
+            return None
+        return (objectives[-1] - objectives[-2]) / max(abs(objectives[-1]), abs(objectives[-2]), 1e-300)
+
+    def settled(self, tol: float) -> bool:
+        """See `Method`: whether the objective changed by less than this part of it, or cannot be decreased."""
+        change = self.change()
+        return self._stalled or (change is not None and abs(change) < tol)
+
+    def merit(self) -> float:
+        """See `Restartable`: the negative objective."""
+        objectives = self.state.series["objective"]
+        return -objectives[-1] if objectives else -np.inf
+
+    def model(self) -> KruskalTensor:
+        """See `Method`: columns have unit norm; weights descend."""
+        state = self.state
+        factors = [self.factor(mode) for mode in range(self.operator.order)]
+        model = KruskalTensor(np.ones(self.rank), factors, (), state.converged, state.series)
+        model.arrange(norm=self.norm)
+        return model if self._constraints.nonnegative else model.signed()
+
+    def _set_rows(self, mode: int, rows: NDArray[np.float64]) -> None:
+        """Set the rows of a factor matrix that this rank owns, on all ranks. Collective."""
+        owned = self.operator.owned(mode)
+        owned[...] = self.operator.machine.device.to_device(rows.astype(owned.dtype))
+        self.operator.publish(mode)
+
+    def _rows(self, mode: int) -> NDArray[np.float64]:
+        """Return the rows of a factor matrix that this rank owns."""
+        return np.array(self.operator.machine.device.to_host(self.operator.owned(mode)), np.float64)
+
+
+class Gcp(LossMethod):
+    """L-BFGS-B with the full gradient.
+
+    The state has no arrays: a resumed run collects the curvature of the objective again. It has three series:
+
+    objective
+        The loss plus the penalty after each iteration.
+    gradient
+        The largest magnitude of an entry of the gradient that may change.
+    evaluations
+        How often the objective was evaluated in each iteration.
+    """
+
+    name = "lbfgs"
+    SERIES = "objective", "gradient", "evaluations"
+
+    def __init__(self, gradient: Gradient, loss: Loss, constraints: Constraints, facts: dict[str, Any]) -> None:
+        operator = gradient.operator
+        modes = constraints.solved(operator.order)
+        shapes = [operator.owned(mode).shape for mode in modes]
+        bounds = np.cumsum([0, *(rows * columns for rows, columns in shapes)])
+        self._gradient, self._places = gradient, [slice(begin, end) for begin, end in pairwise(bounds.tolist())]
+        lower = np.full(bounds[-1], -np.inf)
+        for mode, place in zip(modes, self._places, strict=True):
+            if mode in constraints.nonnegative:
+                lower[place] = 0.0
+        self._steps = QuasiNewton(operator.machine.comm, lower)
+        super().__init__(operator, loss, constraints, facts)
+
+    def restart(self, state: MethodState | None = None) -> None:
+        """See `Restartable`."""
+        super().restart(state)
+        self._point: Point | None = None
+        self._steps.forget()
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         point = self._point or self._first_point()
@@ -130,17 +188,13 @@ class Gcp(BaseMethod[Placed]):
 
     def _current(self) -> Vector:
         """Return this rank's rows of the factor matrices."""
-        to_host = self.operator.machine.device.to_host
-        rows = (np.asarray(to_host(self.operator.owned(mode)), np.float64) for mode in self._modes)
-        return np.concatenate([each.reshape(-1) for each in rows])
+        return np.concatenate([self._rows(mode).reshape(-1) for mode in self._modes])
 
     def _evaluate(self, x: Vector) -> Point:
         """Set the factor matrices and evaluate the objective there. Collective."""
         operator = self.operator
         for mode, place in zip(self._modes, self._places, strict=True):
-            owned = operator.owned(mode)
-            owned[...] = operator.machine.device.to_device(x[place].reshape(owned.shape).astype(owned.dtype))
-            operator.publish(mode)
+            self._set_rows(mode, x[place].reshape(-1, self.rank))
         operator.wait_comm()
         value, gradients = self._gradient.evaluate()
         gradient = np.concatenate([gradients[mode].reshape(-1) for mode in self._modes])
@@ -157,28 +211,3 @@ class Gcp(BaseMethod[Placed]):
         weighted = weights * point.x
         value = point.value + self._steps.dot(weighted, point.x)
         return Point(point.x, value, point.gradient + 2 * weighted)
-
-    def change(self) -> float | None:
-        """See `Method`: the relative change of the objective."""
-        objectives = self.state.series["objective"]
-        if len(objectives) < 2:
-            return None
-        return (objectives[-1] - objectives[-2]) / max(abs(objectives[-1]), abs(objectives[-2]), 1e-300)
-
-    def settled(self, tol: float) -> bool:
-        """See `Method`: whether the objective changed by less than this part of it, or cannot be decreased."""
-        change = self.change()
-        return self._stalled or (change is not None and abs(change) < tol)
-
-    def merit(self) -> float:
-        """See `Restartable`: the negative objective."""
-        objectives = self.state.series["objective"]
-        return -objectives[-1] if objectives else -np.inf
-
-    def model(self) -> KruskalTensor:
-        """See `Method`: columns have unit norm; weights descend."""
-        state = self.state
-        factors = [self.factor(mode) for mode in range(self.operator.order)]
-        model = KruskalTensor(np.ones(self.rank), factors, (), state.converged, state.series)
-        model.arrange(norm=self.norm)
-        return model if self._constraints.nonnegative else model.signed()

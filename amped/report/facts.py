@@ -49,12 +49,14 @@ LOSS_DEVIANCE = (
     "Explained deviance: the position of the model's loss between that of the best constant (0) and that of a model "
     "that fits each element by itself (1)."
 )
+GENERAL = "lbfgs", "newton"  # methods of any loss
 METHODS = {
     "als": "CP by alternating least squares",
     "mu": "CP of counts (CP-APR), multiplicative updates",
     "pdnr": "CP of counts (CP-APR), damped Newton steps by rows",
     "pqnr": "CP of counts (CP-APR), quasi-Newton steps by rows",
     "lbfgs": "generalised CP (GCP) by quasi-Newton steps, L-BFGS-B",
+    "newton": "generalised CP (GCP) by Newton steps of rows",
 }
 
 
@@ -121,7 +123,7 @@ def _nonzeros(run: Run) -> str:
 
 def _method(model: KruskalTensor, run: Run) -> list[Fact]:
     facts = [Fact("method", METHODS[run["method"]])] if run.get("method") in METHODS else []
-    if run.get("method") == "lbfgs" and run.get("loss"):
+    if run.get("method") in GENERAL and run.get("loss"):
         facts.append(Fact("loss", _loss(run["loss"])))
     if run.get("nonnegative"):
         every = len(run["nonnegative"]) == len(model.factors)
@@ -156,7 +158,7 @@ def numbers(run: Run) -> list[Number]:
     if run.get("fits"):
         fit = run["fits"][-1]
         figures += [Number("fit", f"{fit:.4f}"), Number("R²", f"{1 - (1 - fit) ** 2:.1%}")]
-    if run.get("method") == "lbfgs" and run.get("objectives"):
+    if run.get("method") in GENERAL and run.get("objectives"):
         figures.append(Number("objective", f"{run['objectives'][-1]:,.6g}"))
     if run.get("rmse"):
         figures.append(Number("RMSE", f"{run['rmse'][-1]:.4g}"))
@@ -189,7 +191,7 @@ def meaning(run: Run) -> list[str]:
         partial = run.get("partial", bool(run.get("mask")))
         weighting = OBSERVED if partial else DENSE if run.get("tensor_kind") == "dense" else ABSENT
         sentences += [f"Fit: {FIT}", EXPLAINED, weighting]
-    general = run.get("method") == "lbfgs"
+    general = run.get("method") in GENERAL
     if run.get("objectives"):
         sentences.append(LOSS if general else OBSERVED_OBJECTIVE if run.get("mask") else OBJECTIVE)
     if run.get("loglikelihood"):

@@ -16,8 +16,9 @@ from ..backend.losses import Loss
 from ..backend.ops.solve import SolverBytes
 from ..errors import InputError
 from ..methods.constraints import Constraints
-from ..methods.gcp import Gcp
+from ..methods.gcp import Gcp, LossMethod
 from ..methods.initial import Init, start_bytes
+from ..methods.newton_rows import NewtonRows
 from ..methods.quasi_newton import VECTORS
 from ..models.align import with_absent
 from ..operators.base import Gradient
@@ -36,12 +37,14 @@ from ..options import Options
 from ..parallel.mpi import Comm, on_root
 from .assembly import on_host, setting_for
 from .compiling import SYSTEMS, Work, chosen, uncompiled
+from .holding_out import all_observed
 from .kinds import DENSE, SPARSE, kind_of
-from .observing import ObservedSource
+from .observing import ObservedSource, observed_source
 from .planning import PlannedRun
 
-METHODS = {"gaussian": ("als", "lbfgs"), "poisson": ("mu", "pdnr", "pqnr", "lbfgs")}
-"""The methods of losses, the default first; "lbfgs" minimises any other loss."""
+GENERAL = "lbfgs", "newton"
+METHODS = {"gaussian": ("als", *GENERAL), "poisson": ("mu", "pdnr", "pqnr", *GENERAL)}
+"""The methods of losses, the default first; those in `GENERAL` minimise any other loss."""
 MOST_ELEMENTS = 1 << 27  # of a sparse tensor that is evaluated as a dense array
 SPARSE_BELOW = 0.1  # fraction of observed elements below which a list of them is evaluated, not an array
 
@@ -58,12 +61,14 @@ class LossWork(NamedTuple):
         An upper bound.
     init : Init, optional
         The start, which may need memory.
+    method : {"lbfgs", "newton"}
     """
 
     loss: Loss
     rank: int
     evaluations: int
     init: Init | None = None
+    method: str = "lbfgs"
 
 
 def check_domain(source: DescribedSource, loss: Loss, sparse_zeros: bool, comm: Comm) -> None:
@@ -153,7 +158,9 @@ def loss_elements(
         If the sum over the absent elements of a large sparse tensor has no closed form, or a large tensor has weights.
     """
     loss, count = work.loss, math.prod(map(float, source.shape))
-    machine = on_host(machine, options, f"loss {loss.name!r} with its full gradient")
+    machine = on_host(machine, options, f"loss {loss.name!r}, method {work.method!r}")
+    if work.method == "newton":
+        return _list(source, observed, machine, options, work)
     if observed is not None:
         weighted = observed.terms.scales is not None
         if count > MOST_ELEMENTS and weighted:
@@ -177,6 +184,27 @@ def loss_elements(
     tensor: Any = source.tensor()
     dense: Any = on_root(machine.comm, lambda: None if tensor is None else with_absent(tensor))
     return _dense(of_array(dense, machine.comm), machine, options, work)
+
+
+def _list(
+    source: DescribedSource, observed: ObservedSource | None, machine: Machine, options: Options, work: LossWork
+) -> LossElements:
+    """Return the elements as a list with second derivatives, for compiled code. Collective."""
+    comm, loss = machine.comm, work.loss
+    if not loss.compiled:
+        raise InputError("method 'newton': the formulas of the loss must be text")
+    if observed is not None and observed.terms.scales is not None:
+        raise InputError("method 'newton' supports no weights: use 'lbfgs'")
+    zeros = observed is None and source.kind == "sparse" and loss.at_zero is not None
+    if observed is None and not zeros:
+        if source.kind == "sparse":
+            tensor: Any = source.tensor()
+            dense: Any = on_root(comm, lambda: None if tensor is None else with_absent(tensor))
+            source = of_array(dense, comm)
+        observed = observed_source(source, all_observed(source, comm), comm, None)
+    elements: DescribedSource = source if observed is None else observed.source
+    product = RowSystems(loss.maps(curved=True, absent_are_zero=zeros))
+    return LossElements(elements, machine, _setting(elements, machine, options, work, product), work, zeros)
 
 
 def _masked(observed: ObservedSource, machine: Machine) -> MaskedArray | None:
@@ -217,13 +245,16 @@ def generalised(
     options: Options,
     work: LossWork,
     constraints: Constraints,
-) -> Gcp:
+) -> LossMethod:
     """Place a tensor, or its observed elements, and return its decomposition for any loss. Collective."""
     counted = source if observed is None else observed.source
     check_domain(counted, work.loss, observed is None and counted.kind == "sparse", machine.comm)
     facts: dict[str, Any] = {} if observed is None else observed.terms.facts
-    gradient = loss_elements(source, observed, machine, options, work).gradient()
-    return Gcp(gradient, work.loss, constraints, facts)
+    elements = loss_elements(source, observed, machine, options, work)
+    if work.method == "newton":
+        operator = SPARSE.place(elements.source, elements.machine, elements.setting, None)
+        return NewtonRows(operator, work.loss, constraints, facts, elements.zeros)
+    return Gcp(elements.gradient(), work.loss, constraints, facts)
 
 
 def default_method(loss: str, special: bool) -> str:
@@ -231,14 +262,14 @@ def default_method(loss: str, special: bool) -> str:
 
     `special`: whether there are missing elements, weights, a ridge or fixed modes.
     """
-    methods = METHODS.get(loss, ("lbfgs",))
+    methods = METHODS.get(loss, GENERAL)
     return "lbfgs" if loss == "poisson" and special else methods[0]
 
 
 def check_method(loss: str, method: str, special: bool) -> None:
     """Raise `InputError` if a method does not minimise a loss; for `special` see `default_method`."""
-    methods = METHODS.get(loss, ("lbfgs",))
+    methods = METHODS.get(loss, GENERAL)
     if method not in methods:
         raise InputError(f"method {method!r} does not apply to loss {loss!r}: use {alternatives(map(repr, methods))}")
-    if loss == "poisson" and method != "lbfgs" and special:
+    if loss == "poisson" and method not in GENERAL and special:
         raise InputError(f"method {method!r} supports no mask, weights, ridge or fixed modes: use 'lbfgs'")

@@ -115,11 +115,12 @@ def test_binary_data_of_the_reference(name: str, rank: int) -> None:
     assert model.series["objective"][-1] <= reference("gcp.json", f"{name}|R{rank}|bernoulli-logit")["f"]
 
 
+@pytest.mark.parametrize("method", ["lbfgs", "newton"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_objective_falls_below_that_of_the_planted_model(name: str) -> None:
+def test_the_objective_falls_below_that_of_the_planted_model(name: str, method: Any) -> None:
     planted = [f + 0.4 for f in random_factors(0, (8, 7, 6), 2)]
     array = values_for(name, model_array(planted))
-    model = amped.cp(array, 2, loss=name, method="lbfgs", precision="fp64", max_iters=400, tol=1e-12)
+    model = amped.cp(array, 2, loss=name, method=method, precision="fp64", max_iters=400, tol=1e-12)
     objectives = np.array(model.series["objective"])
     assert (np.diff(objectives) <= 1e-12 * np.abs(objectives[1:])).all()
     assert objectives[-1] < oracle(array, planted, name)[0]
@@ -202,9 +203,13 @@ LARGE, WEIGHTS = (amped.SparseTensor(CORNERS, values, LENGTHS) for values in ([1
         (COUNTS, {"loss": "bernoulli-logit"}, "a value is 2: loss 'bernoulli-logit' expects 0 or 1"),
         (COUNTS, {"loss": "zero-truncated-poisson"}, "a value is 0"),
         (COUNTS - 1, {"loss": "gamma"}, "a value is -1: loss 'gamma' expects a number of at least 0"),
-        (COUNTS, {"loss": "gamma", "method": "als"}, "method 'als' does not apply to loss 'gamma': use 'lbfgs'"),
+        (
+            COUNTS,
+            {"loss": "gamma", "method": "als"},
+            "method 'als' does not apply to loss 'gamma': use 'lbfgs' or 'newton'",
+        ),
         (COUNTS, {"loss": "poisson", "method": "mu", "ridge": 0.1}, "method 'mu' supports no mask"),
-        (COUNTS, {"loss": "poisson", "method": "newton"}, "expected 'als'"),
+        (COUNTS, {"loss": "poisson", "method": "adam"}, "expected 'als'"),
         (COUNTS, {"loss": "gamma", "init": [-np.ones((n, 2)) for n in (2, 3, 4)]}, "negative entries"),
         (LARGE, {"loss": "bernoulli-logit"}, "use mask 'stored' if absent elements are unknown"),
         (LARGE, {"loss": "zero-truncated-poisson"}, "but absent elements are 0"),
@@ -343,3 +348,37 @@ def test_planted_factors_are_recovered(name: str, shape: tuple[int, ...], signed
     squares = factor_match(planted, amped.cp(array, 3, nonnegative=not signed, **given).factors)
     assert right >= 0.95
     assert squares < right - 0.01
+
+
+@pytest.mark.parametrize("name", ["gamma", "gaussian", "poisson"])
+def test_newton_steps_and_quasi_newton_steps_meet(name: str) -> None:
+    """With a mask, a ridge and a fixed mode; and of a sparse tensor whose absent elements are zeros."""
+    planted = [f + 0.4 for f in random_factors(0, (9, 8, 7), 2)]
+    array, seen = values_for(name, model_array(planted)), np.random.default_rng(0).random((9, 8, 7)) < 0.7
+    given: dict[str, Any] = {"loss": name, "precision": "fp64", "tol": 1e-12, "init": planted, "ridge": 0.1}
+    given |= {"fixed_modes": (2,), "max_iters": 3000}
+    cases: list[tuple[Any, dict[str, Any]]] = [(array, {"mask": seen})]
+    if name in ("poisson", "gaussian"):
+        cases.append((amped.SparseTensor(np.argwhere(seen), array[seen], seen.shape), {}))
+    for tensor, more in cases:
+        ends = [
+            amped.cp(tensor, 2, method=method, **given, **more).series["objective"][-1]
+            for method in ("lbfgs", "newton")  # type: ignore[arg-type]
+        ]
+        assert ends[0] == pytest.approx(ends[1], rel=1e-6)
+
+
+def test_newton_steps_that_are_impossible() -> None:
+    cauchy = {"value": "log1p((x - m)**2)", "first": "2 * (m - x) / (1 + (x - m)**2)"}
+    functions = {
+        "value": lambda x, m: (x - m) ** 2,
+        "first": lambda x, m: 2 * (m - x),
+        "second": lambda x, m: 2 + 0 * m,
+    }
+    for given, what in (
+        ({"loss": amped.Loss(**cauchy)}, "no second derivative"),
+        ({"loss": amped.Loss(**functions)}, "must be text"),  # type: ignore[arg-type]
+        ({"loss": "gamma", "weights": 1 + COUNTS}, "supports no weights"),
+    ):
+        with pytest.raises(amped.InputError, match=what):
+            amped.cp(COUNTS + 1, 2, method="newton", **given)  # type: ignore[arg-type]

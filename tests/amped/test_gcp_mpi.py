@@ -57,3 +57,23 @@ def test_a_decomposition_is_that_of_one_rank(comm: Comm) -> None:
     factors = [model.factors[0] * model.weights, *model.factors[1:]]
     value = amped.objective(tensor if comm.rank == 0 else None, factors, loss="poisson", gradient=False, device="cpu")
     assert value == pytest.approx(model.series["objective"][-1], rel=1e-10)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_newton_steps(comm: Comm, masked: bool) -> None:
+    """Rows are shared by ranks; absent elements are zeros, or unknown."""
+    shape = (6, 2, 8)
+    factors = random_factors(0, shape, 3)
+    array = values_for("poisson", model_array(factors))
+    array.flat[0] = 1
+    given: dict[str, Any] = {"loss": "poisson", "method": "newton", "max_iters": 4, "tol": 0, "precision": "fp64"}
+    with small_pieces(10):
+        sparse = amped.SparseTensor(np.argwhere(array), array[array != 0], shape)
+        mask = "stored" if masked else None
+        model = amped.cp(sparse if comm.rank == 0 else None, 3, init=factors, mask=mask, device="cpu", **given)
+    mine = (model.weights.tobytes(), *(f.tobytes() for f in model.factors), str(model.series))
+    assert all(other == mine for other in comm.allgather(mine))
+    ends = [model.factors[0] * model.weights, *model.factors[1:]]
+    value = oracle(array, ends, "poisson", (array != 0) if masked else 1.0)[0]
+    assert value == pytest.approx(model.series["objective"][-1], rel=1e-9)
+    assert value < oracle(array, factors, "poisson", (array != 0) if masked else 1.0)[0]

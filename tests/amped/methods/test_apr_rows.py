@@ -185,8 +185,11 @@ def written(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("flags", "cause"),
     [
-        (["--method", "pdnr"], "method 'pdnr' does not apply to loss 'gaussian': use 'als' or 'lbfgs'"),
-        (["--loss", "gamma", "--method", "pdnr"], "method 'pdnr' does not apply to loss 'gamma': use 'lbfgs'"),
+        (["--method", "pdnr"], "method 'pdnr' does not apply to loss 'gaussian': use 'als', 'lbfgs' or 'newton'"),
+        (
+            ["--loss", "gamma", "--method", "pdnr"],
+            "method 'pdnr' does not apply to loss 'gamma': use 'lbfgs' or 'newton'",
+        ),
         (["--loss", "poisson", "--method", "pdnr", "--kappa", "0.1"], "--kappa requires --method mu"),
         (["--loss", "poisson", "--method", "pqnr", "--kappa-tol", "0.1"], "--kappa-tol requires --method mu"),
         (["--loss", "poisson", "--mu-iters", "3"], "--mu-iters requires --method pdnr or pqnr"),
