@@ -126,10 +126,11 @@ class Loss:
     value, first, second : str or callable
         f, and its first and second derivative in m: text in x, m, numbers, ``+ - * / **``, ``abs exp expm1 log log1p
         sqrt tanh`` and ``where(a < b, ..., ...)``, or NumPy functions of two arrays, which only a CPU can evaluate.
-        `second` is only required for Newton steps.
+        The second derivative is only required for Newton steps.
     lower : float
         Lower end of the domain of f in m: minus infinity, or 0, which makes all factor matrices non-negative.
     name : str
+        Its name in records.
     at_zero : (a, b), optional
         ``f(0, m) = a m + b m**2``. The sum over all absent elements then has a closed form in the factor matrices'
         column sums (a) and Gram matrices (b).
@@ -141,8 +142,8 @@ class Loss:
     Raises
     ------
     InputError
-        If a formula is invalid or does not depend on m, a derivative disagrees with finite differences, or `at_zero`
-        contradicts `value`.
+        If a formula is invalid or does not depend on m, a derivative disagrees with finite differences, or ``at_zero``
+        contradicts ``value``.
 
     Examples
     --------

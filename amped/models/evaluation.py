@@ -44,7 +44,18 @@ class Evaluation(Conversions):
             return None
 
     def residual_kind(self, pearson: bool = False) -> Residual:
-        """Return how residuals are standardised for the loss of this model."""
+        """Return how residuals are standardised for the loss of this model.
+
+        Parameters
+        ----------
+        pearson : bool
+            See `residuals`.
+
+        Returns
+        -------
+        Residual
+            The deviance residuals of its loss, or Pearson residuals of counts.
+        """
         loss = self.known_loss
         return Standard(self.loss == "poisson", pearson) if loss is None else LossStandard(loss)
 

@@ -391,4 +391,5 @@ def test_the_command_line(tmp_path: Path) -> None:
         np.testing.assert_allclose(record["objectives"], want.objective, rtol=1e-12)
         np.testing.assert_allclose(record["rmse"], want.rmse, rtol=1e-12)
     refused(run_amped("cpd", tmp_path / "seen.tns", "--rank", 3, "--mask", "nan"), "applies to dense tensors")
-    refused(run_amped("cpd", tmp_path / "seen.tns", "--rank", 3, "--mask", "stored", "--loss", "poisson"), "gaussian")
+    counted = "--mask", "stored", "--loss", "poisson", "--method", "mu"
+    refused(run_amped("cpd", tmp_path / "seen.tns", "--rank", 3, *counted), "method 'mu' supports no mask")
