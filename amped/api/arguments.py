@@ -21,7 +21,7 @@ from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import real, whole
 from partitioner.wording import alternatives
 
-from ..backend.known_losses import loss_of
+from ..backend.known_losses import KNOWN, loss_of
 from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import modes_of, nonnegative_of, ridge_of
@@ -177,6 +177,8 @@ PATH = optional(Argument(_path))
 
 def _loss(name: str, value: object) -> Loss:
     if isinstance(value, Loss):
+        if value.name.partition(":")[0] in KNOWN and value != loss_of(value.name):
+            raise InputError(f"{name}: {value.name!r} is the name of another loss: give yours another one")
         return value
     if not isinstance(value, str):
         raise InputError(f"{name} is of type {type(value).__name__}: expected a name or an amped.Loss")

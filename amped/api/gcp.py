@@ -112,16 +112,16 @@ def cp(
         any loss with second derivatives. By default "als" for the Gaussian loss, "mu" for Poisson counts without
         mask, weights, ridge and fixed modes, and otherwise "lbfgs".
     max_iters : int, optional
-        Maximum number of iterations: by default 1000 for "lbfgs", 50 for other methods.
+        Maximum number of iterations: by default 1000 for "lbfgs" and "newton", 50 for other methods.
     tol : float, optional
-        For "lbfgs": stop when an iteration decreases the objective by less than this part of it, by default 1e-9. For
-        other methods see `cp_als` and `cp_apr`.
+        For "lbfgs" and "newton": stop when an iteration decreases the objective by less than this part of it, by
+        default 1e-9. For other methods see `cp_als` and `cp_apr`.
     seed, init, starts : optional
         See `cp_als`. The model with the lowest objective is returned.
     nonnegative : bool or sequence of int
         Constrain all factor matrices, or those of the listed modes, to be non-negative.
     ridge : float or sequence of float
-        For "lbfgs" the penalty ``sum_n ridge_n ||U_n||**2``; for "als" see `cp_als`.
+        For "lbfgs" and "newton" the penalty ``sum_n ridge_n ||U_n||**2``; for "als" see `cp_als`.
     fixed_modes : sequence of int
         Modes whose matrices keep the values of `init`.
     mask, weights : optional

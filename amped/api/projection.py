@@ -181,12 +181,10 @@ def _loss_rows(
     loss: Loss,
 ) -> NDArray[Any]:
     """Return the rows of a mode with the lowest loss; `factors` of that mode are their start. Collective."""
-    if params.ridge:
-        raise InputError("ridge requires loss 'gaussian'")
     elements = source if observed is None else observed.source
     others = tuple(m for m in range(len(elements.shape)) if m != params.mode)
     signs = loss.nonnegative or ((params.mode,) if params.nonnegative else False)
-    constraints = ConstraintParams(signs, 0.0, others).of(len(elements.shape))
+    constraints = ConstraintParams(signs, params.ridge, others).of(len(elements.shape))
     method = generalised(elements, observed, machine, options, LossWork(loss, rank, gcp.MAX_ITERS), constraints)
     begin(method, elements, init=factors)
     run(method, StopRule(gcp.MAX_ITERS, gcp.TOL, deadline=params.deadline))
@@ -290,8 +288,9 @@ def _(model: TuckerTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> N
 @projected.register
 def _(model: KruskalTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> NDArray[Any]:
     comm = world()
-    loss, modes, fitted = comm.bcast((model.loss, model.nonnegative_modes, model.run.get("mask")))
     given: dict[str, Any] = {name: each for name, each in arguments.items() if each is not None}
+    fitted_loss = None if "loss" in given else model.known_loss or model.loss
+    loss, modes, fitted = comm.bcast((fitted_loss, model.nonnegative_modes, model.run.get("mask")))
     if fitted is not None and not comm.bcast("mask" in given):
         X = on_root(comm, lambda: None if X is None else _observed_as_fitted(X, fitted))
         given["mask"] = STORED if comm.bcast(isinstance(X, SparseTensor)) else None

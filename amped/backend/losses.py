@@ -12,7 +12,7 @@ A loss has formulas for f and its derivatives in m, which each device can evalua
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -134,10 +134,12 @@ class Loss:
     at_zero : (a, b), optional
         ``f(0, m) = a m + b m**2``. The sum over all absent elements then has a closed form in the factor matrices'
         column sums (a) and Gram matrices (b).
-    domain : Domain
-        The values x for which f is defined.
+    domain : (low, high, whole)
+        The values x for which f is defined: inclusive bounds, and whether they are integers.
     mean : str
         The expected value of an element as a formula in m.
+    least : str, optional
+        The lowest loss of an element over all m, as a formula in x. By default it is searched for.
 
     Raises
     ------
@@ -160,10 +162,10 @@ class Loss:
     at_zero: tuple[float, float] | None = None
     domain: Domain = REAL
     mean: str = "m"
+    least: str | None = None
 
     def __post_init__(self) -> None:
-        if not (self.lower >= 0 or self.lower == -np.inf):
-            raise self._error(f"lower is {self.lower!r}: expected minus infinity, or a number of at least 0")
+        self._check_types()
         if not np.any(self.slope(*self._samples())):
             raise self._error("its first derivative is 0: it must be a function of x and m")
         self._check_derivative("first", self.slope, "value", self.of)
@@ -176,6 +178,23 @@ class Loss:
         if not np.allclose(self.of(0.0, m), a * m + b * m**2):
             raise self._error(f"value at x = 0 is not {a} m + {b} m**2")
 
+    def _check_types(self) -> None:
+        """Raise `InputError` for an argument of another type; convert the domain."""
+        if self.lower not in (0, -np.inf):
+            raise self._error(f"lower is {self.lower!r}: expected 0 or minus infinity")
+        texts = {"value": self.value, "first": self.first, "second": self.second or "", "mean": self.mean}
+        for name, given in texts.items():
+            if not (isinstance(given, str) or (callable(given) and name != "mean")):
+                raise self._error(f"{name} is of type {type(given).__name__}: expected a formula")
+        if np.any(self.mean_of(1.0, np.array(SAMPLES)) != self.mean_of(2.0, np.array(SAMPLES))):
+            raise self._error("mean must be a function of m")
+        try:
+            object.__setattr__(self, "domain", Domain(*self.domain))
+            a, b = self.at_zero or (0.0, 0.0)
+            object.__setattr__(self, "at_zero", self.at_zero and (float(a), float(b)))
+        except (TypeError, ValueError) as error:
+            raise self._error(f"domain or at_zero: {error}") from None
+
     def _check_derivative(self, name: str, derivative: Evaluated, of: str, function: Evaluated) -> None:
         """Raise `InputError` unless a derivative agrees with finite differences, except at a few points: kinks."""
         x, m = self._samples()
@@ -185,6 +204,10 @@ class Loss:
         if np.count_nonzero(wrong) > KINKS * wrong.size:
             at = int(wrong.argmax())
             place = f"at x = {x[at]:g}, m = {m[at]:g}"
+            if not np.isfinite(change[at]):
+                raise self._error(
+                    f"{of} is not finite {place}: it must be defined for all m of at least {self.lower:g}"
+                )
             raise self._error(f"{name} is {given[at]:g} {place}, but finite differences of {of} give {change[at]:g}")
 
     def _samples(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -222,6 +245,24 @@ class Loss:
     def mean_of(self) -> Formula:
         """The expected value of an element."""
         return Formula(self.mean)
+
+    @property
+    def formulas(self) -> dict[str, str] | None:
+        """The formulas as text, from which `of_formulas` makes the loss again; None if one is a NumPy function."""
+        names = "value", "first", "second", "mean", "least"
+        texts = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if not self.compiled:
+            return None
+        return {"name": self.name, "lower": "0" if self.nonnegative else "-inf", **texts}
+
+    @classmethod
+    def of_formulas(cls, formulas: Mapping[str, str]) -> Loss:
+        """Return a loss from its `formulas`; raise `InputError` if they are invalid."""
+        known = {"name", "value", "first", "second", "mean", "least"}
+        texts: dict[str, Any] = {name: text for name, text in formulas.items() if name in known}
+        if not {"value", "first"} <= texts.keys():
+            raise InputError("loss: its formulas are incomplete")
+        return cls(**texts, lower=0.0 if formulas.get("lower") == "0" else -np.inf)
 
     @property
     def nonnegative(self) -> bool:

@@ -216,5 +216,5 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
 
 
 def cpd(request: CpdRequest, session: VerbSession) -> int:
-    """Compute a CP decomposition: CP-ALS, or CP-APR for counts."""
+    """Compute a CP decomposition: CP-ALS, CP-APR for counts, or any other loss."""
     return decompose(request, session)

@@ -162,7 +162,10 @@ class Modelled(Ranked):
         None, "constrain only these modes, e.g. 0,2", type=whole_numbers, metavar="MODES", group="sign"
     )
     ridge: tuple[float, ...] | None = flag(
-        None, "add X to the diagonal of the Gram matrices; X,Y,...: one per mode", type=real_numbers, metavar="X"
+        None,
+        "als: add X to the diagonal of the Gram matrices; lbfgs, newton: penalise squares; X,Y,...: one per mode",
+        type=real_numbers,
+        metavar="X",
     )
     fixed_modes: tuple[int, ...] | None = flag(
         None, "do not update the factor matrices of these modes; needs --init", type=whole_numbers, metavar="MODES"

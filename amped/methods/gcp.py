@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend.known_losses import KNOWN
 from ..backend.losses import Loss
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Gradient, Placed
@@ -23,6 +24,13 @@ from .quasi_newton import Point, QuasiNewton, Vector, scaled
 from .updates import DivergedError
 
 MAX_ITERS, TOL = 1000, 1e-9  # by default
+
+
+def _formulas(loss: Loss) -> dict[str, Any]:
+    """Return the formulas of a loss that its name does not determine, for records and checkpoints."""
+    if loss.name.partition(":")[0] in KNOWN:
+        return {}
+    return {"formulas": loss.formulas or {name: repr(getattr(loss, name)) for name in ("value", "first")}}
 
 
 class LossMethod(BaseMethod[Placed], ABC):
@@ -68,10 +76,7 @@ class LossMethod(BaseMethod[Placed], ABC):
     @property
     def facts(self) -> dict[str, Any]:
         """See `Method`: the loss, the constraints, and which elements count."""
-        facts = self._constraints.facts
-        if self._loss.nonnegative:  # implied by the loss
-            facts.pop("nonnegative")
-        return {"loss": self._loss.name, **self._facts, **facts}
+        return {"loss": self._loss.name, **_formulas(self._loss), **self._facts, **self._constraints.facts}
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
         """See `Method`: accepts any matrices that satisfy the constraints; the first step may scale random ones."""
@@ -155,6 +160,9 @@ class Gcp(LossMethod):
         self._steps.forget()
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        if self._stalled and self._point is not None:  # without a tolerance the run goes on
+            self._record(0)
+            return True
         point = self._point or self._first_point()
         if not np.isfinite(point.value):
             raise DivergedError(f"the objective is {point.value} at the start: use another one")

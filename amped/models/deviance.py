@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,21 +11,26 @@ from numpy.typing import NDArray
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 
+from ..backend.formulas import Formula
 from ..backend.losses import Loss
 from ..errors import InputError
 from .elements import Elements
 from .explained import blocks_of, values_at
 
-SCALES = np.concatenate([[0.0], np.geomspace(1e-10, 1e10, 401)])  # magnitudes of the model among which a search begins
-REFINEMENTS = 60  # golden sections
+SCALES = np.geomspace(1e-20, 1e2, 441)
+"""Magnitudes of the model, relative to the largest value, among which a search for a minimum begins."""
+REFINEMENTS = 48  # golden sections
 GOLDEN = (np.sqrt(5) - 1) / 2
 UNIQUE = 1 << 12  # values that are fitted at a time
+SAMPLE = 1 << 10  # values from which the search for the best constant begins
 
 Vector = NDArray[np.float64]
 
 
 def best_values(loss: Loss, values: NDArray[Any]) -> Vector:
     """Return the lowest loss of each value over all values of the model."""
+    if loss.least is not None:
+        return np.asarray(Formula(loss.least)(values.astype(np.float64, copy=False), 0.0), np.float64)
     unique, places = np.unique(values, return_inverse=True)
     parts = [_fitted(loss, unique[at : at + UNIQUE].astype(np.float64)) for at in range(0, unique.size, UNIQUE)]
     result: Vector = np.concatenate([np.empty(0), *parts])[places].reshape(np.shape(values))
@@ -34,37 +39,43 @@ def best_values(loss: Loss, values: NDArray[Any]) -> Vector:
 
 def _fitted(loss: Loss, values: Vector) -> Vector:
     """Return the lowest loss of each of a few values, whose loss has one minimum."""
-    return _minimum(lambda model: loss.of(values[:, None], model), _grid(loss), values.size)
+    grid = _grid(loss, values)
+    low, high = _bracket(grid, loss.of(values[:, None], grid[None, :]))
+    return _refined(lambda model: loss.of(values, model), low, high)
 
 
-def best_constant(loss: Loss, values: NDArray[Any], weights: Vector) -> float:
-    """Return the lowest sum of the loss of values with weights over all constant models."""
-
-    def total(model: Vector) -> Vector:
-        return np.array([[float(weights @ loss.of(values, m)) for m in row] for row in np.atleast_2d(model)])
-
-    return float(_minimum(total, _grid(loss), 1)[0])
-
-
-def _grid(loss: Loss) -> Vector:
-    grid = np.maximum(SCALES, loss.lower) if loss.nonnegative else np.concatenate([-SCALES[:0:-1], SCALES])
-    return np.asarray(grid, np.float64)
+def best_constant(loss: Loss, values: Vector, weights: Vector) -> float:
+    """Return the lowest sum of the loss of ascending values, with weights, over all constant models."""
+    some = np.unique(np.linspace(0, values.size - 1, SAMPLE).astype(np.intp))
+    grid = _grid(loss, values)
+    sampled = np.array([float(weights[some] @ loss.of(values[some], m)) for m in grid])
+    low, high = _bracket(grid, sampled[None, :])
+    low, high = np.minimum(low * np.where(low < 0, 2, 0.5), low), np.maximum(high * np.where(high > 0, 2, 0.5), high)
+    return float(_refined(lambda model: np.array([float(weights @ loss.of(values, model[0]))]), low, high)[0])
 
 
-def _minimum(function: Any, grid: Vector, count: int) -> Vector:
-    """Return the minima of `count` functions of one number, each between the neighbours of its lowest grid point."""
-    with np.errstate(over="ignore"):
-        sampled = function(np.broadcast_to(grid, (1, grid.size)))
-    sampled = np.where(np.isfinite(sampled), sampled, np.inf)
-    at = np.argmin(sampled, axis=1)
-    low, high = grid[np.maximum(at - 1, 0)], grid[np.minimum(at + 1, grid.size - 1)]
-    least: Vector = sampled[np.arange(count), at]
+def _grid(loss: Loss, values: Vector) -> Vector:
+    """Return values of the model, ascending, that enclose the best one for each value; links are logarithms."""
+    scales = SCALES * (float(np.abs(values).max(initial=0.0)) or 1.0)
+    scales = np.unique(np.concatenate([[0.0], scales, np.geomspace(1e-3, 1e3, 61)]))
+    return np.asarray(scales if loss.nonnegative else np.concatenate([-scales[:0:-1], scales]), np.float64)
+
+
+def _bracket(grid: Vector, sampled: Vector) -> tuple[Vector, Vector]:
+    """Return the neighbours of the lowest grid point of each row of samples."""
+    at = np.argmin(np.where(np.isfinite(sampled), sampled, np.inf), axis=1)
+    return grid[np.maximum(at - 1, 0)], grid[np.minimum(at + 1, grid.size - 1)]
+
+
+def _refined(function: Callable[[Vector], Vector], low: Vector, high: Vector) -> Vector:
+    """Return the minima of functions of one number between two points, and at these."""
+    least = np.fmin(function(low), function(high))
     for _ in range(REFINEMENTS):
         left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        both = function(np.stack([left, right], axis=1))
-        goes_left = both[:, 0] <= both[:, 1]
+        both = function(left), function(right)
+        goes_left = both[0] <= both[1]
         low, high = np.where(goes_left, low, left), np.where(goes_left, right, high)
-        least = np.fmin(least, both.min(axis=1))
+        least = np.fmin(least, np.fmin(*both))
     return least
 
 
@@ -111,7 +122,7 @@ def explained_loss(
         least += float(best_values(loss, block).sum())
         values.append(block)
     unique, counts = np.unique(np.concatenate(values), return_counts=True)
-    constant = best_constant(loss, unique, counts.astype(np.float64))
+    constant = best_constant(loss, unique.astype(np.float64), counts.astype(np.float64))
     if not constant > least:
         raise InputError("X is constant: the explained deviance is not defined")
     return float(1 - (model - least) / (constant - least))

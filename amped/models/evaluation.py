@@ -35,13 +35,21 @@ class Evaluation(Conversions):
 
     @property
     def known_loss(self) -> Loss | None:
-        """The loss, None for least squares and counts; an unknown one counts as least squares."""
+        """The loss; None for least squares and counts.
+
+        Raises
+        ------
+        InputError
+            If it is your own and made of NumPy functions, which models do not contain.
+        """
         if self.loss in COVERED:
             return None
+        formulas = self.run.get("formulas")
         try:
-            return loss_of(self.loss)
+            return loss_of(self.loss) if formulas is None else Loss.of_formulas(formulas)
         except InputError:
-            return None
+            cause = "the model does not contain its formulas; write them as text"
+            raise InputError(f"loss {self.loss!r} is your own: {cause}") from None
 
     def residual_kind(self, pearson: bool = False) -> Residual:
         """Return how residuals are standardised for the loss of this model.

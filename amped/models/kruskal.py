@@ -144,7 +144,8 @@ class KruskalTensor(Evaluation):
             Whether the rows must be non-negative. By default they must if the model was fitted so in this mode. With
             the Poisson loss they always are.
         ridge : float
-            Added to the diagonal of the Gram matrix of the other modes' unit-norm columns. Only for least squares.
+            Added to the diagonal of the Gram matrix of the other modes' unit-norm columns; for other losses than least
+            squares a penalty on the squared entries. Not for counts without a mask.
         mask : {"nan", "stored"}, array, tensor or path, optional
             The observed elements, see `cp_als`. By default, if the model was fitted to
             observed elements, the stored elements of a sparse tensor, or those of a dense tensor that are not NaN.
@@ -192,7 +193,7 @@ class KruskalTensor(Evaluation):
     def nonnegative_modes(self) -> tuple[int, ...]:
         """The modes whose factor matrices were constrained to be non-negative by the fit."""
         modes = range(len(self.factors))
-        if self.loss == "poisson" or (self.known_loss is not None and self.known_loss.nonnegative):
+        if self.loss == "poisson":
             return tuple(modes)
         known = self.run.get("nonnegative")
         return tuple(mode for mode in modes if mode in known) if isinstance(known, list) else ()

@@ -25,7 +25,7 @@ SOUND: tuple[tuple[Any, str], ...] = (  # expected types of the entries; [T] is 
     ({"": NUMBER}, "seconds_by_kind stages"),
     ([{"": NUMBER}], "seconds_by_rank"),
     ([[int]], "nonzeros_by_rank"),
-    ({"": str}, "versions"),
+    ({"": str}, "versions formulas"),
     (bool, "converged no_values compact dense"),
     (int, "nonzeros duplicates zeros iterations best_iteration held_out ranks seed index_base"),
     (NUMBER, "seconds seconds_an_iteration"),

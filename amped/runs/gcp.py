@@ -46,6 +46,7 @@ GENERAL = "lbfgs", "newton"
 METHODS = {"gaussian": ("als", *GENERAL), "poisson": ("mu", "pdnr", "pqnr", *GENERAL)}
 """The methods of losses, the default first; those in `GENERAL` minimise any other loss."""
 MOST_ELEMENTS = 1 << 27  # of a sparse tensor that is evaluated as a dense array
+SYSTEMS_AT_ONCE = 6  # row systems of Newton steps that are in memory at a time
 SPARSE_BELOW = 0.1  # fraction of observed elements below which a list of them is evaluated, not an array
 
 
@@ -175,6 +176,12 @@ def loss_elements(
         return _dense(source, machine, options, work)
     if loss.at_zero is not None:
         return _sparse(source, True, machine, options, work)
+    return _dense(_with_zeros(source, machine, loss), machine, options, work)
+
+
+def _with_zeros(source: DescribedSource, machine: Machine, loss: Loss) -> DenseSource:
+    """Return a sparse tensor as an array; raise `InputError` if it has too many elements. Collective."""
+    count = math.prod(map(float, source.shape))
     if count > MOST_ELEMENTS:
         raise InputError(
             f"loss {loss.name!r}: the sum over {count:.3g} elements has no closed form: use mask 'stored' if absent "
@@ -183,7 +190,7 @@ def loss_elements(
         )
     tensor: Any = source.tensor()
     dense: Any = on_root(machine.comm, lambda: None if tensor is None else with_absent(tensor))
-    return _dense(of_array(dense, machine.comm), machine, options, work)
+    return of_array(dense, machine.comm)
 
 
 def _list(
@@ -197,10 +204,7 @@ def _list(
         raise InputError("method 'newton' supports no weights: use 'lbfgs'")
     zeros = observed is None and source.kind == "sparse" and loss.at_zero is not None
     if observed is None and not zeros:
-        if source.kind == "sparse":
-            tensor: Any = source.tensor()
-            dense: Any = on_root(comm, lambda: None if tensor is None else with_absent(tensor))
-            source = of_array(dense, comm)
+        source = _with_zeros(source, machine, loss) if source.kind == "sparse" else source
         observed = observed_source(source, all_observed(source, comm), comm, None)
     elements: DescribedSource = source if observed is None else observed.source
     product = RowSystems(loss.maps(curved=True, absent_are_zero=zeros))
@@ -230,9 +234,10 @@ def _dense(source: DescribedSource, machine: Machine, options: Options, work: Lo
 def _setting(
     source: DescribedSource, machine: Machine, options: Options, work: LossWork, product: Product[Any]
 ) -> Setting:
-    """Return the setting, with the memory for the vectors of L-BFGS. Collective."""
+    """Return the setting, with the memory for the vectors of L-BFGS, or for Newton steps. Collective."""
     rows = -(-sum(source.shape) // machine.comm.size)
-    kept = SolverBytes(8 * work.rank * (VECTORS * rows + sum(source.shape)))
+    vectors = SYSTEMS_AT_ONCE * work.rank if work.method == "newton" else VECTORS
+    kept = SolverBytes(8 * work.rank * (vectors * rows + sum(source.shape)))
     setting = setting_for(source, work.rank, machine, options, lambda rows, columns: kept)
     memory = start_bytes(source, work.rank, machine.comm, work.init)
     return setting._replace(product=product, pipelined=False, overlaps=False, root_bytes=memory)

@@ -302,9 +302,11 @@ class DenseTensor(AsDense):
         index = tuple(int(place[self.modes.index(m)]) for m in range(self.order))
         value = self.memory[tuple(slice(int(at), int(at) + 1) for at in place)].item()
         if self.gaps and math.isnan(value):
-            cause = f"element {list(index)} is missing: only cp_als and scan accept missing elements"
+            cause = f"element {list(index)} is missing: only CP decompositions and scan accept missing elements"
             raise InputError(f"{cause}; fill them first", path=self.path)
-        missing = "; if NaN means missing, use cp_als with mask='nan' (--mask nan)" if math.isnan(value) else ""
+        missing = (
+            "; if NaN means missing, use mask='nan' (--mask nan) in a CP decomposition" if math.isnan(value) else ""
+        )
         raise InputError(f"element {list(index)} is {value}: every element must be finite{missing}", path=self.path)
 
     def digest(self, place: Place = ()) -> int:

@@ -382,3 +382,54 @@ def test_newton_steps_that_are_impossible() -> None:
     ):
         with pytest.raises(amped.InputError, match=what):
             amped.cp(COUNTS + 1, 2, method="newton", **given)  # type: ignore[arg-type]
+
+
+def test_a_model_contains_the_formulas_of_a_loss(tmp_path: Path) -> None:
+    """So that a loaded model is scored and projected by it, and a checkpoint is resumed by no other loss."""
+    array = values_for("gaussian", model_array(random_factors(0, SHAPE, 2)))
+    texts = {"value": "log1p((x - m)**2)", "first": "2 * (m - x) / (1 + (x - m)**2)"}
+    given: dict[str, Any] = {"precision": "fp64", "max_iters": 5}
+    model = amped.cp(array, 2, loss=amped.Loss(name="cauchy", **texts), checkpoint=tmp_path / "c", **given)
+    model.save(tmp_path / "m.npz")
+    loaded = amped.load(tmp_path / "m.npz")
+    assert loaded.score(array) == model.score(array) > 0
+    np.testing.assert_array_equal(loaded.transform(array, 0), model.transform(array, 0))
+    assert amped.CP(2, loss=amped.Loss(name="cauchy", **texts)).fit(array).score(array) > 0
+    other = {"value": "(x - m)**4", "first": "4 * (m - x)**3"}
+    with pytest.raises(amped.InputError, match="was made with formulas"):
+        amped.cp(array, 2, loss=amped.Loss(name="cauchy", **other), checkpoint=tmp_path / "c", resume=True, **given)
+    functions = {"value": lambda x, m: (x - m) ** 4, "first": lambda x, m: 4 * (m - x) ** 3}
+    own = amped.Loss(name="own", **functions)  # type: ignore[arg-type]
+    unknown = amped.cp(array, 2, loss=own, **given)
+    with pytest.raises(amped.InputError, match="does not contain its formulas"):
+        unknown.score(array)
+    assert unknown.transform(array, 0, loss=own).shape == (6, 2)
+    with pytest.raises(amped.InputError, match="is the name of another loss"):
+        amped.cp(array, 2, loss=amped.Loss(name="gaussian", **texts))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e12])
+@pytest.mark.parametrize("name", ["gamma", "custom"])
+def test_scores_do_not_depend_on_the_unit(name: str, scale: float) -> None:
+    array = values_for("gamma", model_array([f + 0.4 for f in random_factors(0, SHAPE, 2)]))
+    model = amped.cp(array, 2, loss="gamma", precision="fp64")
+    if name == "custom":  # its lowest losses are searched for
+        texts = {"value": "x / (m + 1e-10) + log(m + 1e-10)", "first": "1 / (m + 1e-10) - x / (m + 1e-10)**2"}
+        model.run |= {"loss": name, "formulas": amped.Loss(name=name, lower=0, **texts).formulas}
+    score, entry = model.score(array), model.residuals(array).entries[0]
+    model.weights = model.weights * scale
+    assert model.score(array * scale) == pytest.approx(score, abs=1e-3)
+    assert model.residuals(array * scale).entries[0].standardised == pytest.approx(entry.standardised, rel=1e-3)
+
+
+def test_a_ridge_in_a_projection() -> None:
+    array = values_for("gamma", model_array([f + 0.4 for f in random_factors(0, SHAPE, 2)]))
+    model = amped.cp(array, 2, loss="gamma", precision="fp64")
+    sizes = [np.square(model.transform(array, 0, ridge=ridge)).sum() for ridge in (0.0, 1.0, 100.0)]
+    assert sizes[0] > sizes[1] > sizes[2]
+
+
+def test_a_run_that_has_ended_goes_on_without_evaluations() -> None:
+    model = amped.cp(COUNTS + 1, 1, loss="gamma", tol=0, max_iters=300, precision="fp64")
+    assert len(model.series["objective"]) == 300
+    assert model.series["evaluations"][-1] == 0

@@ -15,7 +15,7 @@ from amped.parallel.mpi import Comm
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("shape", [(6, 5, 4), (2, 9, 1, 3), (1, 5, 6)])
+@pytest.mark.parametrize("shape", [(6, 5, 4), (2, 9, 1, 3), (1, 5, 6), (1, 2, 2)])
 @pytest.mark.parametrize("compiled", ["never", "always"])
 @pytest.mark.parametrize("name", ["poisson", "bernoulli-logit", "huber:0.5"])
 def test_values_and_gradients(
@@ -25,9 +25,9 @@ def test_values_and_gradients(
     monkeypatch.setenv("AMPED_COMPILE", compiled)
     factors = random_factors(0, shape, 3)
     array = values_for(name, model_array(factors))
-    array.flat[0] = 1
+    array.flat[:2] = 1
     seen = np.random.default_rng(1).random(shape) < 0.05
-    seen.flat[[0, -1]] = True
+    seen.flat[:2], seen.flat[-1] = (True, False), True
     sparse = amped.SparseTensor(np.argwhere(array), array[array != 0], shape)
     cases: list[tuple[Any, dict[str, Any], Any]] = [
         (array, {}, 1.0), (np.asfortranarray(array), {}, 1.0), (sparse, {}, 1.0), (array, {"mask": seen}, seen),
@@ -65,7 +65,7 @@ def test_newton_steps(comm: Comm, masked: bool) -> None:
     shape = (6, 2, 8)
     factors = random_factors(0, shape, 3)
     array = values_for("poisson", model_array(factors))
-    array.flat[0] = 1
+    array.flat[:2] = 1
     given: dict[str, Any] = {"loss": "poisson", "method": "newton", "max_iters": 4, "tol": 0, "precision": "fp64"}
     with small_pieces(10):
         sparse = amped.SparseTensor(np.argwhere(array), array[array != 0], shape)

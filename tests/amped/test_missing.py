@@ -80,7 +80,7 @@ def test_masked_arrays() -> None:
         lambda: amped.cp_apr(masked, 2),
         lambda: amped.mttkrp(masked, START, 0),
     ):
-        with pytest.raises(amped.InputError, match="is missing: only cp_als and scan accept missing elements"):
+        with pytest.raises(amped.InputError, match="is missing: only CP decompositions and scan accept missing"):
             call()
 
 
@@ -348,7 +348,7 @@ def test_a_resumed_run_continues_the_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("X", "options", "cause"),
     [
-        (GAPS, {}, "element .* is nan: every element must be finite; if NaN means missing, use cp_als with mask='nan'"),
+        (GAPS, {}, "element .* is nan: every element must be finite; if NaN means missing, use mask='nan'"),
         (NOISY, {"mask": SEEN[:3]}, r"mask has shape \(3, 6, 5\), the tensor \(7, 6, 5\)"),
         (NOISY, {"mask": "stored"}, "a dense tensor stores every element; use 'nan' or a tensor"),
         (stored(NOISY, SEEN), {"mask": "nan"}, "mask 'nan' applies to dense tensors"),

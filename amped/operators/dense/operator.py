@@ -124,8 +124,10 @@ class _Slabs:
         None follows elements that are not finite, because nothing can be computed from them.
         """
         step = self._form.slab
+        if not self._count:
+            return
         if not self._slots:
-            for start in range(0, self._form.lengths[0] if self._count else 0, step):
+            for start in range(0, self._form.lengths[0], step):
                 yield start, self._block[start : start + step]
             return
         self._fill(mode)

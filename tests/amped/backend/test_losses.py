@@ -14,6 +14,7 @@ from amped.backend.formulas import Formula
 from amped.backend.known_losses import KNOWN, loss_of
 from amped.backend.losses import Loss, Moments
 from amped.errors import InputError
+from amped.models.deviance import best_values
 
 ORDER_3 = (4, 3, 5)
 MIXED = Loss(name="mixed", value="(x-m)**2 + m", first="2*(m-x) + 1", second="2", at_zero=(1, 1))
@@ -96,8 +97,9 @@ def test_losses_that_cannot_be() -> None:
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("poison", "did you mean 'poisson'"), ("gaussian:2", "no parameter"), ("huber:-1", "above 0"),
-        ("huber:x", "above 0"), ("beta:1", "other than 0 and 1"), ("zzz", "expected gaussian, bernoulli-odds"),
+        ("poison", "did you mean 'poisson'"), ("gaussian:2", "no parameter"), ("huber:-1", "from 1e-9 to 1e9"),
+        ("huber:1_0", "from 1e-9 to 1e9"), ("beta:1", "other than 0 and 1"),
+        ("huber:1e200", "from 1e-9"), ("zzz", "expected gaussian, bernoulli-odds"),
     ],
 )  # fmt: skip
 def test_names_of_losses_that_are_unknown(name: str, what: str) -> None:
@@ -113,6 +115,12 @@ def test_names_of_losses_that_are_unknown(name: str, what: str) -> None:
         ({"value": "(x - m)**2", "first": "m - x"}, "first is"),
         ({"value": "(x - m)**2", "first": "2 * (m - x)", "second": "1"}, "second is"),
         ({"value": "(x - m)**2", "first": "2 * (m - x)", "lower": -1.0}, "lower is -1.0"),
+        ({"value": "(x - m)**2", "first": "2 * (m - x)", "lower": 1e-3}, "lower is 0.001"),
+        ({"value": "(x - m)**2", "first": "2 * (m - x)", "lower": "0"}, "lower is '0'"),
+        ({"value": "(x - m)**2", "first": "2 * (m - x)", "at_zero": 1}, "domain or at_zero"),
+        ({"value": "(x - m)**2", "first": "2 * (m - x)", "mean": "x"}, "mean must be a function of m"),
+        ({"value": 3, "first": "2 * (m - x)"}, "value is of type int"),
+        ({"value": "sqrt(m - 5)", "first": "0.5 / sqrt(m - 5)"}, "not finite"),
         ({"value": lambda x, m: x[:2], "first": "1"}, "returns shape"),
     ],
 )
@@ -139,3 +147,21 @@ def test_values_outside_a_domain() -> None:
     assert loss_of("gamma").domain.outside(np.array([0.0, 0.5])) is None
     assert loss_of("gaussian").domain.outside(np.array([0.0, np.nan])) == 1
     assert str(loss_of("zero-truncated-poisson").domain) == "an integer of at least 1"
+
+
+@pytest.mark.parametrize("name", ["huber:0.123456789", "negative-binomial:2", "beta:0.1"])
+def test_a_name_has_the_whole_parameter(name: str) -> None:
+    assert loss_of(loss_of(name).name) == loss_of(name)
+    assert loss_of(name).name == name
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_lowest_loss_of_a_value(name: str) -> None:
+    loss = loss_of(name)
+    values = np.array([1.0]) if loss.domain.high == 1 else np.array([1.0, 2.0, 5.0])
+    scales = np.geomspace(1e-12, 1e7, 100001)
+    model = scales if loss.nonnegative else np.concatenate([-scales[::-1], scales])
+    searched = loss.of(values[:, None], model).min(axis=1)
+    np.testing.assert_allclose(best_values(loss, values), searched, atol=1e-5)
+    twice = Loss.of_formulas(loss.formulas or {})
+    np.testing.assert_allclose(twice.of(values, 0.7), loss.of(values, 0.7))
