@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from partitioner.readers import PLAIN
 from partitioner.validate import whole
 
+from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
+from ..methods.gcp import MAX_ITERS
 from ..methods.hosvd import Compression
-from ..methods.poisson import Poisson
+from ..methods.poisson import Poisson, PoissonMethod
 from ..operators.placement import MAX_DENSE_RANK
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import on_root, world
 from ..runs.assembly import Tensor
+from ..runs.gcp import GENERAL, LossWork, check_method, default_method
 from ..runs.observed_runs import observe
-from ..runs.observing import Mask, ObservedParams
+from ..runs.observing import Mask, ObservedParams, ObservedSource
 from ..runs.planned import PlanParams, RunPlan, plan_of, planned
 from ..runs.session import opened
-from .arguments import ARGUMENTS, argument_options, integer, optional
+from .arguments import argument_options, integer, optional
+from .gcp import LOSS_ARGUMENTS, MethodName
 
 
 def _rank(name: str, value: Any) -> int | tuple[int, ...]:
@@ -30,7 +34,7 @@ def _rank(name: str, value: Any) -> int | tuple[int, ...]:
     return whole(name, value, 1, MAX_DENSE_RANK)
 
 
-PLAN_ARGUMENTS = ARGUMENTS | {"rank": Argument(_rank), "ranks": optional(integer(1))}
+PLAN_ARGUMENTS = LOSS_ARGUMENTS | {"rank": Argument(_rank), "ranks": optional(integer(1))}
 
 
 @collective(PLAN_ARGUMENTS, argument_options)
@@ -39,7 +43,8 @@ def plan(
     X: Tensor,
     rank: int | Sequence[int],
     *,
-    loss: str = "gaussian",
+    loss: str | Loss = "gaussian",
+    method: MethodName | None = None,
     nonnegative: bool | Sequence[int] = False,
     mask: Mask | None = None,
     ranks: int | None = None,
@@ -55,8 +60,10 @@ def plan(
     rank : int or sequence of int
         Number of components of a CP decomposition; or the columns of each mode's factor matrix of a Tucker
         decomposition.
-    loss : {"gaussian", "poisson"}
-        Plan `cp_als` or `cp_apr`.
+    loss : str or Loss
+        See `cp`.
+    method : str, optional
+        See `cp`; not for a Tucker decomposition.
     nonnegative : bool or sequence of int
         See `cp_als`.
     mask : optional
@@ -86,14 +93,24 @@ def plan(
     comm, chosen, observed = world(), Options(**options), ObservedParams(mask)  # type: ignore[arg-type]
     with opened(X, comm, chosen, deadline, observed.form(PLAIN, comm)) as (machine, source):
         machine, elements = observe(source, observed, machine, chosen)
-        if elements is not None and (loss == "poisson" or not isinstance(rank, int)):
-            raise InputError("mask: only CP decompositions with loss 'gaussian' accept missing elements")
+        if elements is not None and not isinstance(rank, int):
+            raise InputError("mask: only CP decompositions accept missing elements")
         source = source if elements is None else elements.placed
         if isinstance(rank, int):
             constraints = ConstraintParams(nonnegative, 0.0, ()).of(len(source.shape))  # type: ignore[arg-type]
-            poisson = Poisson() if loss == "poisson" else None
-            params = PlanParams(rank, None, poisson, constraints, observed=elements)
+            params = _cp_params(rank, loss, method, elements)._replace(constraints=constraints)
         else:
             params = PlanParams(compression=Compression("hooi", tuple(rank)))
         run, estimate = planned(source, machine, chosen, params, ranks or comm.size)
         return on_root(comm, lambda: plan_of(run, estimate))
+
+
+def _cp_params(rank: int, loss: str | Loss, method: MethodName | None, observed: ObservedSource | None) -> PlanParams:
+    """Return what is planned for a CP decomposition with a loss."""
+    assert isinstance(loss, Loss)
+    chosen = method or default_method(loss.name, observed is not None)
+    check_method(loss.name, chosen, observed is not None)
+    if chosen in GENERAL:
+        return PlanParams(rank, observed=observed, work=LossWork(loss, rank, MAX_ITERS, method=chosen))
+    poisson = None if chosen == "als" else Poisson(method=cast(PoissonMethod, chosen))
+    return PlanParams(rank, None, poisson, observed=observed)

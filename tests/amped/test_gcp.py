@@ -433,3 +433,18 @@ def test_a_run_that_has_ended_goes_on_without_evaluations() -> None:
     model = amped.cp(COUNTS + 1, 1, loss="gamma", tol=0, max_iters=300, precision="fp64")
     assert len(model.series["objective"]) == 300
     assert model.series["evaluations"][-1] == 0
+
+
+def test_plans_in_python() -> None:
+    array = values_for("bernoulli-logit", model_array(random_factors(0, SHAPE, 2)))
+    sparse = amped.SparseTensor(np.argwhere(array), array[array != 0], SHAPE)
+    methods: list[Any] = ["lbfgs", "newton"]
+    for tensor, loss in ((array, "bernoulli-logit"), (sparse, "bernoulli-logit"), (sparse, "poisson")):
+        for method in methods:
+            found = amped.plan(tensor, 2, loss=loss, method=method, device="cpu")
+            assert found is not None
+            assert found.host_bytes[0] > 0
+    masked = amped.plan(array, 2, loss="poisson", mask=array == 1, device="cpu")
+    assert masked is not None
+    with pytest.raises(amped.InputError, match="does not apply to loss"):
+        amped.plan(array, 2, loss="gamma", method="als")

@@ -330,9 +330,12 @@ def test_plans(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("X", "mask"), [(GAPS, "nan"), (np.ma.array(NOISY, mask=~SEEN), None)])
 def test_plans_of_methods_without_missing_elements_are_refused(X: Any, mask: Any) -> None:
-    for rank, options in (((2, 2, 2), {}), (2, {"loss": "poisson"})):
-        with pytest.raises(amped.InputError, match="only CP decompositions with loss 'gaussian'"):
-            amped.plan(X, rank, mask=mask, device="cpu", **options)
+    for rank, options, what in (
+        ((2, 2, 2), {}, "only CP decompositions accept missing elements"),
+        (2, {"loss": "poisson", "method": "mu"}, "method 'mu' supports no mask"),
+    ):
+        with pytest.raises(amped.InputError, match=what):
+            amped.plan(X, rank, mask=mask, device="cpu", **options)  # type: ignore[arg-type]
 
 
 def test_a_resumed_run_continues_the_path(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class CpuDevice:
     on_host = True
     queues = False
     steady = False
-    host_bytes = 4 << 20  # compiled code of row solvers, and modules that a run imports
+    host_bytes = 5 << 20  # compiled code of row solvers, and modules that a run imports
     code_bytes = 7 << 20
     sample = 1 << 22
     together = 32

@@ -9,7 +9,7 @@ class PlainDevice(CpuDevice):
     """See `Device`. NumPy and SciPy compute in double precision, also for factor matrices in single precision."""
 
     folder = "plain"
-    host_bytes = 17 << 19  # SciPy's sparse matrices, and modules that a run imports
+    host_bytes = 8 << 20  # SciPy's sparse matrices
     code_bytes = 0
 
     def __init__(self, compiled: CpuDevice, ranks: int = 1, one_copy: bool = True) -> None:
