@@ -29,7 +29,7 @@ DECREASE = 1e-4  # sufficient decrease, as part of the slope
 SMALL = 1e-12  # relative slope below which a row has converged
 
 
-class _Rows(NamedTuple):
+class _EvaluatedRows(NamedTuple):
     """The rows of a mode with the objective, gradient and curvature of each."""
 
     rows: Matrix
@@ -37,10 +37,10 @@ class _Rows(NamedTuple):
     gradient: Matrix
     curvature: Matrix
 
-    def where(self, chosen: NDArray[np.bool_], others: _Rows) -> _Rows:
+    def where(self, chosen: NDArray[np.bool_], others: _EvaluatedRows) -> _EvaluatedRows:
         """Return these rows where they are chosen, otherwise others."""
         pairs = zip(self, others, strict=True)
-        return _Rows(*(np.where(chosen.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in pairs))
+        return _EvaluatedRows(*(np.where(chosen.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in pairs))
 
 
 class NewtonRows(LossMethod):
@@ -89,7 +89,7 @@ class NewtonRows(LossMethod):
         state.iterations += 1
         return True
 
-    def _solve(self, mode: int) -> tuple[_Rows, bool]:
+    def _solve(self, mode: int) -> tuple[_EvaluatedRows, bool]:
         """Take a Newton step in the rows of a mode; return them, and whether any has moved on any rank. Collective."""
         moments = self._moments() if self._zeros else None
         now, moved = self._searched(mode, self._evaluated(mode, self._rows(mode), moments), moments)
@@ -97,7 +97,7 @@ class NewtonRows(LossMethod):
         self.operator.wait_comm()
         return now, moved
 
-    def _searched(self, mode: int, now: _Rows, moments: Moments | None) -> tuple[_Rows, bool]:
+    def _searched(self, mode: int, now: _EvaluatedRows, moments: Moments | None) -> tuple[_EvaluatedRows, bool]:
         """Return each row after a step that decreases its objective, and whether any has moved on any rank."""
         lower = 0.0 if mode in self._constraints.nonnegative else -np.inf
         steps = self._steps(now, lower)
@@ -115,7 +115,7 @@ class NewtonRows(LossMethod):
             pending, size = pending & ~good, size / 2
         return now, self._any(np.array([moved]))
 
-    def _steps(self, now: _Rows, lower: float) -> Matrix:
+    def _steps(self, now: _EvaluatedRows, lower: float) -> Matrix:
         """Return Newton steps in the entries that may change."""
         fixed = (now.rows <= lower) & (now.gradient > 0)
         curvature = np.where(fixed[:, :, None] | fixed[:, None, :], 0.0, now.curvature)
@@ -123,7 +123,7 @@ class NewtonRows(LossMethod):
         curvature[rows, entries, entries] = 1.0
         return newton_steps(np.where(fixed, 0.0, now.gradient), curvature)
 
-    def _evaluated(self, mode: int, rows: Matrix, moments: Moments | None) -> _Rows:
+    def _evaluated(self, mode: int, rows: Matrix, moments: Moments | None) -> _EvaluatedRows:
         """Set the rows of a mode and evaluate them. Collective."""
         operator, rank, ridge = self._sparse, self.rank, (self._constraints.ridge or [0.0] * self.operator.order)[mode]
         self._set_rows(mode, rows)
@@ -140,7 +140,7 @@ class NewtonRows(LossMethod):
             gradient += constant + linear
             curvature += quadratic
         values += ridge * np.einsum("ir,ir->i", rows, rows)
-        return _Rows(rows, values, gradient + 2 * ridge * rows, curvature + 2 * ridge * np.eye(rank))
+        return _EvaluatedRows(rows, values, gradient + 2 * ridge * rows, curvature + 2 * ridge * np.eye(rank))
 
     def _moments(self) -> Moments:
         """Return the moments of all factor matrices. Collective."""
