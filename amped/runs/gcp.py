@@ -159,7 +159,10 @@ def loss_elements(
         If the sum over the absent elements of a large sparse tensor has no closed form, or a large tensor has weights.
     """
     loss, count = work.loss, math.prod(map(float, source.shape))
-    machine = on_host(machine, options, f"loss {loss.name!r}, method {work.method!r}")
+    given, machine = machine, on_host(machine, options, f"loss {loss.name!r}, method {work.method!r}")
+    elements: Any = source if observed is None else observed.placed
+    if machine is not given and elements.kind == "sparse":
+        elements.leave_device()
     if work.method == "newton":
         return _list(source, observed, machine, options, work)
     if observed is not None:

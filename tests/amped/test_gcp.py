@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from command import refused, run_amped, succeeded
 from gcp import model_array, oracle, values_for
-from oracle import load, random_factors, reference, splitmix_factors
+from oracle import load, machine_of, random_factors, reference, splitmix_factors
 
 import amped
 from amped.backend.known_losses import KNOWN, loss_of
 from amped.models.deviance import best_values
 from amped.models.matching import factor_match
+from amped.parallel.mpi import world
+from amped.runs import gcp as gcp_runs
 
 NAMES = ["huber:0.7", "negative-binomial:2", "beta:0.5", *(n for n, known in KNOWN.items() if known.default is None)]
 SHAPE = (6, 5, 4)
@@ -448,3 +450,22 @@ def test_plans_in_python() -> None:
     assert masked is not None
     with pytest.raises(amped.InputError, match="does not apply to loss"):
         amped.plan(array, 2, loss="gamma", method="als")
+
+
+def test_a_machine_with_gpus_leaves_losses_to_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    sparse = amped.SparseTensor(np.argwhere(COUNTS), COUNTS[COUNTS > 0], COUNTS.shape)
+    given: dict[str, Any] = {"loss": "poisson", "method": "lbfgs", "max_iters": 3, "precision": "fp64"}
+    want = amped.cp(sparse, 2, **given).series["objective"]
+    switched = []
+
+    def on_cpu(machine: Any, options: amped.Options, what: str) -> Any:
+        switched.append(what)
+        return machine._replace()
+
+    monkeypatch.setattr(gcp_runs, "on_host", on_cpu)
+    assert amped.cp(sparse, 2, **given).series["objective"] == want
+    assert switched == ["loss 'poisson', method 'lbfgs'"]
+    monkeypatch.undo()
+    options = amped.Options(device="cuda")
+    with pytest.raises(amped.InputError, match="only supported on a CPU so far"):
+        gcp_runs.on_host(machine_of("cpu", world()), options, "loss")
