@@ -14,7 +14,7 @@ from partitioner.readers import PLAIN
 from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
-from ..methods.gcp import MAX_ITERS, TOL
+from ..methods.gcp import GENERAL, MAX_ITERS, TOL
 from ..methods.initial import Init
 from ..methods.poisson import PoissonMethod
 from ..models.kruskal import KruskalTensor
@@ -25,7 +25,7 @@ from ..parallel.calls import collective
 from ..parallel.mpi import on_root, world
 from ..runs.assembly import Tensor, start
 from ..runs.callback import RunCallback
-from ..runs.gcp import GENERAL, LossWork, check_method, default_method, generalised, loss_elements
+from ..runs.gcp import LossWork, check_method, default_method, generalised, loss_elements
 from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams

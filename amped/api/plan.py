@@ -11,7 +11,7 @@ from partitioner.validate import whole
 from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
-from ..methods.gcp import MAX_ITERS
+from ..methods.gcp import GENERAL, MAX_ITERS
 from ..methods.hosvd import Compression
 from ..methods.poisson import Poisson, PoissonMethod
 from ..operators.placement import MAX_DENSE_RANK
@@ -19,7 +19,7 @@ from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import on_root, world
 from ..runs.assembly import Tensor
-from ..runs.gcp import GENERAL, LossWork, check_method, default_method
+from ..runs.gcp import LossWork, check_method, default_method
 from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams, ObservedSource
 from ..runs.planned import PlanParams, RunPlan, plan_of, planned

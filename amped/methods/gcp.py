@@ -24,6 +24,7 @@ from .quasi_newton import Point, QuasiNewton, Vector, scaled
 from .updates import DivergedError
 
 MAX_ITERS, TOL = 1000, 1e-9  # by default
+GENERAL = "lbfgs", "newton"  # methods of any loss
 
 
 def _formulas(loss: Loss) -> dict[str, Any]:

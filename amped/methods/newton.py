@@ -28,7 +28,7 @@ def derivatives(
     everywhere: tuple[Loss, Sequence[NDArray[Any]], int] | None = None,
     rows: slice = slice(None),
 ) -> RowDerivatives:
-    """Split row systems into objective, gradient and curvature.
+    """Split row systems into objective, gradient and curvature, which are views of them unless `everywhere` is given.
 
     Parameters
     ----------
@@ -42,15 +42,15 @@ def derivatives(
         The rows of the mode that `systems` holds.
     """
     curved = systems.shape[1] > rank + 1
-    gradient = systems[:, :rank].copy()
-    curvature = systems[:, rank:-1].reshape(-1, rank, rank).copy() if curved else None
+    gradient = systems[:, :rank]
+    curvature = systems[:, rank:-1].reshape(-1, rank, rank) if curved else None
     if everywhere:
         loss, factors, mode = everywhere
         moments = Moments.of(factors)
-        gradient += loss.gradient_everywhere(moments, mode, factors[mode][rows])
+        gradient = gradient + loss.gradient_everywhere(moments, mode, factors[mode][rows])
         if curvature is not None:
-            curvature += loss.curvature_everywhere(moments, mode)
-    return RowDerivatives(systems[:, -1].copy(), gradient, curvature)
+            curvature = curvature + loss.curvature_everywhere(moments, mode)
+    return RowDerivatives(systems[:, -1], gradient, curvature)
 
 
 def newton_steps(gradient: NDArray[np.float64], curvature: NDArray[np.float64]) -> NDArray[np.float64]:

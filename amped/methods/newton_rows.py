@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from ..backend.losses import Loss, Moments
 from ..operators.base import in_turn
 from ..operators.products import RowSystems
+from ..operators.sparse.gradient import moments_of
 from ..operators.sparse.operator import SparseOperator
 from .constraints import Constraints
 from .gcp import LossMethod
-from .newton import newton_steps
+from .newton import derivatives, newton_steps
 from .updates import DivergedError
 
 Matrix = NDArray[np.float64]
@@ -130,8 +131,8 @@ class NewtonRows(LossMethod):
         self._passes += 1
         sums = operator.compute(self._product, mode, in_turn(mode, operator.order, self._modes))
         systems = np.array(operator.machine.device.to_host(sums), np.float64)
-        values, gradient = systems[:, -1], systems[:, :rank]
-        curvature = systems[:, rank:-1].reshape(-1, rank, rank)
+        values, gradient, curvature = derivatives(systems, rank)
+        assert curvature is not None
         if moments is not None:
             constant = self._loss.gradient_everywhere(moments, mode, np.zeros((1, rank)))[0]
             quadratic = self._loss.curvature_everywhere(moments, mode)
@@ -144,10 +145,8 @@ class NewtonRows(LossMethod):
 
     def _moments(self) -> Moments:
         """Return the moments of all factor matrices. Collective."""
-        moments = Moments.of([self._rows(mode) for mode in range(self.operator.order)])
-        for each in moments:
-            self._sum(each)
-        return moments
+        owned = [self._rows(mode) for mode in range(self.operator.order)]
+        return moments_of(owned, self.operator.machine.comm)
 
     def _penalty_of_others(self, solved: int) -> float:
         """Return the penalties of the modes whose rows do not include it. Collective."""

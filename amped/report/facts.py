@@ -15,6 +15,7 @@ from partitioner.tensors.observed import STORED
 from partitioner.tensors.sparse import SparseTensor
 
 from ..backend.known_losses import KNOWN
+from ..methods.gcp import GENERAL
 from ..models.explained import explained_deviance, tensor_sum
 from ..models.kruskal import KruskalTensor
 from ..models.record import KINDS, is_sound
@@ -49,7 +50,6 @@ LOSS_DEVIANCE = (
     "Explained deviance: the position of the model's loss between that of the best constant (0) and that of a model "
     "that fits each element by itself (1)."
 )
-GENERAL = "lbfgs", "newton"  # methods of any loss
 METHODS = {
     "als": "CP by alternating least squares",
     "mu": "CP of counts (CP-APR), multiplicative updates",

@@ -20,7 +20,6 @@ from ..backend.blas import callers_blas
 from ..backend.choose import choose
 from ..backend.device import Device
 from ..backend.exchange import Machine, connect
-from ..backend.losses import Maps
 from ..backend.ops.dense import DENSE
 from ..backend.ops.equations import batch_equations
 from ..backend.ops.phi import interleaved
@@ -40,12 +39,11 @@ from ..operators.base import Operator, Placed
 from ..operators.columns import Columns
 from ..operators.dense.direct import DirectDense
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
-from ..operators.products import Mttkrp, Phi, RowSystems, SeveralPhi
+from ..operators.products import Mttkrp, Phi, SeveralPhi
 from ..operators.sources.dense import DenseSource, of_array, open_dense_source
 from ..operators.sources.distributed import Progress
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import open_source
-from ..operators.sparse.operator import SparseOperator
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, together
@@ -191,16 +189,6 @@ def place(
     """
     setting = setting_for(source, rank, machine, options, solving)
     return kind_of(source).place(source, machine, setting._replace(late=late), budget)
-
-
-def place_for_loss(
-    source: SparseSource, rank: int, machine: Machine, options: Options, maps: Maps, solving: Solving = nothing
-) -> SparseOperator:
-    """Place a tensor for the row systems of a loss; see `Loss.maps`. Collective."""
-    setting = setting_for(source, rank, machine, options, solving)._replace(
-        product=RowSystems(maps), pipelined=False, overlaps=False
-    )
-    return SPARSE.place(source, machine, setting, None)
 
 
 def decomposition(

@@ -16,7 +16,7 @@ from ..backend.losses import Loss
 from ..backend.ops.solve import SolverBytes
 from ..errors import InputError
 from ..methods.constraints import Constraints
-from ..methods.gcp import Gcp, LossMethod
+from ..methods.gcp import GENERAL, Gcp, LossMethod
 from ..methods.initial import Init, start_bytes
 from ..methods.newton_rows import NewtonRows
 from ..methods.quasi_newton import VECTORS
@@ -42,7 +42,6 @@ from .kinds import DENSE, SPARSE, kind_of
 from .observing import ObservedSource, observed_source
 from .planning import PlannedRun
 
-GENERAL = "lbfgs", "newton"
 METHODS = {"gaussian": ("als", *GENERAL), "poisson": ("mu", "pdnr", "pqnr", *GENERAL)}
 """The methods of losses, the default first; those in `GENERAL` minimise any other loss."""
 MOST_ELEMENTS = 1 << 27  # of a sparse tensor that is evaluated as a dense array

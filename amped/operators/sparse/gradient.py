@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ...backend.losses import Loss, Maps, Moments
+from ...parallel.mpi import Comm
 from ..base import ValueAndGradients, in_turn
 from ..products import RowSystems
 from .operator import SparseOperator
+
+
+def moments_of(owned: Sequence[NDArray[Any]], comm: Comm) -> Moments:
+    """Return the moments of all factor matrices from the rows that each rank owns. Collective."""
+    moments = Moments.of(owned)
+    if comm.size > 1:
+        for each in moments:
+            comm.all_reduce(each, "sum")
+    return moments
 
 
 class SparseGradient:
@@ -45,12 +58,9 @@ class SparseGradient:
 
     def _add_everywhere(self, gradients: list[NDArray[np.float64]]) -> float:
         """Add what all elements would contribute if they were zeros to the gradients; return the value."""
-        operator, comm = self.operator, self.operator.machine.comm
+        operator = self.operator
         owned = [np.asarray(operator.machine.device.to_host(operator.owned(m))) for m in range(operator.order)]
-        moments = Moments.of(owned)
-        if comm.size > 1:
-            for each in moments:
-                comm.all_reduce(each, "sum")
+        moments = moments_of(owned, operator.machine.comm)
         for mode, gradient in enumerate(gradients):
             gradient += self._loss.gradient_everywhere(moments, mode, owned[mode])
         return self._loss.everywhere(moments)

@@ -19,7 +19,8 @@ from amped.methods.newton import derivatives, newton_steps
 from amped.operators.products import RowSystems
 from amped.options import Options
 from amped.parallel.mpi import Comm
-from amped.runs.assembly import open_tensor, place_for_loss
+from amped.runs.assembly import open_tensor, setting_for
+from amped.runs.kinds import SPARSE
 
 pytestmark = pytest.mark.mpi
 LENGTHS = {3: (13, 9, 7), 4: (13, 1, 6, 7)}
@@ -38,7 +39,9 @@ def systems_of(
     chosen = Options(**options)
     source = open_tensor(tensor if machine.comm.rank == 0 else None, machine, chosen)
     maps = loss.maps(curved=True, absent_are_zero=zeros)
-    operator = place_for_loss(source, factors[0].shape[1], machine, chosen, maps)
+    setting = setting_for(source, factors[0].shape[1], machine, chosen)
+    setting = setting._replace(product=RowSystems(maps), pipelined=False, overlaps=False)
+    operator = SPARSE.place(source, machine, setting, None)
     for mode, factor in enumerate(factors):
         operator.set_factor(mode, factor)
     found = []
