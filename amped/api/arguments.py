@@ -34,7 +34,6 @@ from ..options import Options
 from ..parallel.calls import Argument
 from ..runs.callback import takes_view
 from ..runs.holding_out import fraction
-from ..runs.scan_result import LOSSES
 
 Matrices = Sequence[NDArray[Any]]
 
@@ -206,7 +205,7 @@ ARGUMENTS = {
     "kappa": NON_NEGATIVE,
     "kappa_tol": NON_NEGATIVE,
     "method": one_of(*get_args(PoissonMethod)),
-    "loss": one_of(*LOSSES),
+    "loss": LOSS,
     "eps": positive("a number above 0"),
     "mode": integer(0),
     "nonnegative": Argument(nonnegative_of),

@@ -12,7 +12,7 @@ from ..backend.losses import Loss
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
 from .estimator import Estimator
-from .gcp import cp
+from .gcp import MethodName, cp
 from .tucker import tucker
 
 
@@ -26,6 +26,8 @@ class CP(Estimator):
     mode : int
         The mode of the samples, counted from 0.
     loss : str or Loss
+        See `cp`.
+    method : str, optional
         See `cp`.
     nonnegative : bool
         Constrain all factor matrices to be non-negative. With the Poisson loss they always are.
@@ -68,6 +70,7 @@ class CP(Estimator):
         *,
         mode: int = 0,
         loss: str | Loss = "gaussian",
+        method: MethodName | None = None,
         nonnegative: bool = False,
         max_iters: int | None = None,
         tol: float | None = None,
@@ -76,13 +79,14 @@ class CP(Estimator):
         random_state: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.rank, self.mode, self.loss, self.nonnegative = rank, mode, loss, nonnegative
+        self.rank, self.mode, self.loss, self.method, self.nonnegative = rank, mode, loss, method, nonnegative
         self.max_iters, self.tol, self.starts, self.seed = max_iters, tol, starts, seed
         self.random_state, self.options = random_state, options
 
     def _decompose(self, X: Any) -> KruskalTensor:
-        arguments: dict[str, Any] = {"loss": self.loss, "starts": self.starts, "seed": self._seed}
-        arguments |= {"max_iters": self.max_iters, "tol": self.tol, "nonnegative": self.nonnegative}
+        arguments: dict[str, Any] = {"loss": self.loss, "method": self.method, "starts": self.starts}
+        arguments |= {"seed": self._seed, "max_iters": self.max_iters, "tol": self.tol}
+        arguments["nonnegative"] = self.nonnegative
         return cp(X, self.rank, **arguments | dict(self.options or {}))
 
     def _components(self) -> NDArray[np.float64]:

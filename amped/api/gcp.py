@@ -26,11 +26,12 @@ from ..parallel.mpi import on_root, world
 from ..runs.assembly import Tensor, start
 from ..runs.callback import RunCallback
 from ..runs.gcp import LossWork, check_method, default_method, generalised, loss_elements
+from ..runs.holding_out import HoldoutParams
 from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened
-from .arguments import ARGUMENTS, LOSS, Matrices, argument_options, check_matrices, one_of, optional
+from .arguments import ARGUMENTS, Matrices, argument_options, check_matrices, one_of, optional
 from .cp import cp_als, cp_apr
 from .sessions import SideOutputs, session
 
@@ -38,7 +39,6 @@ MethodName = Literal["als", "mu", "pdnr", "pqnr", "lbfgs", "newton"]
 
 
 LOSS_ARGUMENTS = ARGUMENTS | {
-    "loss": LOSS,
     "method": optional(one_of(*get_args(MethodName))),
     "max_iters": optional(ARGUMENTS["max_iters"]),
     "tol": optional(ARGUMENTS["tol"]),
@@ -63,6 +63,9 @@ def cp(
     fixed_modes: Sequence[int] = (),
     mask: Mask | None = None,
     weights: Tensor = None,
+    holdout: float | Tensor = None,
+    holdout_seed: int = 0,
+    patience: int = 20,
     callback: RunCallback | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
@@ -126,6 +129,9 @@ def cp(
         Modes whose matrices keep the values of `init`.
     mask, weights : optional
         The observed elements, and a weight per element; see `cp_als`.
+    holdout, holdout_seed, patience : optional
+        Hold out observed elements and keep the iteration that predicts them best; see `cp_als`. For losses other than
+        Gaussian that is the iteration with the lowest mean deviance on them. Not for "mu", "pdnr" and "pqnr".
     callback, verbose, deadline, checkpoint, every, resume, metrics, report : optional
         See `cp_als`. The callback gets the objective. A resumed run of "lbfgs" may take other steps than an
         uninterrupted one, as checkpoints do not contain its estimate of the curvature.
@@ -136,7 +142,9 @@ def cp(
     -------
     KruskalTensor
         Columns have unit 2-norm, or unit 1-norm if any mode is non-negative; weights descend. After "lbfgs", ``series``
-        has ``objective``, ``gradient`` (the largest entry that may change) and ``evaluations`` of each iteration.
+        has ``objective``, ``gradient`` (the largest entry that may change) and ``evaluations`` of each iteration. With
+        `holdout` it has ``holdout_deviance``, twice the mean difference between the loss of held-out elements and the
+        lowest possible one, and their mean loss ``holdout_loss``; for the Gaussian loss ``holdout_rmse``.
 
     Raises
     ------
@@ -154,8 +162,8 @@ def cp(
     assert isinstance(loss, Loss)
     comm = world()
     elements: dict[str, Any] = {"mask": mask, "weights": weights}
-    params = ObservedParams(**elements)
-    special = bool(np.any(ridge)) or bool(fixed_modes) or params.given(comm)
+    params, held = ObservedParams(**elements), HoldoutParams(holdout, holdout_seed)  # type: ignore[arg-type]
+    special = bool(np.any(ridge)) or bool(fixed_modes) or params.given(comm) or held.given(comm)
     chosen_method = method or default_method(loss.name, special)
     check_method(loss.name, chosen_method, special)
     common: dict[str, Any] = {
@@ -165,6 +173,7 @@ def cp(
     common |= {name: each for name, each in (("max_iters", max_iters), ("tol", tol)) if each is not None}
     constraints: dict[str, Any] = {"nonnegative": nonnegative, "ridge": ridge, "fixed_modes": fixed_modes}
     if chosen_method == "als":
+        elements |= {"holdout": holdout, "holdout_seed": holdout_seed, "patience": patience}
         return cp_als(X, rank, **common, **constraints, **elements)
     if chosen_method not in GENERAL:
         return cp_apr(X, rank, method=cast(PoissonMethod, chosen_method), **common)
@@ -172,13 +181,16 @@ def cp(
     chosen = Options(**options)
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]
     with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, comm)) as call:
-        observed = call.observe(params)
+        split = call.hold_out(params, held) if held.given(comm) else None
+        observed = split.fitted if split else call.observe(params)
         terms = ConstraintParams(loss.nonnegative or nonnegative, ridge, fixed_modes).of(len(call.source.shape))  # type: ignore[arg-type]
         init = in_order_of(init, call.source.labels)
         work = LossWork(loss, rank, limits[0] * starts, init, chosen_method)
         with call.reporter.loading():
-            fit = generalised(call.source, observed, call.machine, chosen, work, terms)
-        return call.decomposed(fit, RunParams(*limits, seed, init, starts, deadline), callback, Budget())
+            held_out = split.held_out if split else None
+            fit = generalised(call.source, observed, call.machine, chosen, work, terms, held_out)
+        run = RunParams(*limits, seed, init, starts, deadline, patience=patience if split else None)
+        return call.decomposed(fit, run, callback, Budget())
 
 
 @collective(LOSS_ARGUMENTS, argument_options)

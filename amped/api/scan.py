@@ -7,6 +7,7 @@ from typing import Unpack
 
 from partitioner.readers import PLAIN
 
+from ..backend.losses import Loss
 from ..models.scanned import ScannedRank
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
@@ -19,11 +20,12 @@ from ..runs.holding_out import fraction
 from ..runs.observing import Mask, ObservedParams
 from ..runs.scan_result import Scan, ScanParams, ranks_of
 from ..runs.scanning import scanned
-from .arguments import ARGUMENTS, BOOLEAN, argument_options, function_of, integer, optional
+from .arguments import BOOLEAN, argument_options, function_of, integer, optional
+from .gcp import LOSS_ARGUMENTS, MethodName
 from .sessions import session
 
 SCAN_ARGUMENTS = {
-    **ARGUMENTS,
+    **LOSS_ARGUMENTS,
     "ranks": Argument(ranks_of),
     "nonnegative": BOOLEAN,
     "halves": BOOLEAN,
@@ -40,10 +42,11 @@ def scan(
     ranks: Iterable[int] | str = "1-8",
     *,
     starts: int = 5,
-    loss: str = "gaussian",
+    loss: str | Loss = "gaussian",
+    method: MethodName | None = None,
     nonnegative: bool = False,
-    max_iters: int = 200,
-    tol: float = 1e-6,
+    max_iters: int | None = None,
+    tol: float | None = None,
     seed: int = 0,
     halves: bool = True,
     split: int | None = None,
@@ -66,12 +69,14 @@ def scan(
         Numbers of components, such as ``range(1, 9)`` or ``"1-8,12"``.
     starts : int
         Random starts for each number, with seeds ``seed``, ``seed + 1``, ...
-    loss : {"gaussian", "poisson"}
-        Least squares (`cp_als`), or counts (`cp_apr`).
+    loss : str or Loss
+        See `cp`.
+    method : str, optional
+        See `cp`.
     nonnegative : bool
         Constrain all factor matrices to be non-negative.
-    max_iters, tol : int, float
-        See `cp_als` and `cp_apr`.
+    max_iters, tol : int, float, optional
+        See `cp`; by default 200 and 1e-6, for "lbfgs" and "newton" 1000 and 1e-9.
     seed : int
         Seed of the first start.
     halves : bool
@@ -85,7 +90,7 @@ def scan(
     holdout : float, optional
         Fraction of the observed elements that are held out, in five random draws. For each number of components and
         draw, a model of the other elements predicts them; its run starts near the best model of all elements. Not for
-        counts; a sparse tensor needs a `mask`.
+        methods of `cp_apr`; a sparse tensor needs a `mask`.
     callback : callable, optional
         Called with the `ScannedRank` of each number of components. If it returns True, the scan ends with the results
         so far; several small models are computed at once.
@@ -100,7 +105,8 @@ def scan(
         `tried` has the figures for each number of components, `models` the best model of each. `suggestion` is a rule
         of thumb: the largest number whose components recur from other starts and in the halves, whose core is
         consistent, and that explains clearly more than the next smaller number. With `holdout` it is the smallest
-        number whose held-out RMSE is within one standard error of the lowest. `plot` draws the figures.
+        number whose held-out RMSE (for losses other than Gaussian: mean deviance) is within one standard error of the
+        lowest. `plot` draws the figures.
 
     Raises
     ------
@@ -115,8 +121,12 @@ def scan(
     >>> [each.rank for each in found.tried], [model.rank for model in found.models]
     ([1, 2], [1, 2])
     """
-    params = ScanParams(tuple(ranks), starts, seed, loss, nonnegative, max_iters, tol, halves, split, holdout)  # type: ignore[arg-type]
+    assert isinstance(loss, Loss)
     elements = ObservedParams(mask)  # type: ignore[arg-type]
+    numbers: tuple[int, ...] = tuple(ranks)  # type: ignore[arg-type]
+    limits = max_iters, tol
+    params = ScanParams(numbers, starts, seed, loss, method, nonnegative, *limits, halves, split, holdout)
+    params = params.resolved(elements.given(world()))
     chosen = Options(**options)
     with session(X, chosen, deadline, verbose, form=elements.form(PLAIN, world())) as call:
         observed = call.observe_all(elements) if holdout else call.observe(elements)

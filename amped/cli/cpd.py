@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from partitioner.errors import one_line
 from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.validate import whole
+from partitioner.wording import alternatives
 
 from ..backend.device import Device
 from ..errors import InputError
@@ -24,7 +25,7 @@ from ..operators.sources.protocols import DescribedSource
 from ..report import page
 from ..runs.assembly import counts, decomposition
 from ..runs.compression import cp_start
-from ..runs.gcp import LossWork, generalised
+from ..runs.gcp import APR_METHODS, LossWork, generalised
 from ..runs.holding_out import PATIENCE, SEED, HoldoutParams, fraction
 from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import ObservedParams
@@ -116,8 +117,8 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
                 if value:
                     raise InputError(f"--{name} needs --holdout")
             return
-        if self.chosen_method != "als":
-            raise InputError("--holdout requires --method als")
+        if self.counts:
+            raise InputError(f"--holdout does not apply to --method {alternatives(APR_METHODS)}")
         if isinstance(self.holdout, float):
             fraction("--holdout", self.holdout)
         whole("--holdout-seed", self.holdout_seed, 0)
@@ -157,7 +158,8 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
 
     @property
     def special(self) -> bool:
-        return super().special or self.mask is not None or self.weights is not None
+        given = self.mask, self.weights, self.holdout
+        return super().special or any(each is not None for each in given)
 
     @property
     def iterations(self) -> int:
@@ -189,7 +191,8 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
         constraints = self.constraint_params.of(len(source.shape))
         if self.general:
             work = LossWork(self.loss_function, self.rank, self.iterations * self.starts, self.init, self.chosen_method)
-            return generalised(source, observed, machine, options, work, constraints), None
+            held_out = split.held_out if split else None
+            return generalised(source, observed, machine, options, work, constraints, held_out), None
         budget = job.budget(self.iterations * self.starts)
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None
         if observed is not None:

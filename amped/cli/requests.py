@@ -24,7 +24,7 @@ from ..models.loading import matrices_in
 from ..operators.placement import MAX_DENSE_RANK, check_rank
 from ..options import Options
 from ..report.metrics import Metrics
-from ..runs.gcp import METHODS, check_method, default_method
+from ..runs.gcp import APR_METHODS, check_method, default_method
 from ..runs.observing import ObservedParams
 
 R = TypeVar("R", bound="Request")
@@ -135,7 +135,6 @@ class Masked(Request):
 
 
 TOLERANCES = {"als": 1e-5, "mu": 1e-4, "pdnr": 1e-4, "pqnr": 1e-4, "lbfgs": gcp.TOL, "newton": gcp.TOL}
-APR_METHODS = tuple(method for method in METHODS["poisson"] if method not in gcp.GENERAL)  # of CP-APR
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -11,6 +11,7 @@ from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.host.signals import NOTHING, Stopped
 from partitioner.validate import real, whole
 
+from ..backend.known_losses import loss_of
 from ..errors import InputError
 from ..files import Outputs, write_text
 from ..models.scanned import ScannedRank, suggestion
@@ -19,10 +20,10 @@ from ..parallel.stopping import Stop
 from ..report.figures import check_picture
 from ..report.scan_text import ScanTable
 from ..runs.holding_out import fraction
-from ..runs.scan_result import LOSSES, Scan, ScanParams, ranks_of
+from ..runs.scan_result import Scan, ScanParams, ranks_of
 from ..runs.scanning import scanned
 from .job import Job, VerbSession
-from .requests import Masked
+from .requests import TOLERANCES, Masked
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -32,16 +33,23 @@ class ScanRequest(Masked):
     rank: str = flag("1-8", "numbers of components, such as 1-8 or 2,4,8 (1-8)", metavar="RANKS")
     starts: int = flag(5, "random starts for each number (5)", type=whole_number, metavar="K")
     seed: int = flag(0, "seed of the first start (0)", type=whole_number)
-    loss: str = flag("gaussian", "poisson for counts (gaussian)", choices=LOSSES)
+    loss: str = flag("gaussian", "loss: poisson for counts, bernoulli-logit, ...; see cpd (gaussian)", metavar="NAME")
+    method: str | None = flag(None, "method of cpd (that of the loss)", choices=tuple(TOLERANCES))
     nonnegative: bool = flag(False, "constrain all factor matrices to be non-negative")
-    max_iters: int = flag(200, "maximum number of iterations per start (200)", type=whole_number, metavar="N")
-    tol: float = flag(1e-6, "stop when the fit changes by less than TOL (1e-6); 0 disables it", type=real_number)
+    max_iters: int | None = flag(
+        None, "maximum number of iterations per start (200; lbfgs, newton: 1000)", type=whole_number, metavar="N"
+    )
+    tol: float | None = flag(
+        None,
+        "stop when the fit changes by less than TOL (1e-6; lbfgs, newton: relative decrease, 1e-9); 0 disables it",
+        type=real_number,
+    )
     no_halves: bool = flag(False, "do not compare halves of the tensor")
     split: int | None = flag(
         None, "mode whose even and odd indices are the halves (the longest)", type=whole_number, metavar="MODE"
     )
     holdout: float | None = flag(
-        None, "choose by the RMSE on a held-out fraction of the observed elements", type=real_number, metavar="F"
+        None, "choose by the error on a held-out fraction of the observed elements", type=real_number, metavar="F"
     )
     output: Path | None = flag(None, "write the figures and the suggestion", type=path, metavar="FILE.json")
     plot: Path | None = flag(None, "draw the figures: .png, .svg or .pdf", type=path, metavar="FILE")
@@ -54,18 +62,18 @@ class ScanRequest(Masked):
     def params(self) -> ScanParams:
         """The parameters of the scan."""
         return ScanParams(
-            ranks_of("--rank", self.rank), self.starts, self.seed, self.loss, self.nonnegative, self.max_iters,
-            self.tol, not self.no_halves, self.split, self.holdout,
-        )  # fmt: skip
+            ranks_of("--rank", self.rank), self.starts, self.seed, loss_of(self.loss), self.method, self.nonnegative,
+            self.max_iters, self.tol, not self.no_halves, self.split, self.holdout,
+        ).resolved(self.mask is not None)  # fmt: skip
 
     def check(self) -> None:
         for name, least in (("starts", 1), ("seed", 0), ("max_iters", 1)):
-            whole(f"--{name.replace('_', '-')}", getattr(self, name), least)
-        real("--tol", self.tol, "a number of at least 0")
-        if self.loss == "poisson" and self.nonnegative:
-            raise InputError("--nonnegative requires --loss gaussian: models of counts are always non-negative")
-        if self.loss == "poisson" and (self.mask is not None or self.holdout is not None):
-            raise InputError("--mask and --holdout require --loss gaussian")
+            if getattr(self, name) is not None:
+                whole(f"--{name.replace('_', '-')}", getattr(self, name), least)
+        if self.tol is not None:
+            real("--tol", self.tol, "a number of at least 0")
+        if self.params.poisson and self.nonnegative:
+            raise InputError("--nonnegative requires another loss: models of counts are always non-negative")
         if self.holdout is not None:
             fraction("--holdout", self.holdout)
         if self.split is not None:
@@ -74,7 +82,6 @@ class ScanRequest(Masked):
                 raise InputError("--split needs halves: leave out --no-halves")
         if self.plot is not None:
             check_picture(self.plot)
-        self.params  # noqa: B018 - raises for invalid ranks
         super().check()
 
     def claim(self, outputs: Outputs) -> Path | None:

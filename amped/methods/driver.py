@@ -19,8 +19,9 @@ from ..operators.base import Placed
 from ..parallel.progress import LOADING_SECONDS
 from ..parallel.step_timeout import paced
 
-HOLDOUT = "holdout_rmse"  # name of the series of the RMSE on held-out elements
-LEAST_DECREASE = 1e-4  # relative decrease of that RMSE that counts as an improvement
+HELD_OUT = {"holdout_rmse": "RMSE", "holdout_deviance": "deviance"}
+"""Names of series of errors on held-out elements, of which a method has at most one, and what they measure."""
+LEAST_DECREASE = 1e-4  # relative decrease of that error that counts as an improvement
 
 Spans = dict[tuple[str, int], float]
 """Seconds of this rank by kind of work and mode; see `Clock.collect`."""
@@ -197,12 +198,22 @@ def _is_done(method: Method, rule: StopRule) -> bool:
     return (rule.tol > 0 and method.settled(rule.tol)) or is_stale(method.state, rule.patience)
 
 
+def held_out_errors(state: MethodState) -> list[float]:
+    """Return the error on held-out elements after each iteration; empty if there are none."""
+    return next((state.series[name] for name in HELD_OUT if name in state.series), [])
+
+
+def held_out_measure(state: MethodState) -> str:
+    """Return what `held_out_errors` are."""
+    return next((measure for name, measure in HELD_OUT.items() if name in state.series), "")
+
+
 def is_stale(state: MethodState, patience: int | None) -> bool:
-    """Return whether the RMSE on held-out elements has not decreased by `LEAST_DECREASE` in `patience` iterations."""
+    """Return whether the error on held-out elements has not decreased by `LEAST_DECREASE` in `patience` iterations."""
     if patience is None:
         return False
     least, since = math.inf, 0
-    for error in state.series.get(HOLDOUT, []):
+    for error in held_out_errors(state):
         since += 1
         if error < least * (1 - LEAST_DECREASE):
             least, since = error, 0
@@ -210,6 +221,6 @@ def is_stale(state: MethodState, patience: int | None) -> bool:
 
 
 def best_iteration(state: MethodState) -> int | None:
-    """Return the iteration, from 1, with the lowest RMSE on held-out elements, if there are any."""
-    errors = state.series.get(HOLDOUT, [])
+    """Return the iteration, from 1, with the lowest error on held-out elements, if there are any."""
+    errors = held_out_errors(state)
     return errors.index(min(errors)) + 1 if errors else None

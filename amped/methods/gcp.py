@@ -55,7 +55,7 @@ class LossMethod(BaseMethod[Placed], ABC):
 
     def __init__(self, operator: Placed, loss: Loss, constraints: Constraints, facts: dict[str, Any]) -> None:
         self.operator, self._loss, self._constraints, self._facts = operator, loss, constraints, facts
-        self._modes = constraints.solved(operator.order)
+        self._modes = constraints.solved(self.order)
         self._scales = False
         self.restart()
 
@@ -108,8 +108,11 @@ class LossMethod(BaseMethod[Placed], ABC):
 
     def model(self) -> KruskalTensor:
         """See `Method`: columns have unit norm; weights descend."""
+        return self.model_of([self.factor(mode) for mode in range(self.order)])
+
+    def model_of(self, factors: list[NDArray[Any]]) -> KruskalTensor:
+        """Return the model with these factor matrices, which are changed in place."""
         state = self.state
-        factors = [self.factor(mode) for mode in range(self.operator.order)]
         model = KruskalTensor(np.ones(self.rank), factors, (), state.converged, state.series)
         model.arrange(norm=self.norm)
         return model if self._constraints.nonnegative else model.signed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -104,6 +105,28 @@ class LossStandard(NamedTuple):
         return np.ones(values.size)
 
 
+class DevianceRange(NamedTuple):
+    """The losses between which the share of the deviance is measured that a model explains."""
+
+    constant: float  # of the best constant model
+    least: float  # of a model that fits each value by itself
+
+    def explained(self, loss: float) -> float:
+        """Return the share that a model of this loss explains; if a constant explains everything, relative to it."""
+        whole = self.constant - self.least
+        return float(1 - (loss - self.least) / (whole if whole > 0 else abs(self.constant) or 1.0))
+
+
+def deviance_range(loss: Loss, tensor: SparseTensor | DenseTensor, zeros: float = 0.0) -> DevianceRange:
+    """Return the range over the elements that a tensor stores, and this number of zeros."""
+    values = [block for _, block in blocks_of(tensor)]
+    unique, counts = np.unique(np.concatenate([*values, np.zeros(1)]), return_counts=True)
+    exact, weights = unique.astype(np.float64), counts.astype(np.float64)
+    weights[exact == 0] += zeros - 1
+    exact, weights = exact[weights > 0], weights[weights > 0]
+    return DevianceRange(best_constant(loss, exact, weights), float(weights @ best_values(loss, exact)))
+
+
 def explained_loss(
     loss: Loss, weights: Vector, factors: Sequence[NDArray[Any]], tensor: SparseTensor | DenseTensor
 ) -> float:
@@ -116,13 +139,9 @@ def explained_loss(
     InputError
         If a constant explains everything.
     """
-    model, least, values = 0.0, 0.0, list[NDArray[Any]]()
-    for columns, block in blocks_of(tensor):
-        model += float(loss.of(block, values_at(weights, factors, columns)).sum())
-        least += float(best_values(loss, block).sum())
-        values.append(block)
-    unique, counts = np.unique(np.concatenate(values), return_counts=True)
-    constant = best_constant(loss, unique.astype(np.float64), counts.astype(np.float64))
-    if not constant > least:
+    blocks = ((block, values_at(weights, factors, columns)) for columns, block in blocks_of(tensor))
+    model = math.fsum(float(loss.of(block, expected).sum()) for block, expected in blocks)
+    bounds = deviance_range(loss, tensor)
+    if not bounds.constant > bounds.least:
         raise InputError("X is constant: the explained deviance is not defined")
-    return float(1 - (model - least) / (constant - least))
+    return bounds.explained(model)

@@ -19,7 +19,8 @@ LONGEST = 1 << 26  # largest size of a record, in bytes
 
 NUMBER = float | int
 SOUND: tuple[tuple[Any, str], ...] = (  # expected types of the entries; [T] is a list of T, {"": T} a dict of T
-    ([NUMBER], "fits objectives rmse holdout_rmse loglikelihood kkt gradient evaluations ridge"),
+    ([NUMBER], "fits objectives rmse loglikelihood kkt gradient evaluations ridge"),
+    ([NUMBER], "holdout_rmse holdout_deviance holdout_loss"),
     ([int], "nonnegative fixed_modes shape"),
     ([str], "key more"),
     ({"": NUMBER}, "seconds_by_kind stages"),

@@ -23,8 +23,8 @@ class ScannedRank(NamedTuple):
     explained : tuple of float
         Of the models of all starts; see `squared`.
     squared : float
-        The largest of these values: R squared, ``1 - ||X - M||**2 / ||X||**2``; for a Poisson model, the share of the
-        deviance that is explained.
+        The largest of these values: R squared, ``1 - ||X - M||**2 / ||X||**2``; for losses other than Gaussian the
+        share of the deviance that is explained.
     reached : int
         Number of starts that end near the best one.
     match : float or None
@@ -38,9 +38,11 @@ class ScannedRank(NamedTuple):
     seconds : float
         Time of all computations for this number of components; its share where several numbers are computed together.
     holdout : float or None
-        Mean RMSE on held-out elements over several random draws of them; None if none were held out.
+        Mean error on held-out elements over several random draws of them; None if none were held out.
     holdout_error : float or None
         Standard error of that mean.
+    criterion : {"RMSE", "deviance"}
+        The error on held-out elements: for losses other than Gaussian the mean deviance.
     """
 
     rank: int
@@ -54,6 +56,7 @@ class ScannedRank(NamedTuple):
     seconds: float
     holdout: float | None = None
     holdout_error: float | None = None
+    criterion: str = "RMSE"
 
 
 class Suggestion(NamedTuple):
@@ -113,17 +116,18 @@ def suggestion(tried: Sequence[ScannedRank]) -> Suggestion:
 
 
 def _best_on_held_out(tried: Sequence[ScannedRank]) -> Suggestion:
-    """Suggest the smallest number whose held-out RMSE is within one standard error of the lowest (Breiman 1984)."""
+    """Suggest the smallest number whose held-out error is within one standard error of the lowest (Breiman 1984)."""
     errors = {each.rank: (each.holdout or 0.0, each.holdout_error or 0.0) for each in tried}
     lowest = min(sorted(errors), key=lambda rank: errors[rank][0])
     limit = sum(errors[lowest])
     best = min(rank for rank, (mean, _) in errors.items() if mean <= limit)
     (mean, _), (least, error) = errors[best], errors[lowest]
-    passed = _passed(next(each for each in tried if each.rank == best))
+    chosen = next(each for each in tried if each.rank == best)
+    passed, error_name = _passed(chosen), f"held-out {chosen.criterion}"
     if best == lowest:
-        why = f"has the lowest held-out RMSE, {least:.4g} (standard error {error:.1g})"
+        why = f"has the lowest {error_name}, {least:.4g} (standard error {error:.1g})"
         return Suggestion(best, f"{best} {why}{passed}, and no smaller number is within one standard error")
-    why = f"is the smallest number whose held-out RMSE, {mean:.4g}, is within one standard error, {error:.1g},"
+    why = f"is the smallest number whose {error_name}, {mean:.4g}, is within one standard error, {error:.1g},"
     return Suggestion(best, f"{best} {why} of the lowest, {least:.4g} with {lowest}{passed}")
 
 

@@ -97,7 +97,7 @@ def _held_out(axes: Any, tried: Sequence[ScannedRank]) -> None:
     points = [(each.rank, each.holdout, each.holdout_error) for each in tried if each.holdout is not None]
     ranks, means, errors = zip(*points, strict=True)
     axes.errorbar(ranks, means, yerr=errors, color=BEST, marker="o", ms=4, lw=1, capsize=3)
-    axes.set_ylabel("held-out RMSE")
+    axes.set_ylabel(f"held-out {tried[0].criterion}")
 
 
 DRAWERS = {"explained": _explained, "match": _matches, "consistency": _consistency, "holdout": _held_out}

@@ -6,7 +6,6 @@ from ..models.scanned import ScannedRank, Suggestion
 from .progress import Display
 
 HEADS = "components", "explained", "reached", "match", "halves", "consistency", "iterations", "seconds"
-HOLDOUT = "held-out RMSE".rjust(19)  # before the iterations, if elements are held out
 
 
 class ScanTable:
@@ -34,7 +33,8 @@ def suggested(suggestion: Suggestion) -> str:
 
 def _heads(tried: ScannedRank) -> list[str]:
     """Return the heads of the columns."""
-    return [*HEADS] if tried.holdout is None else [*HEADS[:-2], HOLDOUT, *HEADS[-2:]]
+    holdout = [] if tried.holdout is None else [f"held-out {tried.criterion}".rjust(19)]
+    return [*HEADS[:-2], *holdout, *HEADS[-2:]]
 
 
 def line(tried: ScannedRank) -> str:

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.wording import setting
 
-from ..methods.driver import HOLDOUT, LEAST_DECREASE, MethodState, StopRule, best_iteration, is_stale
+from ..methods.driver import (
+    LEAST_DECREASE,
+    MethodState,
+    StopRule,
+    best_iteration,
+    held_out_errors,
+    held_out_measure,
+    is_stale,
+)
 from ..methods.prediction import Forecast
 from ..options import Options
 
@@ -69,7 +77,8 @@ def _headline(state: MethodState) -> str:
 
 def iteration_facts(state: MethodState, change: float | None) -> str:
     """Return the main metric after an iteration, and its change."""
-    held_out = f"  held-out RMSE {figure(errors[-1])}" if (errors := state.series.get(HOLDOUT)) else ""
+    errors = held_out_errors(state)
+    held_out = f"  held-out {held_out_measure(state)} {figure(errors[-1])}" if errors else ""
     return _headline(state) + (f"  change {change:+.1e}" if change is not None else "") + held_out
 
 
@@ -90,7 +99,8 @@ def _reason(state: MethodState, rule: StopRule) -> str:
     if not state.converged:
         return f"not converged: {setting('max_iters', rule.max_iters)} reached"
     if is_stale(state, rule.patience):
-        return f"the held-out RMSE fell by less than {LEAST_DECREASE:.2%} in {rule.patience} iterations"
+        measure, count = held_out_measure(state), rule.patience
+        return f"the held-out {measure} fell by less than {LEAST_DECREASE:.2%} in {count} iterations"
     main = next(iter(state.series))
     reached = REACHED.get(main, f"the {main} changed by less than")
     return f"converged: {reached} {setting('tol', rule.tol)}"
@@ -99,7 +109,9 @@ def _reason(state: MethodState, rule: StopRule) -> str:
 def _kept(state: MethodState) -> str:
     """Return the best iteration on held-out elements, if there are any, as the end of a line."""
     best = best_iteration(state)
-    return "" if best is None else f"; best held-out RMSE {figure(state.series[HOLDOUT][best - 1])}, iteration {best}"
+    if best is None:
+        return ""
+    return f"; best held-out {held_out_measure(state)} {figure(held_out_errors(state)[best - 1])}, iteration {best}"
 
 
 def low_fit(converged: bool, fits: Sequence[float], tol: float) -> str | None:

@@ -17,6 +17,7 @@ from ..backend.ops.solve import SolverBytes
 from ..errors import InputError
 from ..methods.constraints import Constraints
 from ..methods.gcp import GENERAL, Gcp, LossMethod
+from ..methods.held_out import HeldOut, HeldOutGcp, HeldOutNewton
 from ..methods.initial import Init, start_bytes
 from ..methods.newton_rows import NewtonRows
 from ..methods.quasi_newton import VECTORS
@@ -44,6 +45,7 @@ from .planning import PlannedRun
 
 METHODS = {"gaussian": ("als", *GENERAL), "poisson": ("mu", "pdnr", "pqnr", *GENERAL)}
 """The methods of losses, the default first; those in `GENERAL` minimise any other loss."""
+APR_METHODS = tuple(method for method in METHODS["poisson"] if method not in GENERAL)  # of CP-APR
 MOST_ELEMENTS = 1 << 27  # of a sparse tensor that is evaluated as a dense array
 SYSTEMS_AT_ONCE = 6  # row systems of Newton steps that are in memory at a time
 SPARSE_BELOW = 0.1  # fraction of observed elements below which a list of them is evaluated, not an array
@@ -252,22 +254,28 @@ def generalised(
     options: Options,
     work: LossWork,
     constraints: Constraints,
+    held_out: HeldOut | None = None,
 ) -> LossMethod:
-    """Place a tensor, or its observed elements, and return its decomposition for any loss. Collective."""
+    """Place a tensor, or its observed elements, and return its decomposition for any loss. Collective.
+
+    With `held_out`, the method measures these elements after each iteration.
+    """
     counted = source if observed is None else observed.source
     check_domain(counted, work.loss, observed is None and counted.kind == "sparse", machine.comm)
     facts: dict[str, Any] = {} if observed is None else observed.terms.facts
     elements = loss_elements(source, observed, machine, options, work)
     if work.method == "newton":
         operator = SPARSE.place(elements.source, elements.machine, elements.setting, None)
-        return NewtonRows(operator, work.loss, constraints, facts, elements.zeros)
-    return Gcp(elements.gradient(), work.loss, constraints, facts)
+        newton = operator, work.loss, constraints, facts, elements.zeros
+        return HeldOutNewton(held_out.by(work.loss), *newton) if held_out else NewtonRows(*newton)
+    full = elements.gradient(), work.loss, constraints, facts
+    return HeldOutGcp(held_out.by(work.loss), *full) if held_out else Gcp(*full)
 
 
 def default_method(loss: str, special: bool) -> str:
     """Return the method that minimises a loss by default.
 
-    `special`: whether there are missing elements, weights, a ridge or fixed modes.
+    `special`: whether there are missing or held-out elements, weights, a ridge or fixed modes.
     """
     methods = METHODS.get(loss, GENERAL)
     return "lbfgs" if loss == "poisson" and special else methods[0]
@@ -279,4 +287,4 @@ def check_method(loss: str, method: str, special: bool) -> None:
     if method not in methods:
         raise InputError(f"method {method!r} does not apply to loss {loss!r}: use {alternatives(map(repr, methods))}")
     if loss == "poisson" and method not in GENERAL and special:
-        raise InputError(f"method {method!r} supports no mask, weights, ridge or fixed modes: use 'lbfgs'")
+        raise InputError(f"method {method!r} supports no mask, weights, holdout, ridge or fixed modes: use 'lbfgs'")

@@ -117,7 +117,7 @@ def observed_decomposition(
     else:
         operator, rows = _row_by_row(run)
     if held_out is not None:
-        return HeldOutAls(operator, rows, constraints, terms, held_out)
+        return HeldOutAls(held_out, operator, rows, constraints, terms)
     return ObservedAls(operator, rows, constraints, terms)
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from partitioner.validate import whole
 
+from ..backend.known_losses import loss_of
+from ..backend.losses import Loss
 from ..errors import InputError
+from ..methods.gcp import GENERAL, MAX_ITERS, TOL
+from ..methods.poisson import Poisson, PoissonMethod
 from ..models.dataframe import dataframe
 from ..models.kruskal import KruskalTensor
 from ..models.scanned import ScannedRank, Suggestion
 from ..operators.placement import MAX_DENSE_RANK
 from ..report.notebook import scan_columns, scan_html
 from ..report.scan_picture import draw
+from .gcp import APR_METHODS, check_method, default_method
 
-LOSSES = "gaussian", "poisson"
+LIMITS = 200, 1e-6  # iterations and tolerance of a start, unless its method is one of `GENERAL`
 
 
 def ranks_of(name: str, value: str | int | Iterable[Any]) -> tuple[int, ...]:
@@ -48,13 +53,46 @@ class ScanParams(NamedTuple):
     ranks: tuple[int, ...]
     starts: int = 5
     seed: int = 0
-    loss: str = "gaussian"
+    loss: Loss = loss_of("gaussian")
+    method: str | None = None  # by default that of the loss
     nonnegative: bool = False
-    max_iters: int = 200
-    tol: float = 1e-6
+    max_iters: int | None = None
+    tol: float | None = None
     halves: bool = True  # whether to compare halves of the tensor
     split: int | None = None  # the mode whose even and odd indices are the halves; by default the longest
     holdout: float | None = None  # fraction of the observed elements that are held out
+
+    def resolved(self, masked: bool) -> ScanParams:
+        """Return the parameters with the defaults of the loss and the method; `masked`: whether there is a mask.
+
+        Raises
+        ------
+        InputError
+            If the method does not apply.
+        """
+        special = masked or self.holdout is not None
+        method = self.method or default_method(self.loss.name, special)
+        check_method(self.loss.name, method, special)
+        max_iters, tol = (MAX_ITERS, TOL) if method in GENERAL else LIMITS
+        max_iters, tol = self.max_iters or max_iters, tol if self.tol is None else self.tol
+        return self._replace(method=method, max_iters=max_iters, tol=tol)
+
+    @property
+    def rule(self) -> tuple[int, float]:
+        """The maximum number of iterations, and the tolerance."""
+        assert self.max_iters is not None
+        assert self.tol is not None
+        return self.max_iters, self.tol
+
+    @property
+    def poisson(self) -> Poisson | None:
+        """The parameters of CP-APR, if that is the method."""
+        return Poisson(self.rule[1], method=cast(PoissonMethod, self.method)) if self.method in APR_METHODS else None
+
+    @property
+    def least_squares(self) -> bool:
+        """Whether the loss is Gaussian."""
+        return self.loss.name == "gaussian"
 
 
 class Scan(NamedTuple):
@@ -118,7 +156,7 @@ class Scan(NamedTuple):
             ``.png``, ``.svg`` or ``.pdf``. Notebooks display the returned figure.
         panels : sequence of {"explained", "match", "consistency", "holdout"}, optional
             The panels, from top to bottom: R squared or explained deviance of each start; the match of the components
-            between starts and between halves; the core consistency; the RMSE of held-out elements. By default all that
+            between starts and between halves; the core consistency; the error on held-out elements. By default all that
             were computed.
         ax : Axes or sequence of Axes, optional
             Where to draw, one per panel.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -12,12 +13,13 @@ from partitioner.tensors.interop import AnyTensor
 from ..backend.exchange import Machine
 from ..errors import InputError
 from ..methods.held_out import HeldOut
-from ..methods.poisson import Poisson
+from ..models.deviance import deviance_range
 from ..operators.sources.protocols import DescribedSource
 from ..options import Options
 from ..parallel.mpi import together
 from .assembly import as_counts, device_memory, open_tensor
 from .compiling import Work, chosen
+from .gcp import check_domain
 from .holding_out import HoldoutParams, hold_out
 from .observing import ObservedSource
 from .scan_parts import check_counts, deviance_of, halves_of
@@ -30,7 +32,7 @@ class Part(NamedTuple):
     source: DescribedSource
     explained: Callable[[float], float]  # from the method's merit: the share that a model explains
     observed: ObservedSource | None = None
-    held_out: HeldOut | None = None  # with it the merit, and `explained`, is the negative RMSE on these elements
+    held_out: HeldOut | None = None  # with it the merit, and `explained`, is the negative error on these elements
 
 
 class ScanSources:
@@ -57,12 +59,10 @@ class ScanSources:
     ) -> None:
         self.machine, self._options, self._params = machine, options, params
         self.mode = together(machine.comm, lambda: _mode_to_split(source.shape, params))
-        if params.loss == "poisson":
-            if observed is not None:
-                raise InputError("loss 'poisson': mask and holdout need loss 'gaussian'")
+        if params.poisson:
             source = as_counts(source, machine, options)
             self.machine = chosen(machine, source, options, _work(params))
-        is_needed = params.halves or params.loss == "poisson"
+        is_needed = params.halves or not params.least_squares
         whole = source.tensor() if is_needed else None  # read only once
         self.whole = self._part(source, whole, observed)
         self.halves = self._parts_of(whole) if params.halves else []
@@ -70,16 +70,28 @@ class ScanSources:
     def _part(self, source: DescribedSource, tensor: AnyTensor | None, observed: ObservedSource | None = None) -> Part:
         """Return a part, whose tensor is on rank 0 if it is needed. Collective."""
         source.stay_on_device()
-        if observed is not None:
+        if not self._params.least_squares:
+            return Part(source, self._deviance(source, tensor, observed), observed)
+        if observed is not None or self._params.method != "als":
             squares = source.norm**2 or 1.0
             return Part(source, lambda merit: 1 + merit / squares, observed)
-        if self._params.loss != "poisson":
-            return Part(source, lambda fit: 1 - (1 - fit) ** 2)
-        together(self.machine.comm, lambda: check_counts(source))
-        dtype = self._options.dtype
-        deviance = self.machine.comm.bcast(None if tensor is None else deviance_of(tensor, dtype))
-        assert deviance is not None
-        return Part(source, deviance.explained)
+        return Part(source, lambda fit: 1 - (1 - fit) ** 2)
+
+    def _deviance(
+        self, source: DescribedSource, tensor: AnyTensor | None, observed: ObservedSource | None
+    ) -> Callable[[float], float]:
+        """Return the function from a method's merit to the share of the deviance that it explains. Collective."""
+        comm, loss, dtype = self.machine.comm, self._params.loss, self._options.dtype
+        if self._params.poisson:
+            together(comm, lambda: check_counts(source))
+            counts = comm.bcast(None if tensor is None else deviance_of(tensor, dtype))
+            assert counts is not None
+            return counts.explained
+        absent = math.prod(map(float, source.shape)) - source.nnz if observed is None else 0.0
+        check_domain(source, loss, absent > 0, comm)
+        bounds = comm.bcast(None if tensor is None else deviance_range(loss, tensor, absent))
+        assert bounds is not None
+        return lambda merit: bounds.explained(-merit)
 
     def _parts_of(self, whole: AnyTensor | None) -> list[Part]:
         """Return the halves with the even and the odd indices of the mode; none if one is zero. Collective."""
@@ -110,8 +122,9 @@ class ScanSources:
 
 def _work(params: ScanParams) -> Work:
     """Return the work of all runs of CP-APR on the whole tensor, at most, as repetitions of the largest one."""
-    most, inner = max(params.ranks), Poisson().inner_iters
-    return Work(most, params.max_iters * inner * params.starts * sum(params.ranks) // most, "phi")
+    assert params.poisson is not None
+    most, inner = max(params.ranks), params.poisson.inner_iters
+    return Work(most, params.rule[0] * inner * params.starts * sum(params.ranks) // most, "phi")
 
 
 def _mode_to_split(shape: Sequence[int], params: ScanParams) -> int:

@@ -17,10 +17,10 @@ from ..backend.exchange import Machine
 from ..backend.ops.phi import interleaved
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams, Constraints
-from ..methods.driver import HOLDOUT
+from ..methods.driver import held_out_errors
+from ..methods.gcp import GENERAL
 from ..methods.multi_run.als import AlsRuns
 from ..methods.multi_run.apr import AprRuns
-from ..methods.poisson import Poisson
 from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
 from ..models.matching import factor_match
@@ -38,6 +38,7 @@ from .assembly import (
     multi_run_apr,
 )
 from .compression import consistent, consistent_with_gaps
+from .gcp import LossWork, generalised
 from .observed_runs import observed_decomposition
 from .observing import ObservedSource
 from .run import Run, RunParams
@@ -192,6 +193,7 @@ class _Scanner:
             computing + time.perf_counter() - began,
             float(np.mean(errors)) if errors else None,
             float(np.std(errors, ddof=1) / np.sqrt(len(errors))) if errors else None,
+            "RMSE" if self._params.least_squares else "deviance",
         )
         return figures, runs[best].model
 
@@ -211,8 +213,10 @@ class _Scanner:
 
     def _small(self, ranks: Sequence[int], starts: int) -> list[int]:
         """Return the numbers of components whose runs are faster at once."""
-        if self._params.loss != "poisson":
+        if self._params.method == "als":
             return [rank for rank in ranks if rank <= max_shared_rank(self._machine.device)]
+        if self._params.method != "mu":
+            return []
         kernel = interleaved(self._machine.device)
         if kernel is None or self._options.kernel != "auto":
             return []
@@ -236,10 +240,10 @@ class _Scanner:
     def _multi_method(self, source: DescribedSource, ranks: dict[Key, int]) -> AlsRuns[Key] | AprRuns[Key]:
         """Place a tensor for several runs at once."""
         params, machine, options = self._params, self._machine, self._options
-        if params.loss == "poisson":
-            return multi_run_apr(source, ranks, machine, options, Poisson(params.tol), self._seed)
+        if params.poisson:
+            return multi_run_apr(source, ranks, machine, options, params.poisson, self._seed)
         columns = min(machine.device.together, sum(ranks.values()))
-        budget = Budget(params.max_iters * -(-sum(ranks.values()) // columns))
+        budget = Budget(params.rule[0] * -(-sum(ranks.values()) // columns))
         return multi_run_als(source, ranks, columns, machine, options, budget, self._constraints, self._seed)
 
     def _single_runs(self, part: Part, rank: int, starts: Sequence[RunParams]) -> dict[Key, _Run]:
@@ -261,34 +265,42 @@ class _Scanner:
 
     def _ended(self, part: Part, method: Decomposition[KruskalTensor], seconds: float) -> _Run:
         # Not the best iteration on held-out elements, as the start is not independent of them.
-        merit = -method.state.series[HOLDOUT][-1] if part.held_out else method.merit()
+        merit = -held_out_errors(method.state)[-1] if part.held_out else method.merit()
         explained = part.explained(self._machine.comm.bcast(merit))
-        return _Run(method.model(), explained, method.state.iterations, seconds)
+        model = method.model()
+        if self._params.method in GENERAL:  # the model's scores depend on its loss
+            model.run = {"method": method.name, **method.facts}
+        return _Run(model, explained, method.state.iterations, seconds)
 
     def _run_params(self, start: int) -> RunParams:
-        return RunParams(self._params.max_iters, self._params.tol, self._params.seed + start)
+        return RunParams(*self._params.rule, self._params.seed + start)
 
     @property
     def _constraints(self) -> Constraints:
-        return ConstraintParams(self._params.nonnegative, 0.0, ()).of(len(self._whole.source.shape))
+        params = self._params
+        nonnegative = params.nonnegative or params.loss.nonnegative
+        return ConstraintParams(nonnegative, 0.0, ()).of(len(self._whole.source.shape))
 
     def _seed(self, key: Key) -> int:
         return self._run_params(key[1]).seed
 
     def _method(self, part: Part, rank: int) -> Decomposition[KruskalTensor]:
-        params, budget = self._params, Budget(self._params.max_iters * self._params.starts)
-        source, observed = part.source, part.observed
+        params, machine, options = self._params, self._machine, self._options
+        evaluations = params.rule[0] * params.starts
+        source, observed, held_out = part.source, part.observed, part.held_out
+        if params.method in GENERAL:
+            work = LossWork(params.loss, rank, evaluations, method=params.method)
+            return generalised(source, observed, machine, options, work, self._constraints, held_out)
         if observed is not None:
-            constraints, held_out = self._constraints, part.held_out
-            return observed_decomposition(observed, rank, self._machine, self._options, constraints, held_out=held_out)
-        if params.loss == "poisson":
-            return counts(source, rank, self._machine, self._options, Poisson(params.tol), budget)
-        return decomposition(source, rank, self._machine, self._options, budget, self._constraints)
+            return observed_decomposition(observed, rank, machine, options, self._constraints, held_out=held_out)
+        if params.poisson:
+            return counts(source, rank, machine, options, params.poisson, Budget(evaluations))
+        return decomposition(source, rank, machine, options, Budget(evaluations), self._constraints)
 
     def _consistency(self, model: KruskalTensor) -> float | None:
         """Return the core consistency; None for a large core, or if columns cannot be linearly independent."""
         rank, order = model.rank, len(model.factors)
-        if self._params.loss == "poisson" or rank**order > MAX_CORE_SIZE or rank > min(model.shape):
+        if not self._params.least_squares or rank**order > MAX_CORE_SIZE or rank > min(model.shape):
             return None
         factors = factors_of(model)
         assert factors is not None

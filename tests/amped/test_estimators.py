@@ -37,8 +37,9 @@ def test_rows_of_samples_are_those_of_the_model(mode: int, how: dict[str, Any]) 
 def test_counts() -> None:
     counts = np.random.default_rng(0).poisson(ARRAY)
     tensor = amped.SparseTensor(np.argwhere(counts), counts[counts > 0], counts.shape)
-    found = amped.CP(2, loss="poisson", max_iters=5, options=OPTIONS).fit(tensor)
+    found = amped.CP(2, loss="poisson", method="pdnr", max_iters=5, options=OPTIONS).fit(tensor)
     assert found.model_.series["loglikelihood"]
+    assert found.model_.run["method"] == "pdnr"
     assert (found.transform(tensor) >= 0).all()
 
 

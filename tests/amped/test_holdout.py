@@ -89,6 +89,33 @@ def test_weights_count_in_the_error(compiled: str, monkeypatch: pytest.MonkeyPat
     assert model.series["rmse"][model.run["best_iteration"] - 1] == pytest.approx(fitted, rel=1e-9)
 
 
+def counted(share: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
+    """Return counts of three components, and which elements are observed."""
+    rng = np.random.default_rng(0)
+    exact = np.einsum("ir,jr,kr->ijk", *(rng.gamma(1, size=(length, 3)) for length in SHAPE))
+    return rng.poisson(exact).astype(float), rng.random(SHAPE) < share
+
+
+@pytest.mark.parametrize(("method", "compiled"), [("lbfgs", "never"), ("newton", "always")])
+def test_losses_keep_the_best_iteration(method: Any, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMPED_COMPILE", compiled)
+    counts, seen = counted()
+    held = seen & (np.random.default_rng(1).random(SHAPE) < 0.3)
+    how = HOW | {"loss": "poisson", "method": method}
+    kept = amped.cp(counts, 6, mask=seen, holdout=held, patience=4, max_iters=60, **how)
+    deviances, best = kept.series["holdout_deviance"], kept.run["best_iteration"]
+    assert best == np.argmin(deviances) + 1 < len(deviances) < 60
+    rest = amped.cp(counts, 6, mask=seen & ~held, max_iters=best, **how)
+    np.testing.assert_allclose(kept.full(), rest.full(), rtol=1e-6, atol=1e-9)
+    x, m = counts[held], rest.full()[held]
+    logs = np.where(x > 0, x * np.log((m + 1e-10) / np.maximum(x, 1)), 0)
+    assert min(deviances) == pytest.approx(2 * np.mean(m - x - logs), rel=1e-6)
+    assert kept.series["holdout_loss"][best - 1] == pytest.approx(np.mean(m - x * np.log(m + 1e-10)), rel=1e-6)
+    squares = amped.cp(counts, 3, method=method, mask=seen, holdout=held, max_iters=3, **HOW)
+    rmse = np.sqrt(np.mean(np.square(squares.full() - counts)[held]))
+    assert min(squares.series["holdout_rmse"]) == pytest.approx(rmse, rel=1e-6)
+
+
 def test_all_elements_of_a_dense_tensor_are_observed() -> None:
     noisy, _ = planted()
     model = amped.cp_als(noisy, 3, holdout=0.1, max_iters=20, starts=2, **HOW)
@@ -219,6 +246,6 @@ def test_wrong_flags(folder: Path) -> None:
         (["--patience", 3], "--patience needs --holdout"),
         (["--holdout-seed", 3], "--holdout-seed needs --holdout"),
         (["--mask", "stored", "--holdout", 0.5, "--patience", 0], "--patience 0"),
-        (["--loss", "poisson", "--holdout", 0.5], "--holdout requires --method als"),
+        (["--loss", "poisson", "--method", "mu", "--holdout", 0.5], "--holdout does not apply to --method mu"),
     ]:
         refused(run_amped(*cpd, *flags), cause)

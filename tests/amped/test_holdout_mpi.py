@@ -36,6 +36,21 @@ def test_ranks_agree(comm: Comm, weighted: bool, compiled: str, monkeypatch: pyt
         amped.cp_als(noisy if root else None, 2, holdout=2, **HOW)
 
 
+@pytest.mark.parametrize(("method", "compiled"), [("lbfgs", "never"), ("newton", "always")])
+def test_losses(comm: Comm, method: Any, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMPED_COMPILE", compiled)
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(np.einsum("ir,jr,kr->ijk", *(rng.random((length, 2)) for length in (12, 10, 8)))).astype(float)
+    how = HOW | {"loss": "poisson", "method": method, "holdout": 0.2}
+    model = amped.cp(counts if comm.rank == 0 else None, 2, **how)
+    at = np.argwhere(counts >= 0)
+    at = at[drawn(at.T.astype(np.int32), 0.2, 0)]
+    expected = model.predict(at)
+    losses = expected - counts[tuple(at.T)] * np.log(expected + 1e-10)
+    assert model.series["holdout_loss"][model.run["best_iteration"] - 1] == pytest.approx(losses.mean(), rel=1e-6)
+    assert len(set(comm.allgather(repr(model.series)))) == 1
+
+
 @pytest.mark.ranks(2)
 def test_scans_agree(comm: Comm) -> None:
     rng = np.random.default_rng(0)

@@ -12,6 +12,7 @@ from command import refused, run_amped, succeeded, write_tns
 from missing import planted, stored
 
 import amped
+from amped.models.explained import explained_deviance
 from amped.models.matching import factor_match
 from amped.models.scanned import ScannedRank, suggestion
 from amped.runs.compression import consistent, consistent_with_gaps
@@ -103,6 +104,31 @@ def test_the_mode_that_is_split(split: int | None, used: int) -> None:
     assert found.tried[0].halves == pytest.approx(factor_match(*shared), rel=1e-9)
 
 
+@pytest.mark.parametrize(("loss", "sparse"), [("poisson", False), ("poisson", True), ("bernoulli-logit", False)])
+def test_other_losses(loss: str, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full gradients: explained deviance, matches, and the held-out deviance; no core consistency."""
+    monkeypatch.setenv("AMPED_COMPILE", "never")
+    rng = np.random.default_rng(0)
+    mean = 4 * np.einsum("ir,jr,kr->ijk", *(rng.gamma(1, size=(length, 2)) for length in SHAPE))
+    logit = loss == "bernoulli-logit"
+    array = rng.random(SHAPE) < 1 / (1 + np.exp(2 - mean)) if logit else rng.poisson(mean).astype(float)
+    tensor: Any = amped.SparseTensor(np.argwhere(array), array[array > 0], SHAPE) if sparse else array
+    how = HOW | {"loss": loss, "method": "lbfgs", "max_iters": 300, "starts": 2}
+    found = amped.scan(tensor, "1-3", **how, **({} if sparse else {"holdout": 0.1}))
+    two = found.tried[1]
+    assert [each.consistency for each in found.tried] == [None] * 3
+    model = found.models[1]
+    score = model.score(tensor) if logit else explained_deviance(model.weights, model.factors, amped.DenseTensor(array))
+    assert two.squared == pytest.approx(score, rel=1e-4)
+    assert two.match is not None
+    if not logit:
+        assert two.match > 0.98
+    if not sparse:
+        assert two.criterion == "deviance"
+        assert logit or found.suggestion.rank == 2
+        assert "held-out deviance, " in found.suggestion.reason
+
+
 def tried(rank: int, holdout: float, error: float) -> ScannedRank:
     return ScannedRank(rank, (0.9,), 0.9, 1, None, None, None, 5, 1.0, holdout, error)
 
@@ -136,7 +162,8 @@ def test_command_line(folder: Path) -> None:
     for wrong, cause in [
         (["--holdout", 0.1], "holdout needs mask='stored'"),
         (["--mask", "stored", "--holdout", 1.5], "--holdout 1.5: expected a fraction"),
-        (["--loss", "poisson", "--mask", "stored"], "require --loss gaussian"),
+        (["--loss", "poisson", "--method", "mu", "--mask", "stored"], "method 'mu' supports no mask"),
+        (["--loss", "gamma", "--method", "als"], "method 'als' does not apply to loss 'gamma'"),
         (["--split", 3], "split: mode 3 is outside 0..2"),
         (["--split", -1], "--split -1"),
         (["--split", 1, "--no-halves"], "--split needs halves"),
@@ -149,7 +176,7 @@ def test_command_line(folder: Path) -> None:
     [
         ({"holdout": 0}, "holdout 0"),
         ({"holdout": float("nan")}, "holdout nan"),
-        ({"holdout": 0.1, "loss": "poisson"}, "need loss 'gaussian'"),
+        ({"holdout": 0.1, "loss": "poisson", "method": "mu"}, "method 'mu' supports no mask, weights, holdout"),
         ({"mask": np.ones((2, 2))}, "mask has shape"),
         ({"split": 3}, "mode 3"),
         ({"split": -1}, "split -1"),
