@@ -44,12 +44,16 @@ class Maps(NamedTuple):
         Summed directly.
     lower : float
         Lower bound to which the model's values are clamped.
+    weighted : bool
+        Whether elements have weights, by which the formulas are multiplied. The tensor then has one more mode, the
+        last, which is not part of the model: column 0 of its factor matrix is the weight of each index.
     """
 
     weight: Evaluated
     curve: Evaluated | None
     value: Evaluated
     lower: float = -np.inf
+    weighted: bool = False
 
     @property
     def formulas(self) -> dict[str, Formula | None]:

@@ -44,6 +44,11 @@ class _EvaluatedRows(NamedTuple):
         return _EvaluatedRows(*(np.where(chosen.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in pairs))
 
 
+def row_systems(loss: Loss, zeros: bool, weighted: bool) -> RowSystems:
+    """Return the product that `NewtonRows` needs, for which its operator is placed."""
+    return RowSystems(loss.maps(curved=True, absent_are_zero=zeros)._replace(weighted=weighted))
+
+
 class NewtonRows(LossMethod):
     """Newton steps by rows over the elements of a sparse tensor. See `LossMethod`.
 
@@ -57,18 +62,34 @@ class NewtonRows(LossMethod):
         See `LossMethod`.
     zeros : bool
         Whether absent elements are zeros. Otherwise they do not count.
+    weights : (K,) array, optional
+        The weights of the indices of an additional last mode of the operator; see `Maps.weighted`.
     """
 
     name = "newton"
     SERIES = "objective", "evaluations"
 
     def __init__(
-        self, operator: SparseOperator, loss: Loss, constraints: Constraints, facts: dict[str, Any], zeros: bool
+        self,
+        operator: SparseOperator,
+        loss: Loss,
+        constraints: Constraints,
+        facts: dict[str, Any],
+        zeros: bool,
+        weights: NDArray[np.float64] | None = None,
     ) -> None:
         self._sparse, self._zeros = operator, zeros
-        self._product = RowSystems(loss.maps(curved=True, absent_are_zero=zeros))
+        self._weighted = weights is not None
+        self._product = row_systems(loss, zeros, self._weighted)
         self._passes = 0
         super().__init__(operator, loss, constraints, facts)
+        if weights is not None:
+            operator.set_factor(self.order, np.repeat(weights[:, None], self.rank, axis=1))
+
+    @property
+    def order(self) -> int:
+        """See `Method`: without the mode of the weights."""
+        return self.operator.order - self._weighted
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         state, self._passes, total, moved = self.state, 0, np.zeros(1), False
@@ -126,7 +147,7 @@ class NewtonRows(LossMethod):
 
     def _evaluated(self, mode: int, rows: Matrix, moments: Moments | None) -> _EvaluatedRows:
         """Set the rows of a mode and evaluate them. Collective."""
-        operator, rank, ridge = self._sparse, self.rank, (self._constraints.ridge or [0.0] * self.operator.order)[mode]
+        operator, rank, ridge = self._sparse, self.rank, (self._constraints.ridge or [0.0] * self.order)[mode]
         self._set_rows(mode, rows)
         self._passes += 1
         sums = operator.compute(self._product, mode, in_turn(mode, operator.order, self._modes))

@@ -146,9 +146,12 @@ class RowSystems(Product[RowSystemsProvider]):
         return self.maps.curve is not None
 
     def suits(self, provider: RowSystemsProvider, kernel: Kernel, mode: ModePlan) -> bool:
-        return provider.suits(kernel, mode.share, self.curved)
+        return provider.suits(kernel, mode.share, self.maps)
 
     def width(self, mode: ModePlan) -> int:
+        """See `Product`: the mode of the weights is never computed."""
+        if self.maps.weighted and mode.mode == len(mode.share.lengths):
+            return 1
         return system_width(mode.rank, self.curved)
 
     columns = width

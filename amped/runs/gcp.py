@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
@@ -19,7 +20,7 @@ from ..methods.constraints import Constraints
 from ..methods.gcp import GENERAL, Gcp, LossMethod
 from ..methods.held_out import HeldOut, HeldOutGcp, HeldOutNewton
 from ..methods.initial import Init, start_bytes
-from ..methods.newton_rows import NewtonRows
+from ..methods.newton_rows import NewtonRows, row_systems
 from ..methods.quasi_newton import VECTORS
 from ..models.align import with_absent
 from ..operators.base import Gradient
@@ -111,6 +112,8 @@ class LossElements(NamedTuple):
         Whether absent elements of a sparse tensor are zeros. Otherwise they do not count.
     weights : DenseSource, optional
         A weight per element of a dense tensor.
+    scales : (K,) array, optional
+        The weights of the indices of an additional last mode of a sparse tensor; see `Maps.weighted`.
     """
 
     source: Any
@@ -119,6 +122,7 @@ class LossElements(NamedTuple):
     work: LossWork
     zeros: bool = True
     weights: DenseSource | None = None
+    scales: NDArray[np.float64] | None = None
 
     def gradient(self) -> Gradient:
         """Place the elements for the gradient of the loss. Collective."""
@@ -204,15 +208,15 @@ def _list(
     comm, loss = machine.comm, work.loss
     if not loss.compiled:
         raise InputError("method 'newton': the formulas of the loss must be text")
-    if observed is not None and observed.terms.scales is not None:
-        raise InputError("method 'newton' supports no weights: use 'lbfgs'")
     zeros = observed is None and source.kind == "sparse" and loss.at_zero is not None
     if observed is None and not zeros:
         source = _with_zeros(source, machine, loss) if source.kind == "sparse" else source
         observed = observed_source(source, all_observed(source, comm), comm, None)
-    elements: DescribedSource = source if observed is None else observed.source
-    product = RowSystems(loss.maps(curved=True, absent_are_zero=zeros))
-    return LossElements(elements, machine, _setting(elements, machine, options, work, product), work, zeros)
+    elements: DescribedSource = source if observed is None else observed.weighted(comm)
+    scales = None if observed is None else observed.terms.scales
+    product = row_systems(loss, zeros, scales is not None)
+    placed = LossElements(elements, machine, _setting(elements, machine, options, work, product), work, zeros)
+    return placed if scales is None else placed._replace(scales=np.square(scales))
 
 
 def _masked(observed: ObservedSource, machine: Machine) -> MaskedArray | None:
@@ -266,7 +270,7 @@ def generalised(
     elements = loss_elements(source, observed, machine, options, work)
     if work.method == "newton":
         operator = SPARSE.place(elements.source, elements.machine, elements.setting, None)
-        newton = operator, work.loss, constraints, facts, elements.zeros
+        newton = operator, work.loss, constraints, facts, elements.zeros, elements.scales
         return HeldOutNewton(held_out.by(work.loss), *newton) if held_out else NewtonRows(*newton)
     full = elements.gradient(), work.loss, constraints, facts
     return HeldOutGcp(held_out.by(work.loss), *full) if held_out else Gcp(*full)

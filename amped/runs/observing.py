@@ -80,6 +80,19 @@ class ObservedSource(NamedTuple):
         tensor = self.source.tensor()
         return on_root(comm, lambda: None if tensor is None else _filled(tensor, dtype))
 
+    def weighted(self, comm: Comm) -> SparseSource:
+        """Return `placed` without scaled values: with weights it has the additional mode. Collective."""
+        if self.terms.scales is None:
+            return self.source
+        values, placed = self.source.tensor(), self.placed.tensor()
+
+        def elements() -> SparseTensor | None:
+            if values is None or placed is None:
+                return None
+            return SparseTensor.from_columns(placed.columns, values.values, placed.shape, keep_zeros=True)
+
+        return TensorSource(on_root(comm, elements), comm)
+
     def array(self) -> MaskedArray:
         """Return the elements as a dense array, on a single rank."""
         tensor = self.placed.tensor()

@@ -153,6 +153,31 @@ def test_least_squares_with_constraints_is_the_same_as_by_als() -> None:
     np.testing.assert_allclose(quasi.factors[2], start[2] / np.abs(start[2]).sum(axis=0), rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["gaussian", "poisson", "gamma"])
+def test_newton_steps_with_weights(name: str) -> None:
+    """Of dense and sparse tensors, with masks; those of weight 0 are missing."""
+    start, rng = random_factors(3, SHAPE, 2), np.random.default_rng(2)
+    array = values_for(name, model_array([f + 0.3 for f in random_factors(0, SHAPE, 2)]))
+    weights = rng.choice([0.0, 0.5, 1.0, 3.0], SHAPE)
+    given: dict[str, Any] = {"loss": name, "method": "newton", "init": start, "precision": "fp64", "device": "cpu"}
+    objectives = amped.cp(array, 2, weights=weights, max_iters=10, ridge=0.01, **given).series["objective"]
+    assert (np.diff(objectives) <= 1e-12 * np.abs(objectives[1:])).all()
+    if name == "gaussian":  # one step is exact
+        als = amped.cp(array, 2, weights=weights, max_iters=10, ridge=0.01, **{**given, "method": "als", "tol": 0})
+        np.testing.assert_allclose(objectives, als.series["objective"], rtol=1e-9)
+    plain = amped.cp(array, 2, weights=weights, max_iters=5, **given)
+    ends = [plain.factors[0] * plain.weights, *plain.factors[1:]]
+    assert oracle(array, ends, name, weights)[0] == pytest.approx(plain.series["objective"][-1], rel=1e-10)
+    sparse = amped.SparseTensor(np.argwhere(array), array[array != 0], SHAPE)
+    for tensor, observed in ((sparse, {}), (array, {"mask": weights > 0})):
+        same = amped.cp(tensor, 2, weights=weights, max_iters=5, **observed, **given)  # type: ignore[arg-type]
+        np.testing.assert_allclose(same.series["objective"], plain.series["objective"], rtol=1e-10)
+    masked = amped.cp(array, 2, mask=weights > 0, max_iters=5, **given)
+    ones = amped.cp(array, 2, weights=2.0 * (weights > 0), max_iters=5, **given)
+    np.testing.assert_allclose(ones.series["objective"], 2 * np.array(masked.series["objective"]), rtol=1e-10)
+    assert len(ones.factors) == 3
+
+
 def test_the_best_of_several_starts() -> None:
     array = values_for("bernoulli-logit", 4 * model_array(random_factors(0, SHAPE, 2)) - 1)
     given: dict[str, Any] = {"loss": "bernoulli-logit", "max_iters": 20, "precision": "fp64"}
@@ -379,7 +404,6 @@ def test_newton_steps_that_are_impossible() -> None:
     for given, what in (
         ({"loss": amped.Loss(**cauchy)}, "no second derivative"),
         ({"loss": amped.Loss(**functions)}, "must be text"),  # type: ignore[arg-type]
-        ({"loss": "gamma", "weights": 1 + COUNTS}, "supports no weights"),
     ):
         with pytest.raises(amped.InputError, match=what):
             amped.cp(COUNTS + 1, 2, method="newton", **given)  # type: ignore[arg-type]

@@ -59,6 +59,20 @@ def test_a_decomposition_is_that_of_one_rank(comm: Comm) -> None:
     assert value == pytest.approx(model.series["objective"][-1], rel=1e-10)
 
 
+def test_newton_steps_with_weights(comm: Comm) -> None:
+    shape, rng = (6, 2, 8), np.random.default_rng(0)
+    factors, weights = random_factors(0, shape, 3), rng.choice([0.0, 0.5, 2.0], (6, 2, 8))
+    array = values_for("poisson", model_array(factors))
+    given: dict[str, Any] = {"loss": "poisson", "method": "newton", "max_iters": 4, "tol": 0, "precision": "fp64"}
+    with small_pieces(10):
+        root = comm.rank == 0
+        weighted = weights if root else None
+        model = amped.cp(array if root else None, 3, init=factors, weights=weighted, device="cpu", **given)
+    ends = [model.factors[0] * model.weights, *model.factors[1:]]
+    assert oracle(array, ends, "poisson", weights)[0] == pytest.approx(model.series["objective"][-1], rel=1e-9)
+    assert len(set(comm.allgather(repr(model.series)))) == 1
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_newton_steps(comm: Comm, masked: bool) -> None:
     """Rows are shared by ranks; absent elements are zeros, or unknown."""

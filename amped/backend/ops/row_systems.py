@@ -28,8 +28,8 @@ def system_width(rank: int, curved: bool) -> int:
 class RowSystemsProvider(Protocol):
     """A method to compute row systems on a device: a provider of the operation. All sums are in double precision."""
 
-    def suits(self, kernel: Kernel, share: Share, curved: bool) -> bool:
-        """Return whether it supports such nonzeros in that kernel's shards."""
+    def suits(self, kernel: Kernel, share: Share, maps: Maps) -> bool:
+        """Return whether it supports such nonzeros in that kernel's shards, and such formulas."""
 
     def prepare(self, kernel: Kernel, share: Share, rank: int, maps: Maps) -> None:
         """Start compiling; return immediately."""

@@ -49,12 +49,14 @@ def _call(typing: Typing, address: Type, x: Type, m: Type) -> Operation:
 def add_systems(number, team, threads, turn, nonzeros, factors, own, row_begin, maps, parts, out, carries, products):  # type: ignore[no-untyped-def]
     """Add the row systems of each part to `out`; for a row that is shared with another part or shard, to `carries`.
 
-    `maps` are the addresses of weight, curve (0: no second derivatives) and value, and the lower bound of the model;
+    `maps` are the addresses of weight, curve (0: no second derivatives) and value, the lower bound of the model, and
+    whether (1 or 0) column 0 of the last factor matrix has the weights of the nonzeros, and is not part of the model;
     `parts` are the first piece of each part and the end, and their shared rows; `products`, (parts, R), is scratch.
     """
     starts, rows, indices, values = nonzeros
     bounds, shared = parts
-    (weight, curve, value), lower = maps
+    (weight, curve, value), lower, weighted = maps
+    modes = len(factors) - weighted
     if number == 0:
         turn[0] = 0
     called, rank = fork(team, number, threads), products.shape[1]
@@ -68,18 +70,20 @@ def add_systems(number, team, threads, turn, nonzeros, factors, own, row_begin, 
                 model = 0.0
                 for r in range(rank):
                     factor_product = 1.0
-                    for k in range(len(factors)):
+                    for k in range(modes):
                         factor_product *= np.float64(factors[k][indices[k][q], r])
                     product[r] = factor_product
                     model += factor_product * np.float64(own_row[r])
                 model = lower if model < lower else model  # NaN propagates
-                x = np.float64(values[q])
-                sums[sums.size - 1] += _call(value, x, model)
-                scale = _call(weight, x, model)
+                x, share = np.float64(values[q]), 1.0
+                if weighted:
+                    share = np.float64(factors[modes][indices[modes][q], 0])
+                sums[sums.size - 1] += share * _call(value, x, model)
+                scale = share * _call(weight, x, model)
                 for r in range(rank):
                     sums[r] += scale * product[r]
                 if curve:
-                    scale = _call(curve, x, model)
+                    scale = share * _call(curve, x, model)
                     for r in range(rank):
                         for s in range(rank):
                             sums[(r + 1) * rank + s] += scale * product[r] * product[s]

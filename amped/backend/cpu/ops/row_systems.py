@@ -26,7 +26,7 @@ class HostSystems:
     def __init__(self, device: CpuDevice) -> None:
         self._threads = device.threads
 
-    def suits(self, kernel: Kernel, share: Share, curved: bool) -> bool:
+    def suits(self, kernel: Kernel, share: Share, maps: Maps) -> bool:
         """See `RowSystemsProvider`: the nonzeros of a row must be contiguous."""
         return Offers.ROWS in kernel.offers
 
@@ -56,7 +56,7 @@ class HostSystems:
         addresses = np.array([code.address if code else 0 for code in codes], np.int64)
         nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
         inputs, size = tuple(map(constant, factors)), threads_worth(self._threads.count, shard, factors[0])
-        args = nonzeros, inputs, constant(own), shard.row_begin, (addresses, float(maps.lower))
+        args = nonzeros, inputs, constant(own), shard.row_begin, (addresses, float(maps.lower), int(maps.weighted))
         team = self._threads.team, min(size, shared.size), np.zeros(1, np.int64)
         check(row_systems.add_systems(0, *team, *args, (shard.parts.bounds, shared), out, carries, products))
         for row, carry in zip(shared.tolist(), carries, strict=True):  # in order, so that sums are repeatable

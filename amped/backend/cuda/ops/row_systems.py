@@ -32,8 +32,8 @@ class CudaSystems:
         self._limits, self._number = device.limits, device.number
         self._rows = {True: CudaRowProblems(device, "pdnr"), False: CudaRowProblems(device, "pqnr")}
 
-    def suits(self, kernel: Kernel, share: Share, curved: bool) -> bool:
-        return self._rows[curved].suits(kernel, share)
+    def suits(self, kernel: Kernel, share: Share, maps: Maps) -> bool:
+        return not maps.weighted and self._rows[maps.curve is not None].suits(kernel, share)
 
     def prepare(self, kernel: Kernel, share: Share, rank: int, maps: Maps) -> None:
         code = RowCode(rank, share.dtype, maps.curve is not None)

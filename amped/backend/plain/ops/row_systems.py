@@ -18,10 +18,10 @@ NUMBERS = 4  # per nonzero: the model's value, and a formula with its parts
 
 
 class PlainSystems:
-    """See `RowSystemsProvider`; computes no second derivatives. Formulas may be NumPy functions."""
+    """See `RowSystemsProvider`; neither second derivatives nor weights. Formulas may be NumPy functions."""
 
-    def suits(self, kernel: Kernel, share: Share, curved: bool) -> bool:
-        return Offers.TREE in kernel.offers and not curved
+    def suits(self, kernel: Kernel, share: Share, maps: Maps) -> bool:
+        return Offers.TREE in kernel.offers and maps.curve is None and not maps.weighted
 
     def prepare(self, kernel: Kernel, share: Share, rank: int, maps: Maps) -> None:
         """See `RowSystemsProvider`: nothing is compiled."""

@@ -24,11 +24,11 @@ every_backend = pytest.mark.parametrize(
 )
 
 
-def providers(backend: Device, share: Share, order: int, curved: bool) -> list[tuple[RowSystemsProvider, Kernel]]:
+def providers(backend: Device, share: Share, order: int, maps: Maps) -> list[tuple[RowSystemsProvider, Kernel]]:
     """Return what computes row systems, with each MTTKRP kernel whose shards it reads."""
     found = [kernel_of(backend, name) for name in kernels(backend, order)]
     every = [(how, kernel) for kernel in found for how in ROW_SYSTEMS.providers(backend)]
-    pairs = [(how, kernel) for how, kernel in every if how.suits(kernel, share, curved)]
+    pairs = [(how, kernel) for how, kernel in every if how.suits(kernel, share, maps)]
     assert pairs
     return pairs
 
@@ -64,7 +64,7 @@ def check(backend: Device, problem: Problem, precision: str, maps: Maps, cuts: S
     problem.values = problem.values.astype(share.dtype).astype(np.float64)
     problem.factors = [f.astype(share.dtype).astype(np.float64) for f in problem.factors]
     want = oracle_systems(problem.columns, problem.values, problem.factors, 0, maps)
-    for pair in providers(backend, share, len(problem.factors), maps.curve is not None):
+    for pair in providers(backend, share, len(problem.factors), maps):
         got = run(backend, problem, share, maps, pair, cuts)
         assert not got[~problem.named].any()
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12 * abs(want).max())
@@ -101,7 +101,7 @@ def test_what_is_not_a_number_stays(backend: Device) -> None:
     problem.factors[0][7, 2] = np.nan
     share = problem.share(backend, "fp32")
     assert problem.named[7]
-    for pair in providers(backend, share, len(problem.factors), False):
+    for pair in providers(backend, share, len(problem.factors), POISSON.maps()):
         got = run(backend, problem, share, POISSON.maps(), pair)
         assert np.all(np.isnan(got[7]))
         assert np.all(np.isfinite(np.delete(got, 7, axis=0)))
@@ -112,6 +112,6 @@ def test_what_is_not_a_number_stays(backend: Device) -> None:
 def test_the_same_bits_every_time(backend: Device, order: int, rank: int, precision: str) -> None:
     problem = Problem(order, rank, "heavy row", 5003)
     share = problem.share(backend, precision)
-    for pair in providers(backend, share, order, True):
+    for pair in providers(backend, share, order, LOGIT.maps(curved=True)):
         some = {run(backend, problem, share, LOGIT.maps(curved=True), pair, [2000]).tobytes() for _ in range(3)}
         assert len(some) == 1
