@@ -41,6 +41,7 @@ from .tensors.value_range import BLOCK, ValueRange, norm, squares
 
 FREE_SHARE = 0.7  # fraction of free memory, the default budget
 LEAST = 1 << 18  # minimum number of nonzeros sorted at once, whatever the budget
+THREAD = 2 << 20  # bytes per thread: its buffers for reading and sorting, and what its memory pool keeps
 
 
 def partition(
@@ -131,7 +132,7 @@ class _Build:
     def __init__(self, reading: Reading, folder: Path, budget: int, sorter: Sorter) -> None:
         self._reading, self._folder, self._sort = reading, folder, _timed(sorter.sort)
         self._ranks, self._order, self._threads = reading.ranks, reading.order, reading.threads
-        limit = _limit(budget, 4 * self._order + reading.dtype.itemsize, self._ranks.size)
+        limit = _limit(budget, 4 * self._order + reading.dtype.itemsize, self._ranks.size, self._threads)
         self._limit = min(limit, sorter.most(self._order, reading.dtype))
         self._used = [np.empty(0, np.int32)] * self._order  # indices that this rank uses, if they are renumbered
         self._renumbering: Renumbering | None = None
@@ -300,9 +301,9 @@ def _budget(memory: int | None, ranks: Ranks) -> int:
     return memory or int(FREE_SHARE * psutil.virtual_memory().available) // sharing
 
 
-def _limit(budget: int, each: int, ranks: int) -> int:
+def _limit(budget: int, each: int, ranks: int, threads: int) -> int:
     """Return the maximum number of nonzeros of `each` bytes that a rank sorts at once."""
     load_compiler()
     copies = 2 if ranks == 1 else 3  # as read, sorted, and in exchange with other ranks
-    available = budget - int(psutil.Process().memory_info().rss) - READING
+    available = budget - int(psutil.Process().memory_info().rss) - READING - threads * THREAD
     return max(LEAST, available // (copies * each + sort_bytes(1, each)))

@@ -27,6 +27,7 @@ from .threads import parallel_map
 
 MANIFEST = "manifest.json"
 BLOCK = 1 << 24  # bytes under one checksum
+PIECE = 1 << 20  # bytes of a block that a thread reads at a time
 SYNC_BYTES, MAX_PENDING = 1 << 26, 3  # bytes synced to disk at a time; syncs that may be pending
 
 Entry = dict[str, Any]
@@ -147,9 +148,12 @@ def count_blocks(path: Path) -> int:
 
 def checksum(path: Path, block: int) -> int:
     """Return the checksum of one block of a file."""
-    with open(path, "rb") as file:
+    found, left = 0, BLOCK
+    with open(path, "rb", buffering=0) as file:
         file.seek(block * BLOCK)
-        return zlib.crc32(file.read(BLOCK))
+        while left and (piece := file.read(min(left, PIECE))):
+            found, left = zlib.crc32(piece, found), left - len(piece)
+    return found
 
 
 def write_manifest(folder: Path, body: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from html import escape
 from typing import Any, ClassVar, Self
@@ -259,7 +260,9 @@ def to_torch(tensor: AsArray) -> Any:
     torch = library("torch")
     columns = torch.from_numpy(tensor.columns.astype(np.int64))
     flags = {"is_coalesced": True, "check_invariants": False}  # guaranteed by `SparseTensor`
-    return torch.sparse_coo_tensor(columns, torch.from_numpy(np.array(tensor.values)), tensor.shape, **flags)
+    with warnings.catch_warnings():  # some versions warn of invariants that are not checked, even if told not to
+        warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
+        return torch.sparse_coo_tensor(columns, torch.from_numpy(np.array(tensor.values)), tensor.shape, **flags)
 
 
 def to_xarray(tensor: AsArray) -> Any:

@@ -27,6 +27,7 @@ from partitioner.store.format import Store
 from partitioner.tensors.sparse import SparseTensor
 
 CASES = hard_nonzeros()
+CORES = 16  # each thread takes memory
 REPEATED = {("many duplicates", 40), ("half sums to zero", 40), ("single precision", 100)}
 """Many small pieces take seconds, and these cases others in the same way: rows that have more than a piece."""
 
@@ -174,7 +175,7 @@ def test_memory_must_be_a_number_of_bytes(tmp_path: Path, memory: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("nonzeros", "budget"), [(7_000_000, 384 << 20), exhaustive(20_000_000, 512 << 20)])
 def test_memory_stays_within_the_budget(tmp_path: Path, nonzeros: int, budget: int) -> None:
-    """Several times as many bytes as there is room for beside Python and its libraries."""
+    """Several times as many bytes as there is room for beside Python, its libraries and the threads' buffers."""
     rng = np.random.default_rng(0)
     shape, path = (20_000, 5_000, 3_000), tmp_path / "t.npz"
     columns = np.stack([rng.integers(0, length, nonzeros, dtype=np.int32) for length in shape], axis=1)
@@ -182,7 +183,9 @@ def test_memory_stays_within_the_budget(tmp_path: Path, nonzeros: int, budget: i
     del columns
     script = tmp_path / "peak.py"
     script.write_text(
-        "import sys\nfrom partitioner.__main__ import main\nfrom amped.report.metrics import peak_resident_bytes\n"
+        "import sys\nfrom partitioner.__main__ import main\nfrom partitioner.host import threads\n"
+        "from amped.report.metrics import peak_resident_bytes\n"
+        f"threads._affinity_cores, threads._cgroup_cores = (lambda: frozenset(range({CORES}))), (lambda: {CORES})\n"
         "code = main(sys.argv[1:])\nprint(peak_resident_bytes())\nsys.exit(code)\n"
     )
     done = finish(python_line(path, "--output", tmp_path / "store", "--memory", budget, "--quiet", script=script))

@@ -40,7 +40,8 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
-ROWS = 1 << 17  # nonzeros read at a time
+ROWS = 1 << 17  # nonzeros read at a time, by all threads together unless each would read fewer than `FEWEST`
+FEWEST = 1 << 14
 BATCH = 64  # times as many are read in threads between progress reports
 SHOWN, LONGEST = 10, 60  # array names in a message, and characters per name
 TRUNCATED = "the data is truncated"
@@ -64,10 +65,11 @@ class ArchivePart:
         progress: Progress | None = None,
         no_values: bool = False,
         base: int | None = None,
-        rows: int = ROWS,
+        rows: int | None = None,
         threads: int | None = None,
     ) -> None:
-        self._progress, self._rows, self._threads = progress, rows, threads or usable_threads()
+        self._progress, self._threads = progress, threads or usable_threads()
+        self._rows = rows or min(ROWS, max(FEWEST, ROWS // self._threads))
         self._base = base or 0  # the lowest index
         self._fault: InputError | None = None
         with naming(path), ExitStack() as files:

@@ -23,7 +23,8 @@ NEWLINE, ZERO = 10, 48
 DIGITS = 15  # of a number, at most, that is exact in a double
 WIDTH = 10  # digits of the highest index
 VALUE = re.compile(rb"[0-9+\-.eE ]*")
-_SKIPPED = re.compile(rb"(?:[ \t\v\f\r]*+(?:[#%][^\n]*+)?+\n)*+")  # lines; what is matched is never given back
+_LINE = rb"[ \t\v\f\r]*[^#%\s]"  # neither empty nor a comment
+_FIRST, _LATER = re.compile(_LINE), re.compile(rb"\n" + _LINE)
 _BLANK = np.zeros(256, bool)
 _BLANK[[9, 10, 11, 12, 13, 32]] = True
 
@@ -39,9 +40,11 @@ def skip_lines(text: NDArray[np.uint8], at: int, stop: int) -> tuple[int, int]:
     """Return where the first line that is neither empty nor a comment begins in `text[at:stop]`, whole lines, or
     `stop`; and the number of lines before it.
     """
-    found = _SKIPPED.match(text.data, at, stop)
-    assert found is not None
-    return found.end(), int(np.count_nonzero(text[at : found.end()] == NEWLINE))
+    if _FIRST.match(text.data, at, stop):
+        return at, 0
+    found = _LATER.search(text.data, at, stop)
+    begin = found.start() + 1 if found else stop
+    return begin, int(np.count_nonzero(text[at:begin] == NEWLINE))
 
 
 def parse(text: NDArray[np.uint8], base: int, limits: NDArray[np.uint64]) -> PlainLines | None:

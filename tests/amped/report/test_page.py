@@ -202,7 +202,7 @@ def test_many_components_stay_small(folder: Path) -> None:
         np.array(["-200000-01-01", "NaT", "200000-01-01", *["2000-01-01"] * 9], "M8[D]"),
         np.array([np.inf, -np.inf, np.nan, *range(9)]),
         np.array([2**63 + n for n in range(12)], np.uint64),
-        np.array([np.timedelta64("NaT"), *np.arange(11, dtype="m8[h]")]),
+        np.array([np.timedelta64("NaT", "h"), *np.arange(11, dtype="m8[h]")]),
         np.array([True] * 12),
     ],
     ids=["years far away", "infinities", "large numbers", "durations", "truths"],

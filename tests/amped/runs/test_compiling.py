@@ -53,7 +53,7 @@ def test_both_paths_agree(name: str, precision: str, monkeypatch: pytest.MonkeyP
     models = []
     for wish in ("always", "never"):
         monkeypatch.setenv(SETTING, wish)
-        models.append(RUNS[name](precision=precision))
+        models.append(RUNS[name](precision=precision, device="cpu"))
     compiled, plain = models
     assert "without compiled code" in plain.run["device_description"]
     assert "without compiled code" not in compiled.run["device_description"]
@@ -68,14 +68,13 @@ def test_both_paths_agree(name: str, precision: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 def test_products_on_both_paths_agree(precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     factors, products = [np.random.default_rng(m).random((n, 3)) for m, n in enumerate(COUNTS.shape)], []
+    how: dict[str, Any] = {"precision": precision, "device": "cpu"}
     for wish in ("always", "never"):
         monkeypatch.setenv(SETTING, wish)
-        first = amped.ttm(COUNTS, factors[1], 1, precision=precision)
-        second = amped.ttm(first, factors[2], 2, precision=precision)
-        third = amped.ttm(second, factors[1].T.copy(), 1, precision=precision)
-        mttkrps = [
-            amped.mttkrp(X, factors, mode, precision=precision) for X in (COUNTS, GRID_OF_COUNTS) for mode in (0, 2)
-        ]
+        first = amped.ttm(COUNTS, factors[1], 1, **how)
+        second = amped.ttm(first, factors[2], 2, **how)
+        third = amped.ttm(second, factors[1].T.copy(), 1, **how)
+        mttkrps = [amped.mttkrp(X, factors, mode, **how) for X in (COUNTS, GRID_OF_COUNTS) for mode in (0, 2)]
         products.append([first.indices, first.values, second.values, third.values, *mttkrps])
     bound = 1e-12 if precision == "fp64" else 1e-6
     for compiled, plain in zip(*products, strict=True):
@@ -90,7 +89,7 @@ def test_a_store_on_both_paths(precision: Any, monkeypatch: pytest.MonkeyPatch, 
     models = []
     for wish in ("always", "never"):
         monkeypatch.setenv(SETTING, wish)
-        models.append(amped.cp_als(tmp_path / "store", 2, max_iters=4, tol=0, precision=precision))
+        models.append(amped.cp_als(tmp_path / "store", 2, max_iters=4, tol=0, precision=precision, device="cpu"))
     assert "without compiled code" in models[1].run["device_description"]
     np.testing.assert_allclose(models[0].fits, models[1].fits, rtol=1e-12 if precision == "fp64" else 1e-6)
 
@@ -101,14 +100,14 @@ def test_more_components_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None
     fits = []
     for wish in ("always", "never"):
         monkeypatch.setenv(SETTING, wish)
-        fits.append(amped.cp_als(exact, 3, precision="fp64", max_iters=12, tol=0).fits)
+        fits.append(amped.cp_als(exact, 3, precision="fp64", max_iters=12, tol=0, device="cpu").fits)
     assert len(fits[0]) == len(fits[1]) == 12
     np.testing.assert_allclose(fits[0], fits[1], atol=1e-6)
 
 
 def test_a_run_without_compiled_code_resumes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(SETTING, "never")
-    how: dict[str, Any] = {"tol": 0, "precision": "fp64"}
+    how: dict[str, Any] = {"tol": 0, "precision": "fp64", "device": "cpu"}
     whole = amped.cp_als(COUNTS, 2, max_iters=9, **how)
     amped.cp_als(COUNTS, 2, max_iters=5, checkpoint=tmp_path / "c", **how)
     resumed = amped.cp_als(COUNTS, 2, max_iters=9, checkpoint=tmp_path / "c", resume=True, **how)
@@ -123,8 +122,8 @@ def test_a_scan_on_both_paths(tensor: Any, nonnegative: bool, monkeypatch: pytes
     found = []
     for wish in ("always", "never"):
         monkeypatch.setenv(SETTING, wish)
-        how: dict[str, Any] = {"nonnegative": nonnegative, "precision": "fp64", "max_iters": 12, "tol": 1e-4}
-        scan = amped.scan(tensor, [1, 2, 3], starts=2, halves=False, **how)
+        how: dict[str, Any] = {"precision": "fp64", "max_iters": 12, "tol": 1e-4, "device": "cpu"}
+        scan = amped.scan(tensor, [1, 2, 3], starts=2, halves=False, nonnegative=nonnegative, **how)
         found.append([(each.rank, *each.explained, each.iterations, each.consistency) for each in scan.tried])
     np.testing.assert_allclose(np.array(found[0], float), np.array(found[1], float), rtol=1e-7)
 
@@ -135,7 +134,7 @@ def test_a_singular_run_leaves_the_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     found = []
     for wish in ("always", "never"):
         monkeypatch.setenv(SETTING, wish)
-        scan = amped.scan(exact, [2, 4], starts=2, halves=False, precision="fp64", max_iters=30, tol=0)
+        scan = amped.scan(exact, [2, 4], starts=2, halves=False, precision="fp64", max_iters=30, tol=0, device="cpu")
         found.append([max(each.explained) for each in scan.tried])
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
@@ -145,7 +144,7 @@ def test_a_singular_run_leaves_the_batch(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_what_names_a_path_is_compiled(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SETTING)
-    model = amped.cp_als(COUNTS, 2, max_iters=2, **how)
+    model = amped.cp_als(COUNTS, 2, max_iters=2, device="cpu", **how)
     assert "without compiled code" not in model.run["device_description"]
 
 
@@ -161,11 +160,11 @@ assert "without compiled code" in model.run["device_description"]
 @pytest.mark.parametrize(
     "call",
     [
-        "amped.tucker(amped.read(sys.argv[1] + '/uber_pickups.npz'), rank=(2, 2, 2))",
-        "amped.cp_als(amped.read(sys.argv[1] + '/uber_pickups.npz'), 2)",
-        "amped.cp_als(amped.read(sys.argv[1] + '/uber393k_4d.tns.gz'), 2, max_iters=2)",
-        "amped.cp_als(__import__('numpy').random.default_rng(0).random((5, 6, 7)), 2, nonnegative=True)",
-        "amped.cp_apr(amped.read(sys.argv[1] + '/uber_pickups.npz'), 2, max_iters=2)",
+        "amped.tucker(amped.read(sys.argv[1] + '/uber_pickups.npz'), rank=(2, 2, 2), device='cpu')",
+        "amped.cp_als(amped.read(sys.argv[1] + '/uber_pickups.npz'), 2, device='cpu')",
+        "amped.cp_als(amped.read(sys.argv[1] + '/uber393k_4d.tns.gz'), 2, max_iters=2, device='cpu')",
+        "amped.cp_als(__import__('numpy').random.default_rng(0).random((5, 6, 7)), 2, device='cpu', nonnegative=True)",
+        "amped.cp_apr(amped.read(sys.argv[1] + '/uber_pickups.npz'), 2, max_iters=2, device='cpu')",
     ],
 )
 def test_a_first_run_loads_no_compiler(call: str, tmp_path: Path) -> None:
@@ -180,4 +179,4 @@ def test_a_first_run_loads_no_compiler(call: str, tmp_path: Path) -> None:
 def test_a_product_beyond_single_precision_is_refused(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SETTING, wish)
     with pytest.raises(amped.errors.InputError, match="not finite"):
-        amped.ttm(COUNTS, np.full((COUNTS.shape[1], 2), 3e38), 1, precision="fp32")
+        amped.ttm(COUNTS, np.full((COUNTS.shape[1], 2), 3e38), 1, precision="fp32", device="cpu")

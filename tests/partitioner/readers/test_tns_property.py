@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from partitioner.errors import InputError
@@ -242,7 +242,9 @@ def documents(draw: st.DrawFn, valued: bool = True) -> bytes:
         lines.append(draw(st.sampled_from(["", "", "", blank])) + blank.join(tokens) + draw(ENDS))
     head = [line + draw(ENDS) for line in draw(heads(order, nonzeros))]
     text = draw(st.sampled_from(["", "", "", "\ufeff"])) + "".join(head + lines)
-    return (text if draw(st.booleans()) else text.rstrip("\n")).encode()
+    data = (text if draw(st.booleans()) else text.rstrip("\n")).encode()
+    assume(not data.startswith(b"BZh"))  # refused as compressed by bzip2
+    return data
 
 
 @given(

@@ -1,4 +1,7 @@
-"""Columns in files that change while they are in use."""
+"""Columns in files that change while they are in use.
+
+On a CPU: a GPU streams from a copy in page-locked memory.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def operator(path: Path, placement: str) -> SparseOperator:
+    source = StoreSource(Store(path), SingleComm())
     with small_pieces(500):
-        return make_operator(StoreSource(Store(path), SingleComm()), FACTORS, SingleComm(), placement=placement)
+        return make_operator(source, FACTORS, SingleComm(), placement=placement, device="cpu")
 
 
 def cut_short(file: Path) -> None:

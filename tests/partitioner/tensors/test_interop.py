@@ -157,6 +157,7 @@ def test_attributes_of_xarray_apply(attributes: dict[str, Any], wanted: Any) -> 
 
 def test_what_xarray_has_decoded_is_not_decoded_again(tmp_path: Path) -> None:
     xarray = pytest.importorskip("xarray")
+    pytest.importorskip("zarr")
     dataset = xarray.Dataset({"v": (("x", "y", "z"), PACKED / 2 + 1)}, {"x": ("x", [1.5, 2.5])})
     dataset["v"].attrs["valid_max"] = np.int16(30)  # of the numbers in the file
     how = {"dtype": "i2", "scale_factor": 0.25, "add_offset": 1.0, "_FillValue": -9}

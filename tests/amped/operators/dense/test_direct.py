@@ -74,7 +74,8 @@ def test_one_mode_solved_until_it_settles() -> None:
     factors = [rng.random((n, 2)) for n in (4, 5, 6)]
     X = np.einsum("ir,jr,kr->ijk", *factors)
     start = [rng.random((4, 2)), *factors[1:]]
-    model = amped.cp_als(X, 2, init=start, fixed_modes=[1, 2], nonnegative=True, max_iters=1, precision="fp64")
+    how: dict[str, Any] = {"fixed_modes": [1, 2], "nonnegative": True, "precision": "fp64", "device": "cpu"}
+    model = amped.cp_als(X, 2, init=start, max_iters=1, **how)
     assert model.fits[-1] > 1 - 1e-9
 
 

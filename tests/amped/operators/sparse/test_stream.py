@@ -78,7 +78,7 @@ def test_padded_rows_change_nothing(comm: Comm, case: Case, placement: str, slot
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("memory", [None, 0.95, 0.7, 0.5])
 def test_emulated_small_device_memory(comm: Comm, device: str, precision: str, memory: float | None) -> None:
-    options: dict[str, Any] = {"device": device, "precision": precision}
+    options: dict[str, Any] = {"device": device, "precision": precision, "threads": 2}  # each takes memory
     with small_pieces(50):
         if memory is not None:
             whole = make_operator(TENSOR, FACTORS, comm, **options).plan.device_bytes
@@ -95,9 +95,10 @@ def test_emulated_small_device_memory(comm: Comm, device: str, precision: str, m
 @pytest.mark.parametrize("slot", [1, 2, 49, 50, 51, 200])
 def test_shards_are_the_nonzeros_in_order(comm: Comm, slot: int) -> None:
     with small_pieces(slot):
-        whole = make_operator(TENSOR, FACTORS, comm, device="cpu").plan
+        how: dict[str, Any] = {"device": "cpu", "threads": 2}  # each takes memory
+        whole = make_operator(TENSOR, FACTORS, comm, **how).plan
         memory = int(0.6 * sum(whole.device_bytes.values()))
-        operator = make_operator(TENSOR, FACTORS, comm, device="cpu", device_memory=memory)
+        operator = make_operator(TENSOR, FACTORS, comm, device_memory=memory, **how)
     assert operator.plan.slot == slot
     for mode, share in enumerate(operator.plan.modes):
         assert 0 < share.resident < share.nnz
