@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread, enumerate, main_thread
+from time import sleep
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -18,6 +19,7 @@ INTERVAL = 0.05  # seconds between interruptions; the first may precede the call
 GRACE = 0.5  # seconds for an interrupted call to end
 STUCK = "amped-stuck"  # name of threads whose calls did not end
 LOCK = "lock"
+ATTEMPTS = 5  # to remove a folder again
 
 
 class Caller:
@@ -86,17 +88,26 @@ class Scratch:
 
     def __init__(self, prefix: str, folder: str | os.PathLike[str] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix=prefix, dir=folder, ignore_cleanup_errors=True)
-        self.name = self._folder.name
-        self._lock = os.open(os.path.join(self.name, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        for other in Path(self.name).parent.glob(f"{prefix}*"):
-            if other.name != os.path.basename(self.name):
-                _remove_if_stale(other)
+        self.name, self._lock = self._folder.name, -1
+        try:
+            self._lock = os.open(os.path.join(self.name, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+            for other in Path(self.name).parent.glob(f"{prefix}*"):
+                if other.name != os.path.basename(self.name):
+                    _remove_if_stale(other)
+        except BaseException:  # a signal, for example
+            self.close()
+            raise
 
     def close(self) -> None:
-        """Remove the folder."""
+        """Remove the folder, even if a stuck call writes to it meanwhile."""
         self._folder.cleanup()
+        for _ in range(ATTEMPTS):
+            if not os.path.isdir(self.name):
+                break
+            sleep(INTERVAL)
+            shutil.rmtree(self.name, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1

@@ -13,7 +13,7 @@ from threading import Lock
 from types import FunctionType
 from typing import Any
 
-from .quiet import quieten
+from .quiet import quieten, without_colours
 from .stages import STAGES
 
 _dispatcher_lock, _loading = Lock(), Lock()
@@ -73,7 +73,8 @@ def load_compiler() -> None:
             quieten("numba")  # at level DEBUG it logs each instruction
             process = psutil.Process()
             before = process.memory_info().rss
-            from .numba_code import initialise
+            with without_colours():
+                from .numba_code import initialise
 
             initialise(Compiled)
             _compiler_bytes = max(0, process.memory_info().rss - before)

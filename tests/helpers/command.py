@@ -7,12 +7,17 @@ import io
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import compress
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import numpy as np
@@ -104,6 +109,35 @@ def mpirun_line(ranks: int) -> list[str]:
     if mpirun is None:
         pytest.skip("no mpirun")
     return [mpirun, "-n", str(ranks)]
+
+
+def signalled_line(ranks: int) -> list[str]:
+    """Return `mpirun_line`; skip the test if mpirun keeps signals for itself."""
+    line = mpirun_line(ranks)
+    if not forwards_signals():
+        pytest.skip("this mpirun does not forward SIGUSR1 to the ranks")
+    return line
+
+
+FORWARDED = """
+import os, signal, time
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))
+open("ready", "w").close()
+time.sleep(5)
+"""
+
+
+@cache
+def forwards_signals() -> bool:
+    """Return whether mpirun sends a signal that it receives to the ranks; those of some containers do not."""
+    with tempfile.TemporaryDirectory() as folder:
+        line = [*mpirun_line(2), sys.executable, "-c", FORWARDED]
+        process = subprocess.Popen(line, cwd=folder, env=environment(), stdout=DEVNULL, stderr=DEVNULL)
+        while process.poll() is None and not (Path(folder) / "ready").exists():
+            time.sleep(0.02)
+        time.sleep(0.2)  # until the other rank handles it, too
+        process.send_signal(signal.SIGUSR1)
+        return process.wait(TIMEOUT) == 7
 
 
 def finish(line: Sequence[str], *, timeout: float = TIMEOUT, env: Mapping[str, str] = {}, **options: Any) -> Result:

@@ -105,14 +105,22 @@ class Database:
             raise InputError(f"tables need DuckDB and PyArrow ({error}): pip install 'amped[tables]'") from None
         self._errors: type[Exception] = duckdb.Error
         self.no_memory: type[Exception] = duckdb.OutOfMemoryException
-        self._folder = Scratch("amped-table-", folder)
-        memory = max(LEAST, memory or int(SHARE * psutil.virtual_memory().available))
-        spilled = join(self._folder.name, "spilled")
-        limits = {"threads": str(threads), "memory_limit": f"{memory}B", "temp_directory": spilled}
         self._misread: type[Exception] = duckdb.ConversionException
         self.names: list[str] = []  # column names of the table, for error messages
-        self._connection: Any = duckdb.connect(":memory:", config={**SETTINGS, **limits})
-        self._caller = Caller(self._connection.interrupt)  # DuckDB's signal handling hides or loses signals
+        self._readers: list[Any] = []
+        memory = max(LEAST, memory or int(SHARE * psutil.virtual_memory().available))
+        self._folder = Scratch("amped-table-", folder)
+        try:
+            spilled = join(self._folder.name, "spilled")
+            limits = {"threads": str(threads), "memory_limit": f"{memory}B", "temp_directory": spilled}
+            self._connection: Any = duckdb.connect(":memory:", config={**SETTINGS, **limits})
+            self._caller = Caller(self._connection.interrupt)  # DuckDB's signal handling hides or loses signals
+            self._configure()
+        except BaseException:  # a signal, for example
+            self._folder.close()
+            raise
+
+    def _configure(self) -> None:
         self.run("SET TimeZone = 'UTC'")  # parts of a time must not depend on the local time zone
         with suppress(self._errors):  # in a notebook DuckDB draws a progress bar, and fails without ipywidgets
             for setting in ("enable_progress_bar_print = false", "enable_progress_bar = true", "progress_bar_time = 0"):
@@ -129,6 +137,8 @@ class Database:
         if not self._caller.stuck:  # otherwise a query is still waiting for a file
             with suppress(self._errors):
                 self._connection.close()
+            for reader in self._readers:
+                reader.close()
         self._folder.close()
 
     @property
@@ -154,6 +164,11 @@ class Database:
     def register(self, frame: object) -> None:
         """Use a table in memory as the table `EVENTS`."""
         self._connection.register(EVENTS, frame)
+
+    def owns(self, reader: Any) -> Any:
+        """Return a PyArrow reader that `close` closes: an open one may block the connection that it reads from."""
+        self._readers.append(reader)
+        return reader
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
         """Execute a query and return its rows."""

@@ -75,11 +75,11 @@ class FrameTable:
             frame = frame.to_frame(name)
         elif relation := _is_of(frame, {"duckdb": ("DuckDBPyRelation",)}):  # belongs to another connection
             self._seen = of_relation(frame.types)
-            frame = (getattr(frame, "to_arrow_reader", None) or frame.fetch_record_batch)()
+            frame = database.owns((getattr(frame, "to_arrow_reader", None) or frame.fetch_record_batch)())
         elif self.once and not _is_of(frame, ONCE):
             import pyarrow
 
-            frame = pyarrow.RecordBatchReader.from_stream(frame)
+            frame = database.owns(pyarrow.RecordBatchReader.from_stream(frame))
         self._frame = frame
         self.columns = TableColumns(_names(frame))
         self.notes: list[str] = []

@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from command import TIMEOUT, environment, mpirun_line, python_line, small_tns
+from command import TIMEOUT, environment, mpirun_line, python_line, signalled_line, small_tns
 from forms import exhaustive
 
 from amped.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_STOPPED
@@ -117,7 +117,7 @@ def test_while_a_file_does_not_go_on(folder: Path, scratch: Path, verb: str, ran
     number = signal.SIGTERM if ranks == 1 else signal.SIGUSR1  # mpirun itself ends at others
     line = [verb, name, *(KEYS if name == "t.csv" else [])]
     line += ["--rank", 2] if verb == "cpd" else []
-    start = mpirun_line(ranks) if ranks > 1 else []
+    start = signalled_line(ranks) if ranks > 1 else []
     with held(folder / name, b"a,b,c\n1,2,3\n" if name == "t.csv" else b"1 2 3 1.0\n") as is_read:
         code, words = told([*start, *python_line(*line, "--output", "out")], is_read, number)
     assert (code, words) == (EXIT_STOPPED, [f"amped: stopped by {signal.Signals(number).name}; nothing was saved"])

@@ -32,6 +32,7 @@ from command import (
     refused_on_ranks,
     run_amped,
     run_partitioner,
+    signalled_line,
     small_tns,
     succeeded,
     write_tns,
@@ -474,7 +475,7 @@ def test_sigusr1_writes_a_checkpoint_and_the_same_command_goes_on(folder: Path, 
     """Sent to mpirun it reaches the ranks. What a job script does: the same line again, with --resume."""
     path = small_tns(folder)
     line = ["cpd", path, *COMMON, "--checkpoint", folder / "c", "--every", 10**6, "--output", folder / "out"]
-    start = [] if ranks == 1 else mpirun_line(ranks)
+    start = [] if ranks == 1 else signalled_line(ranks)
     found = stopped_after([*start, *python_line(*line, "--max-iters", 10**6)], 3, folder)
     assert found.code == EXIT_STOPPED, found
     assert "Traceback" not in found.err

@@ -237,3 +237,21 @@ print(*first, STAGES.collect(), min(first.values()) > 0, abs(sum(first.values())
 """
     for _ in range(2):
         assert subprocess.check_output([sys.executable, "-c", code], text=True) == "import compile read {} True True\n"
+
+
+COLORAMA = """
+__version__ = "0.4.6"
+Fore = Style = type("Codes", (), {"__getattr__": lambda *_: ""})()
+def init():
+    print("started")
+reinit = deinit = lambda: None
+"""
+
+
+def test_the_compiler_starts_no_colorama(tmp_path: Path) -> None:
+    """It would write to the standard output of every program that uses it."""
+    (tmp_path / "colorama.py").write_text(COLORAMA)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    line = [sys.executable, "-c", "from partitioner.host.jit import load_compiler\nload_compiler()"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+    assert not done.stdout
