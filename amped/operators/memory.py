@@ -22,6 +22,10 @@ def fraction(nnz: int, part: int, total: int) -> int:
     return nnz * part // total if total else 0
 
 
+class DeviceMemoryError(InputError):
+    """A plan needs more device memory than there is."""
+
+
 class Passing(NamedTuple):
     """Device memory, in bytes, that loading needs if a tensor is sorted on the device."""
 
@@ -108,10 +112,10 @@ class Need:
         return max(m.making_bytes(nonzeros) for m in self._modes)
 
     def check(self, needed: int, what: str) -> None:
-        """Raise `InputError` if `needed` bytes do not fit in addition to the fixed ones."""
+        """Raise `DeviceMemoryError` if `needed` bytes do not fit in addition to the fixed ones."""
         if needed > self.available:
             need, limit = sum(self.fixed.values()) + needed, max(0, self._limit)
-            raise InputError(
+            raise DeviceMemoryError(
                 f"device memory: the factor matrices and {what} need {need:,} bytes, but {limit:,} are available; "
                 "use more ranks or a lower rank"
             )

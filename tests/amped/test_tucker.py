@@ -140,4 +140,12 @@ def test_a_mode_of_two_billion_rows(folder: Path, method: str, flags: list[str])
     """It is refused before spectra are looked for: matrices are as long."""
     (folder / "t.tns").write_text("2147483647 1 1 1.5\n1 2 3 2\n5 3 1 1\n")
     message = "mode 0 has length 2,147,483,647, of which 3 indices are used"
-    refused(run_amped("tucker", "t.tns", "--method", method, *flags, *COMMON), message)
+    refused(run_amped("tucker", "t.tns", "--method", method, *flags, *COMMON, "--device-memory", "8G"), message)
+
+
+@pytest.mark.parametrize("verb", [["tucker", "--rank", "2,2,2"], ["cpd", "--rank", 2]])
+def test_a_long_mode_that_has_room_but_not_for_each_thread(folder: Path, verb: list[object]) -> None:
+    (folder / "t.tns").write_text("1000000 1 1 1.5\n1 2 3 2\n5 3 1 1\n")
+    flags = [*COMMON, "--threads", 16, "--device-memory", "70M"]
+    message = "mode 0 has length 1,000,000, of which 3 indices are used: device memory: "
+    refused(run_amped(*verb, "t.tns", *flags), message, "--compact")

@@ -6,7 +6,8 @@ matrices have a row for each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import psutil
 
@@ -14,6 +15,7 @@ from partitioner.wording import setting
 
 from ...errors import InputError
 from ...parallel.mpi import Comm
+from ..memory import DeviceMemoryError
 from ..placement import Setting
 from .protocols import DescribedSource
 
@@ -33,15 +35,37 @@ def check_lengths(source: DescribedSource, setting: Setting, comm: Comm, elsewhe
     exceeded = [each for ranks in comm.allgather(lacking) for each in ranks]
     if not exceeded:
         return
-    (needed, limit, place), shape = max(exceeded), source.shape
-    mode = max(range(len(shape)), key=lambda m: shape[m])
-    used = source.used(mode)
+    needed, limit, place = max(exceeded)
+    mode, used, text = _longest(source)
     raise InputError(
-        f"mode {mode} has length {shape[mode]:,}, of which {used:,} indices are used: factor matrices of "
-        f"{setting.ranks[mode]} columns need {needed:,} bytes of {place}, but {max(0, limit):,} are available; "
-        + (_compacting(source) if used < shape[mode] else "use more memory or a lower rank"),
+        f"{text}: factor matrices of {setting.ranks[mode]} columns need {needed:,} bytes of {place}, but "
+        f"{max(0, limit):,} are available; "
+        + (_compacting(source) if used < source.shape[mode] else "use more memory or a lower rank"),
         path=source.path,
     )
+
+
+@contextmanager
+def unused_named(source: DescribedSource) -> Iterator[None]:
+    """Add to an error about device memory, which all ranks raise, that most indices of a mode are unused. Collective.
+
+    Memory that threads need for the rows of a mode, for example, is not part of `check_lengths`.
+    """
+    try:
+        yield
+    except DeviceMemoryError as error:
+        mode, used, text = _longest(source)
+        if 2 * used > source.shape[mode]:
+            raise
+        raise InputError(f"{text}: {error.cause}, or {_compacting(source)}", path=source.path) from None
+
+
+def _longest(source: DescribedSource) -> tuple[int, int, str]:
+    """Return the number of the longest mode, of its used indices, and both in words. Collective."""
+    shape = source.shape
+    mode = max(range(len(shape)), key=lambda m: shape[m])
+    used = source.used(mode)
+    return mode, used, f"mode {mode} has length {shape[mode]:,}, of which {used:,} indices are used"
 
 
 def _compacting(source: DescribedSource) -> str:

@@ -26,6 +26,7 @@ from ..limits import check_range
 from ..modes import ModePlan, Product, Summed
 from ..placement import Plan, Setting, make_plan
 from ..products import Mttkrp
+from ..sources.lengths import unused_named
 from ..sources.protocols import SparseSource
 from ..workspace import Workspace
 from .stream import Step, Stream
@@ -69,7 +70,8 @@ class SparseOperator(Factors):
     def _planned(self, source: SparseSource, cuts: Sequence[Cut]) -> Plan:
         comm, device = self.machine.comm, self.machine.device
         loading = source.loading(comm.size, self.options.dtype, device.on_host)
-        plan = together(comm, lambda: make_plan(cuts, comm.rank, self._setting, loading))
+        with unused_named(source):
+            plan = together(comm, lambda: make_plan(cuts, comm.rank, self._setting, loading))
         if loading.device is None or all(comm.allgather(plan.on_device)):
             return plan
         source.leave_device()
