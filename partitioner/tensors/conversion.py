@@ -260,7 +260,7 @@ def to_torch(tensor: AsArray) -> Any:
     torch = library("torch")
     columns = torch.from_numpy(tensor.columns.astype(np.int64))
     flags = {"is_coalesced": True, "check_invariants": False}  # guaranteed by `SparseTensor`
-    with warnings.catch_warnings():  # some versions warn of invariants that are not checked, even if told not to
+    with warnings.catch_warnings():  # some versions warn although the flag says that nothing is checked
         warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
         return torch.sparse_coo_tensor(columns, torch.from_numpy(np.array(tensor.values)), tensor.shape, **flags)
 
