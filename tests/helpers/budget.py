@@ -58,6 +58,7 @@ class Budget:
             return
         over = len(self._variants) > self._most
         terminalreporter.section("variants of host kernels", sep="=", red=over)
-        terminalreporter.line(f"{len(self._variants)} compiled or loaded, of at most {self._most}")
         for variant in sorted(self._variants) if over else ():
             terminalreporter.line(variant)
+        verdict = "FAILED variants of host kernels: " if over else ""
+        terminalreporter.line(f"{verdict}{len(self._variants)} compiled or loaded, of at most {self._most}")

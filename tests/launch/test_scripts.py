@@ -16,7 +16,7 @@ LINTERS = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PAT
 COMMANDS = [ROOT / "launch" / name for name in ("quickstart", "local", "test", "docs")] + [ROOT / ".ci" / "run"]
 SLURM = sorted((ROOT / "launch" / "slurm").glob("*.sbatch"))
 SCRIPTS = [*COMMANDS, ROOT / "launch" / "environment.sh", *SLURM]
-TOOLS = "bash cat cksum dirname env grep head mkdir mktemp mv readlink rm sed tail tr xargs".split()
+TOOLS = "bash cat cksum dirname env grep head mkdir mktemp mv readlink rm sed sort tail tee tr xargs".split()
 
 # A Python that makes environments of itself and records the arguments of pip.
 PYTHON = """#!/usr/bin/env bash
@@ -319,10 +319,12 @@ def test_coverage(machine: Machine) -> None:
 
 
 def test_failures_do_not_stop_later_stages(machine: Machine) -> None:
-    (machine.stubs / "ruff").write_text(FAILS)
+    (machine.stubs / "ruff").write_text(FAILS.replace("exit", "echo E501 of ruff; exit"))
     done = machine.run("launch/test")
     assert done.returncode == 1
     assert stages(done.stdout) == dict.fromkeys(ALL, "passed") | {"ruff check": "FAILED", "ruff format": "FAILED"}
+    end = "\nruff check:\n    E501 of ruff\nruff format:\n    E501 of ruff\n\nlaunch/test: 2 of 11 stages failed"
+    assert end in done.stdout
 
 
 def test_warnings_of_the_site_fail(machine: Machine) -> None:
@@ -342,10 +344,12 @@ def test_only_rank_zero_prints_unless_others_fail(machine: Machine) -> None:
     one = machine.run("launch/test", FAILING="2")
     assert stages(one.stdout) == dict.fromkeys(ALL, "passed") | dict.fromkeys(RANKS[2:], "FAILED")
     assert one.stdout.count("rank 2: -m pytest") == 2
+    named = "".join(f"{name}:\n    test_x\n" for name in RANKS[2:])
+    assert f"\n{named}\nlaunch/test: 2 of 11 stages failed" in one.stdout
     assert "rank 1:" not in one.stdout
     silent = machine.run("launch/test", PYTEST_CODE="1")
     assert silent.returncode == 1
-    assert silent.stdout.count("rank 1:") == 3
+    assert re.split(r"\nruff check +\d", silent.stdout)[0].count("rank 1:") == 3
 
 
 @pytest.mark.parametrize(("arguments", "code"), [((), 1), (("-k", "nothing"), 0)])
