@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from partitioner.readers import PLAIN
 
 from ..errors import InputError, warn
-from ..methods.constraints import ConstraintParams
+from ..methods.constraints import NONE, ConstraintParams
 from ..methods.initial import Init
 from ..methods.poisson import Poisson, PoissonMethod
 from ..methods.starts import Decomposition
@@ -29,6 +29,7 @@ from ..runs.callback import RunCallback
 from ..runs.compiling import Work
 from ..runs.compiling import chosen as machine_for
 from ..runs.compression import cp_start
+from ..runs.gcp import LossTraits, LossWork, check_method, generalised
 from ..runs.holding_out import HoldoutParams
 from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import Mask, ObservedParams
@@ -214,6 +215,8 @@ def cp_apr(
     init: Init | None = None,
     starts: int = 1,
     method: PoissonMethod = "mu",
+    mask: Mask | None = None,
+    weights: Tensor = None,
     inner_iters: int = 10,
     mu_iters: int = 3,
     kappa: float = 1e-2,
@@ -251,6 +254,9 @@ def cp_apr(
     method : {"mu", "pdnr", "pqnr"}
         "mu" updates a whole mode by multiplication (Chi and Kolda 2012). "pdnr" and "pqnr" solve each row of a mode
         separately, by damped Newton or quasi-Newton steps (Hansen, Plantenga and Kolda 2015).
+    mask, weights : optional
+        The observed elements, and a weight per element; see `cp_als`. The model is summed over the observed elements
+        only. Not for "pqnr". On GPUs such runs are computed on the CPU.
     inner_iters : int
         Maximum number of updates of a mode, or of a row, per outer iteration.
     mu_iters : int
@@ -293,10 +299,18 @@ def cp_apr(
     budget, chosen = Budget(max_iters * inner_iters * starts), Options(**options)
     poisson = Poisson(tol, inner_iters, kappa, kappa_tol, eps, method, mu_iters)
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]
-    with session(X, chosen, deadline, verbose, side, rank, starts) as call:
+    observing, comm = ObservedParams(mask, weights), world()  # type: ignore[arg-type]
+    check_method("poisson", method, LossTraits(observing.given(comm)))
+    with session(X, chosen, deadline, verbose, side, rank, starts, observing.form(PLAIN, comm)) as call:
+        observed = call.observe(observing)
         init = in_order_of(init, call.source.labels)
+        work = LossWork.of_counts(poisson, rank, max_iters * inner_iters * starts, init)
         with call.reporter.loading():
-            apr = counts(call.source, rank, call.machine, chosen, poisson, budget, init)
+            apr: Decomposition[KruskalTensor] = (
+                counts(call.source, rank, call.machine, chosen, poisson, budget, init)
+                if observed is None
+                else generalised(call.source, observed, call.machine, chosen, work, NONE)
+            )
         params = RunParams(max_iters, tol, seed, init, starts, deadline)
         model = call.decomposed(apr, params, callback, budget)
     return model

@@ -25,7 +25,7 @@ from ..parallel.calls import collective
 from ..parallel.mpi import on_root, world
 from ..runs.assembly import Tensor, start
 from ..runs.callback import RunCallback
-from ..runs.gcp import LossWork, check_method, default_method, generalised, loss_elements
+from ..runs.gcp import LossTraits, LossWork, check_method, default_method, generalised, loss_elements
 from ..runs.holding_out import HoldoutParams
 from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
@@ -163,9 +163,10 @@ def cp(
     comm = world()
     elements: dict[str, Any] = {"mask": mask, "weights": weights}
     params, held = ObservedParams(**elements), HoldoutParams(holdout, holdout_seed)  # type: ignore[arg-type]
-    special = bool(np.any(ridge)) or bool(fixed_modes) or params.given(comm) or held.given(comm)
-    chosen_method = method or default_method(loss.name, special)
-    check_method(loss.name, chosen_method, special)
+    special = bool(np.any(ridge)) or bool(fixed_modes) or held.given(comm)
+    traits = LossTraits(params.given(comm), special)
+    chosen_method = method or default_method(loss.name, traits)
+    check_method(loss.name, chosen_method, traits)
     common: dict[str, Any] = {
         "seed": seed, "init": init, "starts": starts, "callback": callback, "verbose": verbose, "deadline": deadline,
         "checkpoint": checkpoint, "every": every, "resume": resume, "metrics": metrics, "report": report, **options,
@@ -176,7 +177,7 @@ def cp(
         elements |= {"holdout": holdout, "holdout_seed": holdout_seed, "patience": patience}
         return cp_als(X, rank, **common, **constraints, **elements)
     if chosen_method not in GENERAL:
-        return cp_apr(X, rank, method=cast(PoissonMethod, chosen_method), **common)
+        return cp_apr(X, rank, method=cast(PoissonMethod, chosen_method), **common, **elements)
     limits = MAX_ITERS if max_iters is None else max_iters, TOL if tol is None else tol
     chosen = Options(**options)
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]

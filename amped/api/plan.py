@@ -19,7 +19,7 @@ from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import on_root, world
 from ..runs.assembly import Tensor
-from ..runs.gcp import LossWork, check_method, default_method
+from ..runs.gcp import LossTraits, LossWork, check_method, default_method
 from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams, ObservedSource
 from ..runs.planned import PlanParams, RunPlan, plan_of, planned
@@ -108,9 +108,12 @@ def plan(
 def _cp_params(rank: int, loss: str | Loss, method: MethodName | None, observed: ObservedSource | None) -> PlanParams:
     """Return what is planned for a CP decomposition with a loss."""
     assert isinstance(loss, Loss)
-    chosen = method or default_method(loss.name, observed is not None)
-    check_method(loss.name, chosen, observed is not None)
+    traits = LossTraits(masked=observed is not None)
+    chosen = method or default_method(loss.name, traits)
+    check_method(loss.name, chosen, traits)
     if chosen in GENERAL:
         return PlanParams(rank, observed=observed, work=LossWork(loss, rank, MAX_ITERS, method=chosen))
     poisson = None if chosen == "als" else Poisson(method=cast(PoissonMethod, chosen))
+    if poisson and observed:
+        return PlanParams(rank, observed=observed, work=LossWork.of_counts(poisson, rank, MAX_ITERS))
     return PlanParams(rank, None, poisson, observed=observed)

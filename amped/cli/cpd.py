@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 from partitioner.errors import one_line
 from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.validate import whole
-from partitioner.wording import alternatives
 
 from ..backend.device import Device
 from ..errors import InputError
 from ..files import Outputs
 from ..methods import als, apr, gcp
+from ..methods.constraints import NONE
 from ..methods.initial import Init
 from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
@@ -25,7 +25,7 @@ from ..operators.sources.protocols import DescribedSource
 from ..report import page
 from ..runs.assembly import counts, decomposition
 from ..runs.compression import cp_start
-from ..runs.gcp import APR_METHODS, LossWork, generalised
+from ..runs.gcp import LossTraits, LossWork, generalised
 from ..runs.holding_out import PATIENCE, SEED, HoldoutParams, fraction
 from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import ObservedParams
@@ -117,8 +117,6 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
                 if value:
                     raise InputError(f"--{name} needs --holdout")
             return
-        if self.counts:
-            raise InputError(f"--holdout does not apply to --method {alternatives(APR_METHODS)}")
         if isinstance(self.holdout, float):
             fraction("--holdout", self.holdout)
         whole("--holdout-seed", self.holdout_seed, 0)
@@ -157,9 +155,10 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
         return {"loss": self.loss_function.name}
 
     @property
-    def special(self) -> bool:
-        given = self.mask, self.weights, self.holdout
-        return super().special or any(each is not None for each in given)
+    def traits(self) -> LossTraits:
+        traits = super().traits
+        masked = self.mask is not None or self.weights is not None
+        return LossTraits(masked, traits.special or self.holdout is not None)
 
     @property
     def iterations(self) -> int:
@@ -186,6 +185,9 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
         machine, source = job.machine, job.source  # observed elements may need another machine
         if self.counts:
             poisson = self.poisson()
+            if observed is not None:
+                work = LossWork.of_counts(poisson, self.rank, self.iterations * self.starts, self.init)
+                return generalised(source, observed, machine, options, work, NONE), None
             budget = job.budget(self.iterations * poisson.inner_iters * self.starts)
             return counts(source, self.rank, machine, options, poisson, budget, self.init), None
         constraints = self.constraint_params.of(len(source.shape))

@@ -19,7 +19,7 @@ from ..parallel.mpi import on_root, together
 from ..report import dense as dense_text
 from ..report.plans import ttm_plans
 from ..report.progress import say
-from ..runs.gcp import LossWork
+from ..runs.gcp import LossTraits, LossWork
 from ..runs.observing import ObservedSource
 from ..runs.planned import PlanParams, planned
 from ..runs.products import product_setting
@@ -45,8 +45,8 @@ class PlanRequest(Masked, Modelled):
         return self.rank if isinstance(self.rank, tuple) else None
 
     @property
-    def special(self) -> bool:
-        return super().special or self.mask is not None
+    def traits(self) -> LossTraits:
+        return super().traits._replace(masked=self.mask is not None)
 
     def check(self) -> None:
         constrained = self.nonnegative or self.nonnegative_modes or self.ridge or self.fixed_modes
@@ -99,6 +99,9 @@ def _params(request: PlanRequest, order: int, observed: ObservedSource | None) -
         work = LossWork(request.loss_function, request.rank, gcp.MAX_ITERS, request.init, request.chosen_method)
         return PlanParams(request.rank, None, None, constraints, request.init, observed, work)
     poisson = request.poisson() if request.counts else None
+    if poisson and observed:
+        work = LossWork.of_counts(poisson, request.rank, gcp.MAX_ITERS, request.init)
+        return PlanParams(request.rank, None, None, constraints, request.init, observed, work)
     return PlanParams(request.rank, None, poisson, constraints, request.init, observed)
 
 

@@ -24,7 +24,7 @@ from ..models.loading import matrices_in
 from ..operators.placement import MAX_DENSE_RANK, check_rank
 from ..options import Options
 from ..report.metrics import Metrics
-from ..runs.gcp import APR_METHODS, check_method, default_method
+from ..runs.gcp import APR_METHODS, LossTraits, check_method, default_method
 from ..runs.observing import ObservedParams
 
 R = TypeVar("R", bound="Request")
@@ -176,14 +176,14 @@ class Modelled(Ranked):
         return loss_of(self.loss)
 
     @property
-    def special(self) -> bool:
-        """Whether CP-APR does not apply: to missing elements, weights, a ridge or fixed modes."""
-        return bool(any(self.ridge or ()) or self.fixed_modes)
+    def traits(self) -> LossTraits:
+        """What is requested in addition to the loss."""
+        return LossTraits(special=bool(any(self.ridge or ()) or self.fixed_modes))
 
     @property
     def chosen_method(self) -> str:
         """The method, by default that of the loss."""
-        return self.method or default_method(self.loss_function.name, self.special)
+        return self.method or default_method(self.loss_function.name, self.traits)
 
     @property
     def counts(self) -> bool:
@@ -216,7 +216,7 @@ class Modelled(Ranked):
         return Poisson(self.tolerance, **{n: value for n in names if (value := getattr(self, n)) is not None})
 
     def check(self) -> None:
-        check_method(self.loss_function.name, self.chosen_method, self.special)
+        check_method(self.loss_function.name, self.chosen_method, self.traits)
         for name in ("inner_iters", "mu_iters", "kappa", "kappa_tol", "eps"):
             if getattr(self, name) is not None and not self.counts:
                 raise InputError(f"--{name.replace('_', '-')} requires --method {alternatives(APR_METHODS)}")

@@ -8,7 +8,7 @@ evaluated together.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,11 @@ Matrix = NDArray[np.float64]
 
 TRIALS = 8  # sizes of a step, each half of the one before
 DECREASE = 1e-4  # sufficient decrease, as part of the slope
+NEAR = 1e-3  # largest distance from a bound at which an entry counts as being there
 SMALL = 1e-12  # relative slope below which a row has converged
 
 
-class _EvaluatedRows(NamedTuple):
+class EvaluatedRows(NamedTuple):
     """The rows of a mode with the objective, gradient and curvature of each."""
 
     rows: Matrix
@@ -38,10 +39,10 @@ class _EvaluatedRows(NamedTuple):
     gradient: Matrix
     curvature: Matrix
 
-    def where(self, chosen: NDArray[np.bool_], others: _EvaluatedRows) -> _EvaluatedRows:
+    def where(self, chosen: NDArray[np.bool_], others: EvaluatedRows) -> EvaluatedRows:
         """Return these rows where they are chosen, otherwise others."""
         pairs = zip(self, others, strict=True)
-        return _EvaluatedRows(*(np.where(chosen.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in pairs))
+        return EvaluatedRows(*(np.where(chosen.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in pairs))
 
 
 def row_systems(loss: Loss, zeros: bool, weighted: bool) -> RowSystems:
@@ -67,7 +68,7 @@ class NewtonRows(LossMethod):
     """
 
     name = "newton"
-    SERIES = "objective", "evaluations"
+    SERIES: ClassVar[tuple[str, ...]] = ("objective", "evaluations")
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class NewtonRows(LossMethod):
         state.iterations += 1
         return True
 
-    def _solve(self, mode: int) -> tuple[_EvaluatedRows, bool]:
+    def _solve(self, mode: int) -> tuple[EvaluatedRows, bool]:
         """Take a Newton step in the rows of a mode; return them, and whether any has moved on any rank. Collective."""
         moments = self._moments() if self._zeros else None
         now, moved = self._searched(mode, self._evaluated(mode, self._rows(mode), moments), moments)
@@ -119,7 +120,7 @@ class NewtonRows(LossMethod):
         self.operator.wait_comm()
         return now, moved
 
-    def _searched(self, mode: int, now: _EvaluatedRows, moments: Moments | None) -> tuple[_EvaluatedRows, bool]:
+    def _searched(self, mode: int, now: EvaluatedRows, moments: Moments | None) -> tuple[EvaluatedRows, bool]:
         """Return each row after a step that decreases its objective, and whether any has moved on any rank."""
         lower = 0.0 if mode in self._constraints.nonnegative else -np.inf
         steps = self._steps(now, lower)
@@ -137,15 +138,21 @@ class NewtonRows(LossMethod):
             pending, size = pending & ~good, size / 2
         return now, self._any(np.array([moved]))
 
-    def _steps(self, now: _EvaluatedRows, lower: float) -> Matrix:
-        """Return Newton steps in the entries that may change."""
-        fixed = (now.rows <= lower) & (now.gradient > 0)
+    def _steps(self, now: EvaluatedRows, lower: float) -> Matrix:
+        """Return Newton steps in the free entries; those near the bound that would cross it follow the gradient.
+
+        With the entries exactly at the bound as the only fixed ones, projected steps need not be descents (Bertsekas,
+        Projected Newton methods, 1982).
+        """
+        change = now.rows - np.maximum(now.rows - now.gradient, lower)
+        near = np.minimum(NEAR, np.linalg.norm(change, axis=1, keepdims=True))
+        fixed = (now.rows <= lower + near) & (now.gradient > 0)
         curvature = np.where(fixed[:, :, None] | fixed[:, None, :], 0.0, now.curvature)
         rows, entries = np.nonzero(fixed)
         curvature[rows, entries, entries] = 1.0
-        return newton_steps(np.where(fixed, 0.0, now.gradient), curvature)
+        return np.where(fixed, -now.gradient, newton_steps(np.where(fixed, 0.0, now.gradient), curvature))
 
-    def _evaluated(self, mode: int, rows: Matrix, moments: Moments | None) -> _EvaluatedRows:
+    def _evaluated(self, mode: int, rows: Matrix, moments: Moments | None) -> EvaluatedRows:
         """Set the rows of a mode and evaluate them. Collective."""
         operator, rank, ridge = self._sparse, self.rank, (self._constraints.ridge or [0.0] * self.order)[mode]
         self._set_rows(mode, rows)
@@ -162,7 +169,7 @@ class NewtonRows(LossMethod):
             gradient += constant + linear
             curvature += quadratic
         values += ridge * np.einsum("ir,ir->i", rows, rows)
-        return _EvaluatedRows(rows, values, gradient + 2 * ridge * rows, curvature + 2 * ridge * np.eye(rank))
+        return EvaluatedRows(rows, values, gradient + 2 * ridge * rows, curvature + 2 * ridge * np.eye(rank))
 
     def _moments(self) -> Moments:
         """Return the moments of all factor matrices. Collective."""

@@ -13,6 +13,7 @@ from partitioner.tensors.sparse import SparseTensor
 from partitioner.wording import alternatives
 
 from ..backend.exchange import Machine
+from ..backend.known_losses import loss_of
 from ..backend.losses import Loss
 from ..backend.ops.solve import SolverBytes
 from ..errors import InputError
@@ -21,6 +22,8 @@ from ..methods.gcp import GENERAL, Gcp, LossMethod
 from ..methods.held_out import HeldOut, HeldOutGcp, HeldOutNewton
 from ..methods.initial import Init, start_bytes
 from ..methods.newton_rows import NewtonRows, row_systems
+from ..methods.observed_apr import ObservedApr, poisson_systems
+from ..methods.poisson import Poisson
 from ..methods.quasi_newton import VECTORS
 from ..models.align import with_absent
 from ..operators.base import Gradient
@@ -47,6 +50,7 @@ from .planning import PlannedRun
 METHODS = {"gaussian": ("als", *GENERAL), "poisson": ("mu", "pdnr", "pqnr", *GENERAL)}
 """The methods of losses, the default first; those in `GENERAL` minimise any other loss."""
 APR_METHODS = tuple(method for method in METHODS["poisson"] if method not in GENERAL)  # of CP-APR
+LISTS = "newton", "mu", "pdnr"  # methods that need a list of the elements that count
 MOST_ELEMENTS = 1 << 27  # of a sparse tensor that is evaluated as a dense array
 SYSTEMS_AT_ONCE = 6  # row systems of Newton steps that are in memory at a time
 SPARSE_BELOW = 0.1  # fraction of observed elements below which a list of them is evaluated, not an array
@@ -64,7 +68,9 @@ class LossWork(NamedTuple):
         An upper bound.
     init : Init, optional
         The start, which may need memory.
-    method : {"lbfgs", "newton"}
+    method : {"lbfgs", "newton", "mu", "pdnr"}
+    poisson : Poisson, optional
+        The parameters of CP-APR over observed elements, by "mu" or "pdnr".
     """
 
     loss: Loss
@@ -72,6 +78,17 @@ class LossWork(NamedTuple):
     evaluations: int
     init: Init | None = None
     method: str = "lbfgs"
+    poisson: Poisson | None = None
+
+    @classmethod
+    def of_counts(cls, poisson: Poisson, rank: int, evaluations: int, init: Init | None = None) -> LossWork:
+        """Return the evaluations of CP-APR over observed elements."""
+        return cls(loss_of("poisson"), rank, evaluations, init, poisson.method, poisson)
+
+    @property
+    def lists(self) -> bool:
+        """Whether the method needs a list of all elements that count."""
+        return self.method in LISTS
 
 
 def check_domain(source: DescribedSource, loss: Loss, sparse_zeros: bool, comm: Comm) -> None:
@@ -168,7 +185,7 @@ def loss_elements(
     elements: Any = source if observed is None else observed.placed
     if machine is not given and elements.kind == "sparse":
         elements.leave_device()
-    if work.method == "newton":
+    if work.lists:
         return _list(source, observed, machine, options, work)
     if observed is not None:
         weighted = observed.terms.scales is not None
@@ -204,7 +221,7 @@ def _with_zeros(source: DescribedSource, machine: Machine, loss: Loss) -> DenseS
 def _list(
     source: DescribedSource, observed: ObservedSource | None, machine: Machine, options: Options, work: LossWork
 ) -> LossElements:
-    """Return the elements as a list with second derivatives, for compiled code. Collective."""
+    """Return the elements as a list, for row systems. Collective."""
     comm, loss = machine.comm, work.loss
     if not loss.compiled:
         raise InputError("method 'newton': the formulas of the loss must be text")
@@ -214,7 +231,10 @@ def _list(
         observed = observed_source(source, all_observed(source, comm), comm, None)
     elements: DescribedSource = source if observed is None else observed.weighted(comm)
     scales = None if observed is None else observed.terms.scales
-    product = row_systems(loss, zeros, scales is not None)
+    weighted = scales is not None
+    product = poisson_systems(work.poisson, weighted) if work.poisson else row_systems(loss, zeros, weighted)
+    if work.method == "mu" and not weighted:
+        machine = chosen(machine, elements, options, Work(work.rank, work.evaluations, SYSTEMS))
     placed = LossElements(elements, machine, _setting(elements, machine, options, work, product), work, zeros)
     return placed if scales is None else placed._replace(scales=np.square(scales))
 
@@ -244,7 +264,7 @@ def _setting(
 ) -> Setting:
     """Return the setting, with the memory for the vectors of L-BFGS, or for Newton steps. Collective."""
     rows = -(-sum(source.shape) // machine.comm.size)
-    vectors = SYSTEMS_AT_ONCE * work.rank if work.method == "newton" else VECTORS
+    vectors = SYSTEMS_AT_ONCE * work.rank if work.lists else VECTORS
     kept = SolverBytes(8 * work.rank * (vectors * rows + sum(source.shape)))
     setting = setting_for(source, work.rank, machine, options, lambda rows, columns: kept)
     memory = start_bytes(source, work.rank, machine.comm, work.init)
@@ -268,27 +288,37 @@ def generalised(
     check_domain(counted, work.loss, observed is None and counted.kind == "sparse", machine.comm)
     facts: dict[str, Any] = {} if observed is None else observed.terms.facts
     elements = loss_elements(source, observed, machine, options, work)
-    if work.method == "newton":
+    if work.lists:
         operator = SPARSE.place(elements.source, elements.machine, elements.setting, None)
+        if work.poisson:
+            return ObservedApr(operator, work.poisson, facts, elements.scales)
         newton = operator, work.loss, constraints, facts, elements.zeros, elements.scales
         return HeldOutNewton(held_out.by(work.loss), *newton) if held_out else NewtonRows(*newton)
     full = elements.gradient(), work.loss, constraints, facts
     return HeldOutGcp(held_out.by(work.loss), *full) if held_out else Gcp(*full)
 
 
-def default_method(loss: str, special: bool) -> str:
-    """Return the method that minimises a loss by default.
+class LossTraits(NamedTuple):
+    """What is requested in addition to a loss, by which methods are chosen."""
 
-    `special`: whether there are missing or held-out elements, weights, a ridge or fixed modes.
-    """
+    masked: bool = False  # missing elements or weights
+    special: bool = False  # held-out elements, a ridge or fixed modes
+
+
+def default_method(loss: str, traits: LossTraits) -> str:
+    """Return the method that minimises a loss by default."""
     methods = METHODS.get(loss, GENERAL)
-    return "lbfgs" if loss == "poisson" and special else methods[0]
+    return "lbfgs" if loss == "poisson" and any(traits) else methods[0]
 
 
-def check_method(loss: str, method: str, special: bool) -> None:
-    """Raise `InputError` if a method does not minimise a loss; for `special` see `default_method`."""
+def check_method(loss: str, method: str, traits: LossTraits) -> None:
+    """Raise `InputError` if a method does not minimise a loss."""
     methods = METHODS.get(loss, GENERAL)
     if method not in methods:
         raise InputError(f"method {method!r} does not apply to loss {loss!r}: use {alternatives(map(repr, methods))}")
-    if loss == "poisson" and method not in GENERAL and special:
-        raise InputError(f"method {method!r} supports no mask, weights, holdout, ridge or fixed modes: use 'lbfgs'")
+    if method not in APR_METHODS:
+        return
+    if traits.special:
+        raise InputError(f"method {method!r} supports no holdout, ridge or fixed modes: use 'lbfgs'")
+    if traits.masked and method not in LISTS:
+        raise InputError(f"method {method!r} supports no mask or weights: use 'mu' or 'pdnr'")

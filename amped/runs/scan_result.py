@@ -19,7 +19,7 @@ from ..models.scanned import ScannedRank, Suggestion
 from ..operators.placement import MAX_DENSE_RANK
 from ..report.notebook import scan_columns, scan_html
 from ..report.scan_picture import draw
-from .gcp import APR_METHODS, check_method, default_method
+from .gcp import APR_METHODS, LossTraits, check_method, default_method
 
 LIMITS = 200, 1e-6  # iterations and tolerance of a start, unless its method is one of `GENERAL`
 
@@ -70,9 +70,9 @@ class ScanParams(NamedTuple):
         InputError
             If the method does not apply.
         """
-        special = masked or self.holdout is not None
-        method = self.method or default_method(self.loss.name, special)
-        check_method(self.loss.name, method, special)
+        traits = LossTraits(masked, self.holdout is not None)
+        method = self.method or default_method(self.loss.name, traits)
+        check_method(self.loss.name, method, traits)
         max_iters, tol = (MAX_ITERS, TOL) if method in GENERAL else LIMITS
         max_iters, tol = self.max_iters or max_iters, tol if self.tol is None else self.tol
         return self._replace(method=method, max_iters=max_iters, tol=tol)

@@ -59,7 +59,7 @@ class ScanSources:
     ) -> None:
         self.machine, self._options, self._params = machine, options, params
         self.mode = together(machine.comm, lambda: _mode_to_split(source.shape, params))
-        if params.poisson:
+        if params.poisson and observed is None:
             source = as_counts(source, machine, options)
             self.machine = chosen(machine, source, options, _work(params))
         is_needed = params.halves or not params.least_squares
@@ -82,7 +82,7 @@ class ScanSources:
     ) -> Callable[[float], float]:
         """Return the function from a method's merit to the share of the deviance that it explains. Collective."""
         comm, loss, dtype = self.machine.comm, self._params.loss, self._options.dtype
-        if self._params.poisson:
+        if self._params.poisson and observed is None:
             together(comm, lambda: check_counts(source))
             counts = comm.bcast(None if tensor is None else deviance_of(tensor, dtype))
             assert counts is not None

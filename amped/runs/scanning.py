@@ -16,7 +16,7 @@ from partitioner.tensors.interop import factors_of
 from ..backend.exchange import Machine
 from ..backend.ops.phi import interleaved
 from ..errors import InputError
-from ..methods.constraints import ConstraintParams, Constraints
+from ..methods.constraints import NONE, ConstraintParams, Constraints
 from ..methods.driver import held_out_errors
 from ..methods.gcp import GENERAL
 from ..methods.multi_run.als import AlsRuns
@@ -291,6 +291,9 @@ class _Scanner:
         if params.method in GENERAL:
             work = LossWork(params.loss, rank, evaluations, method=params.method)
             return generalised(source, observed, machine, options, work, self._constraints, held_out)
+        if params.poisson and observed is not None:
+            work = LossWork.of_counts(params.poisson, rank, evaluations)
+            return generalised(source, observed, machine, options, work, NONE)
         if observed is not None:
             return observed_decomposition(observed, rank, machine, options, self._constraints, held_out=held_out)
         if params.poisson:

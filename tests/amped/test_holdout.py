@@ -246,6 +246,6 @@ def test_wrong_flags(folder: Path) -> None:
         (["--patience", 3], "--patience needs --holdout"),
         (["--holdout-seed", 3], "--holdout-seed needs --holdout"),
         (["--mask", "stored", "--holdout", 0.5, "--patience", 0], "--patience 0"),
-        (["--loss", "poisson", "--method", "mu", "--holdout", 0.5], "--holdout does not apply to --method mu"),
+        (["--loss", "poisson", "--method", "mu", "--holdout", 0.5], "method 'mu' supports no holdout"),
     ]:
         refused(run_amped(*cpd, *flags), cause)

@@ -241,7 +241,7 @@ def test_a_run_under_constraints_uses_the_plan(folder: Path, flags: list[object]
         (["--fixed-modes", "0,1,2"], "all modes are fixed"),
         (["--ridge", "1,2"], "ridge: 2 numbers for a tensor of order 3"),
         (["--ridge", "-1"], "a number of at least 0"),
-        (["--loss", "poisson", "--method", "mu", "--ridge", "1"], "method 'mu' supports no mask, weights, ridge"),
+        (["--loss", "poisson", "--method", "mu", "--ridge", "1"], "method 'mu' supports no holdout, ridge"),
     ],
 )
 def test_constraints_that_no_run_can_have(folder: Path, flags: list[object], cause: str) -> None:

@@ -232,7 +232,7 @@ def test_a_command_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
             "method 'als' does not apply to loss 'poisson': use 'mu', 'pdnr', 'pqnr', 'lbfgs' or 'newton'",
         ),
         (["--kappa", "0.1"], "--kappa requires --method mu, pdnr or pqnr"),
-        (["--loss", "poisson", "--method", "mu", "--ridge", "1"], "method 'mu' supports no mask, weights, ridge"),
+        (["--loss", "poisson", "--method", "mu", "--ridge", "1"], "method 'mu' supports no holdout, ridge"),
         (["--loss", "poisson", "--inner-iters", "0"], "inner iters 0: expected"),
         (["--loss", "poisson", "--eps", "0"], "eps 0.0: expected a number above 0"),
     ],

@@ -1,0 +1,216 @@
+"""CP-APR over observed elements: Poisson tensor factorisation in which other elements are unknown, not zero.
+
+The model is summed over the observed elements only. Given the other modes' factor matrices, the negative log-likelihood
+of a row b is the sum of ``m - x log m``; m is ``<b, v>``, and v the product of the other modes' rows. Its gradient
+is ``D - Phi``, where ``D = sum v`` replaces the column sums of CP-APR, which are 1, and ``Phi = sum (x / m) v``. MU
+multiplies B by ``Phi / D`` (Chi and Kolda 2012, Algorithm 3, by the same majorisation, which bounds each element by
+itself). PDNR takes projected Newton steps with the Hessian ``sum (x / m**2) v v^T`` (Hansen, Plantenga and Kolda 2015),
+with the line search of `NewtonRows`. If all elements are observed, MU is that of `CpApr`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.formulas import Formula
+from ..backend.known_losses import loss_of
+from ..backend.losses import PHI, Maps, Moments
+from ..models.kruskal import KruskalTensor
+from ..operators.base import in_turn
+from ..operators.products import RowSystems
+from ..operators.sparse.operator import SparseOperator
+from .constraints import ConstraintParams
+from .driver import MethodState
+from .initial import unit_sums
+from .newton import derivatives
+from .newton_rows import EvaluatedRows, Matrix, NewtonRows
+from .poisson import Poisson
+from .updates import DivergedError
+
+LOSS, CURVE, ONE = Formula("m - x * log(m)"), Formula("x / m / m"), Formula("1")
+
+
+class _PhiRows(NamedTuple):
+    """Phi of the rows of a mode, and the negative log-likelihood of each."""
+
+    phi: Matrix
+    values: NDArray[np.float64]
+    curvature: Matrix | None
+
+
+def poisson_systems(params: Poisson, weighted: bool, weight: Formula = PHI) -> RowSystems:
+    """Return the product that `ObservedApr` needs, for which its operator is placed."""
+    return RowSystems(Maps(weight, CURVE if params.rows else None, LOSS, params.eps, weighted))
+
+
+class ObservedApr(NewtonRows):
+    """CP-APR over observed elements, by MU or PDNR; see `Method`. For its state see `CpApr`.
+
+    The log-likelihood, ``sum w (x log m - m)``, is that of the observed elements. Rows without any become zero.
+
+    Parameters
+    ----------
+    operator : SparseOperator
+        Placed for `poisson_systems`.
+    params : Poisson
+    facts : dict
+        Which elements are observed, for records and checkpoints.
+    weights : (K,) array, optional
+        See `NewtonRows`.
+    """
+
+    SERIES = "loglikelihood", "kkt", "inner_iterations"
+    measure = "loglikelihood"
+
+    def __init__(
+        self,
+        operator: SparseOperator,
+        params: Poisson,
+        facts: dict[str, Any],
+        weights: NDArray[np.float64] | None = None,
+    ) -> None:
+        self._params, self.name = params, params.method
+        order = operator.order - (weights is not None)
+        nonnegative = ConstraintParams(nonnegative=True).of(order)
+        super().__init__(operator, loss_of("poisson"), nonnegative, facts, False, weights)
+        self._product = poisson_systems(params, self._weighted)
+        self._ones = poisson_systems(params, self._weighted, ONE)
+
+    def restart(self, state: MethodState | None = None) -> None:
+        """See `Restartable`."""
+        super().restart(state)
+        if state is None:
+            self.state.arrays |= {"weights": np.ones(self.rank), "facts": np.zeros((self.order, 2))}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Method`: which elements are observed."""
+        return dict(self._facts)
+
+    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+        """See `Method`: requires non-negative matrices; the column sums become weights."""
+        scaled, self.state.arrays["weights"] = unit_sums(factors, how)
+        return scaled
+
+    def change(self) -> float | None:
+        """See `Method`: the change of the log-likelihood."""
+        numbers = self.state.series[self.measure]
+        return numbers[-1] - numbers[-2] if len(numbers) > 1 else None
+
+    def settled(self, tol: float) -> bool:
+        """See `Method`: whether no mode was updated."""
+        updates = self.state.series["inner_iterations"]
+        return bool(updates) and updates[-1] == 0
+
+    def merit(self) -> float:
+        """See `Restartable`: the log-likelihood."""
+        likelihoods = self.state.series["loglikelihood"]
+        return likelihoods[-1] if likelihoods else -np.inf
+
+    def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        state, loss = self.state, np.zeros(1)
+        for mode in range(state.mode, self.order):
+            if mode > state.mode and stop():
+                state.mode = mode
+                return False
+            loss[0] = self._update(mode)
+        state.mode = 0
+        self._sum(loss)
+        if not np.isfinite(loss[0]):
+            raise DivergedError(f"iteration {state.iterations + 1}: the log-likelihood is {-loss[0]}")
+        facts = state.arrays["facts"]
+        state.series["loglikelihood"].append(-float(loss[0]))
+        state.series["kkt"].append(float(facts[:, 0].max()))
+        state.series["inner_iterations"].append(float(facts[:, 1].sum()))
+        state.iterations += 1
+        return True
+
+    def _update(self, mode: int) -> float:
+        """Update a mode; return this rank's negative log-likelihood if it is the last mode."""
+        state, params = self.state, self._params
+        rows = self._rows(mode) * state.arrays["weights"]
+        self._set_rows(mode, rows)
+        sums = self._computed(self._ones, mode).phi
+        if params.rows and state.iterations >= params.mu_iters:
+            rows = self._newton(mode, rows, sums)
+        else:
+            rows = self._multiplied(mode, rows, sums)
+        loss = 0.0
+        if mode == self.order - 1:
+            self._set_rows(mode, rows)
+            loss = float(self._computed(self._product, mode).values.sum())
+        weights = rows.sum(axis=0)
+        self._sum(weights)
+        state.arrays["weights"] = weights
+        self._set_rows(mode, rows / np.where(weights > 0, weights, np.inf))
+        return loss
+
+    def _multiplied(self, mode: int, rows: Matrix, sums: Matrix) -> Matrix:
+        """Return B after multiplicative updates."""
+        state, params, updates = self.state, self._params, 0
+        for inner in range(params.inner_iters):
+            self._set_rows(mode, rows)
+            phi = self._computed(self._product, mode).phi
+            shifted = (rows < params.kappa_tol) & (phi > sums)
+            if params.kappa and state.iterations and not inner and self._any(shifted):
+                rows = rows + params.kappa * shifted
+                self._set_rows(mode, rows)
+                phi = self._computed(self._product, mode).phi
+            violation = self._largest(np.abs(np.minimum(rows, sums - phi)))
+            if violation <= params.tol:
+                break
+            rows = rows * np.divide(phi, sums, out=np.zeros_like(phi), where=sums > 0)
+            updates += 1
+        state.arrays["facts"][mode] = violation, updates
+        return rows
+
+    def _newton(self, mode: int, rows: Matrix, sums: Matrix) -> Matrix:
+        """Return B after damped Newton steps of its rows."""
+        params, updates, first = self._params, np.zeros(1), 0.0
+        self._column_sums = sums
+        now = self._evaluated(mode, rows, None)
+        for inner in range(params.inner_iters):
+            violations = np.abs(np.minimum(now.rows, now.gradient)).max(axis=1, initial=0)
+            first = first if inner else self._largest(violations)
+            pending = violations > params.tol
+            if not self._any(pending):
+                break
+            now, moved = self._searched(mode, now, None)
+            if not moved:
+                break
+            updates += np.count_nonzero(pending)
+        self._sum(updates)
+        self.state.arrays["facts"][mode] = first, updates[0]
+        return now.rows
+
+    def _evaluated(self, mode: int, rows: Matrix, moments: Moments | None) -> EvaluatedRows:
+        """Set the rows of a mode and evaluate them, given the column sums. Collective."""
+        self._set_rows(mode, rows)
+        phi, values, curvature = self._computed(self._product, mode)
+        assert curvature is not None
+        return EvaluatedRows(rows, values, self._column_sums - phi, curvature)
+
+    def _computed(self, product: RowSystems, mode: int) -> _PhiRows:
+        """Return the sums over the elements of the rows that this rank owns. Collective."""
+        operator = self._sparse
+        operator.wait_comm()
+        sums = operator.compute(product, mode, in_turn(mode, operator.order, self._modes))
+        values, phi, curvature = derivatives(np.array(operator.machine.device.to_host(sums), np.float64), self.rank)
+        return _PhiRows(phi, values, curvature)
+
+    def _largest(self, numbers: NDArray[np.float64]) -> float:
+        """Return the largest number of all ranks."""
+        mine = float(numbers.max(initial=0.0))
+        comm = self.operator.machine.comm
+        return max(comm.allgather(mine)) if comm.size > 1 else mine
+
+    def model_of(self, factors: list[NDArray[Any]]) -> KruskalTensor:
+        """Return the model with these factor matrices: columns have unit sum; weights are descending."""
+        weights = self.state.arrays["weights"]
+        order = np.argsort(-weights, kind="stable")
+        ordered = [factor[:, order] for factor in factors]
+        return KruskalTensor(weights[order], ordered, (), self.state.converged, self.state.series)
