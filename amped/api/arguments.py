@@ -215,7 +215,7 @@ ARGUMENTS = {
     "weights": TENSOR,
     "holdout": optional(Argument(_holdout, _tensor_text, of_root=True)),
     "holdout_seed": integer(0),
-    "patience": integer(1),
+    "patience": optional(integer(1)),
     "callback": optional(function_of("the iteration", "the fit or log-likelihood")),
     "checkpoint": PATH,
     "every": integer(1),

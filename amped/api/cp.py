@@ -17,7 +17,6 @@ from ..methods.initial import Init
 from ..methods.poisson import Poisson, PoissonMethod
 from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
-from ..models.labelled_matrices import in_order_of
 from ..operators.limits import check_result
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
@@ -57,7 +56,7 @@ def cp_als(
     weights: Tensor = None,
     holdout: float | Tensor = None,
     holdout_seed: int = 0,
-    patience: int = 20,
+    patience: int | None = None,
     callback: RunCallback | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
@@ -115,9 +114,9 @@ def cp_als(
     holdout_seed : int
         Seed of the random draw of `holdout`. Whether an element is drawn depends only on the seed, the fraction and its
         indices.
-    patience : int
-        With `holdout`: stop when the RMSE on held-out elements has not fallen by 0.01 % in this many iterations. The
-        test of `tol` applies, too.
+    patience : int, optional
+        With `holdout`: stop when the RMSE on held-out elements has not fallen by 0.01 % in this many iterations (20).
+        The test of `tol` applies, too.
     callback : callable, optional
         Called after each iteration with its number, the fit and, if it requires a third argument, a `ModelView`, whose
         method ``model()`` returns the model so far. If it returns True, the run stops, and the model so far is
@@ -175,7 +174,7 @@ def cp_als(
     >>> weights, factors = model
     """
     budget, chosen, params = Budget(max_iters * starts), Options(**options), ObservedParams(mask, weights)  # type: ignore[arg-type]
-    held = HoldoutParams(holdout, holdout_seed)  # type: ignore[arg-type]
+    held = HoldoutParams(holdout, holdout_seed, patience)  # type: ignore[arg-type]
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]  # paths are text by now
     with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, world())) as call:
         split = call.hold_out(params, held) if held.given(call.comm) else None
@@ -187,7 +186,6 @@ def cp_als(
             if nonnegative:
                 raise InputError("init 'tucker' yields negative entries: use another init, or no constraint")
             init = cp_start(source, machine, chosen, rank, seed)
-        init = in_order_of(init, source.labels)
         with call.reporter.loading():
             method: Decomposition[KruskalTensor] = (
                 decomposition(source, rank, machine, chosen, budget, constraints, init)
@@ -196,7 +194,7 @@ def cp_als(
                     observed, rank, machine, chosen, constraints, init, budget, split.held_out if split else None
                 )
             )
-        run = RunParams(max_iters, tol, seed, init, starts, deadline, patience=patience if split else None)
+        run = RunParams(max_iters, tol, seed, init, starts, deadline, patience=held.iterations if split else None)
         model = call.decomposed(method, run, callback, budget)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warn(warning, UserWarning)
@@ -303,7 +301,6 @@ def cp_apr(
     check_method("poisson", method, LossTraits(observing.given(comm)))
     with session(X, chosen, deadline, verbose, side, rank, starts, observing.form(PLAIN, comm)) as call:
         observed = call.observe(observing)
-        init = in_order_of(init, call.source.labels)
         work = LossWork.of_counts(poisson, rank, max_iters * inner_iters * starts, init)
         with call.reporter.loading():
             apr: Decomposition[KruskalTensor] = (

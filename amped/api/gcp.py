@@ -18,7 +18,7 @@ from ..methods.gcp import GENERAL, MAX_ITERS, TOL
 from ..methods.initial import Init
 from ..methods.poisson import PoissonMethod
 from ..models.kruskal import KruskalTensor
-from ..models.labelled_matrices import in_order_of
+from ..models.labelled_matrices import in_own_order, places_in
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, PrecisionName, with_options
 from ..parallel.calls import collective
@@ -65,7 +65,7 @@ def cp(
     weights: Tensor = None,
     holdout: float | Tensor = None,
     holdout_seed: int = 0,
-    patience: int = 20,
+    patience: int | None = None,
     callback: RunCallback | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
@@ -162,7 +162,7 @@ def cp(
     assert isinstance(loss, Loss)
     comm = world()
     elements: dict[str, Any] = {"mask": mask, "weights": weights}
-    params, held = ObservedParams(**elements), HoldoutParams(holdout, holdout_seed)  # type: ignore[arg-type]
+    params, held = ObservedParams(**elements), HoldoutParams(holdout, holdout_seed, patience)  # type: ignore[arg-type]
     special = bool(np.any(ridge)) or bool(fixed_modes) or held.given(comm)
     traits = LossTraits(params.given(comm), special)
     chosen_method = method or default_method(loss.name, traits)
@@ -185,12 +185,11 @@ def cp(
         split = call.hold_out(params, held) if held.given(comm) else None
         observed = split.fitted if split else call.observe(params)
         terms = ConstraintParams(loss.nonnegative or nonnegative, ridge, fixed_modes).of(len(call.source.shape))  # type: ignore[arg-type]
-        init = in_order_of(init, call.source.labels)
         work = LossWork(loss, rank, limits[0] * starts, init, chosen_method)
         with call.reporter.loading():
             held_out = split.held_out if split else None
             fit = generalised(call.source, observed, call.machine, chosen, work, terms, held_out)
-        run = RunParams(*limits, seed, init, starts, deadline, patience=patience if split else None)
+        run = RunParams(*limits, seed, init, starts, deadline, patience=held.iterations if split else None)
         return call.decomposed(fit, run, callback, Budget())
 
 
@@ -215,7 +214,8 @@ def objective(
     X : SparseTensor, DenseTensor, array or path
         See `cp`. Values may be outside the domain of the loss.
     factors : sequence of (I_n, R) arrays, or model
-        Not negative if the loss requires non-negative models. Rank 0's matrices are used.
+        Not negative if the loss requires non-negative models. The rows of a model with the labels of the tensor are
+        matched by label. Rank 0's matrices are used.
     loss, mask, weights : optional
         See `cp`.
     gradient : bool
@@ -230,7 +230,7 @@ def objective(
     value : float
         ``sum f(x, m)``, the same on every rank.
     gradients : list of (I_n, R) arrays
-        The gradient with respect to each factor matrix, in `precision`. Only with `gradient`.
+        The gradient with respect to each of `factors`, in `precision`. Only with `gradient`.
 
     Raises
     ------
@@ -258,7 +258,8 @@ def objective(
         value, gradients = placed.evaluate()
         if not gradient:
             return value
-        return value, [placed.operator.gathered(mode, rows) for mode, rows in enumerate(gradients)]
+        found = comm.bcast(places_in(factors, source.labels))
+        return value, in_own_order([placed.operator.gathered(m, rows) for m, rows in enumerate(gradients)], found)
 
 
 def _check_start(loss: Loss, factors: Matrices | None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Unpack
 
 from partitioner.tensors.interop import factors_of
@@ -126,7 +125,6 @@ def tucker(
     compression = Compression(method, None if rank is None else tuple(rank), error, None if random else init)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
     with session(X, chosen, deadline, verbose, side, compression.ranks) as call:
-        compression = replace(compression, init=in_order_of(compression.init, call.source.labels))
         with call.reporter.loading():
             iterations = max_iters if method == "hooi" else 1
             decomposition = compressed(call.source, call.machine, chosen, compression, seed, iterations)

@@ -18,6 +18,7 @@ from partitioner.tensors.sparse import SparseTensor
 from ..backend.blas import SCIPY_BYTES, SPARSE_BYTES, scipy_linalg
 from ..errors import InputError
 from ..files import check_factor
+from ..models.labelled_matrices import in_order_of
 from ..models.loading import matrices_in
 from ..operators.limits import check_range, far, largest
 from ..operators.placement import nonzero_bytes
@@ -44,8 +45,9 @@ def initial_factors(
 
     By default they are random and uniform in [0, 1), equal in both precisions up to rounding. Otherwise `init` is a
     file with ``factor_0 ...``, "nvecs" for the leading eigenvectors of each ``X_(n) X_(n)^T``, or the matrices. Rank
-    0's file and matrices are used. Unless `as_is`, columns so large or small that products could overflow or underflow
-    are multiplied by powers of two; this changes decompositions only by rounding.
+    0's file and matrices are used. The rows of a model with the labels of the tensor are matched by label. Unless
+    `as_is`, columns so large or small that products could overflow or underflow are multiplied by powers of two; this
+    changes decompositions only by rounding.
 
     Raises
     ------
@@ -64,7 +66,7 @@ def initial_factors(
             together(comm, lambda: check_range(values, dtype, source.path))
         result = on_root(comm, lambda: _nvecs(tensor, ranks, seed, dtype, threads))
     else:
-        result = on_root(comm, lambda: _checked_start(init or (), source.shape, ranks, dtype, as_is))
+        result = on_root(comm, lambda: _checked_start(init or (), source, ranks, dtype, as_is))
     return [share(comm, result[mode] if result else None) for mode in range(len(source.shape))]
 
 
@@ -73,8 +75,8 @@ def initial_factor(
 ) -> NDArray[Any]:
     """Return one mode's (I_n, R) matrix of those that `initial_factors` returns `as_is`. Collective.
 
-    Other modes' matrices are not computed and may be missing from the file. Only the shape of `source` is used, and
-    for "nvecs" its nonzeros.
+    Other modes' matrices are not computed and may be missing from the file. Only the shape and the labels of `source`
+    are used, and for "nvecs" its nonzeros.
     """
     length = source.shape[mode]
     if init is None:
@@ -85,7 +87,7 @@ def initial_factor(
         return initial_factors(source, rank, comm, dtype, seed, init, as_is=True)[mode]
 
     def read() -> NDArray[Any]:
-        result = matrices_in(init)
+        result = in_order_of(matrices_in(init), source.labels)
         if mode >= len(result):
             raise InputError(f"contains no factor_{mode}", path=init)
         return checked_matrix(result[mode], f"factor_{mode}", (length, rank), dtype, init)
@@ -149,10 +151,10 @@ def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[
 
 
 def _checked_start(
-    init: Init, shape: Sequence[int], ranks: Sequence[int], dtype: np.dtype[Any], as_is: bool
+    init: Init, source: DescribedSource, ranks: Sequence[int], dtype: np.dtype[Any], as_is: bool
 ) -> list[NDArray[Any]]:
-    path = os.fspath(init) if isinstance(init, (str, os.PathLike)) else None
-    factors = [np.asarray(f) for f in init] if path is None else matrices_in(path)  # type: ignore[union-attr]
+    path, shape = os.fspath(init) if isinstance(init, (str, os.PathLike)) else None, source.shape
+    factors = [np.asarray(f) for f in in_order_of(init if path is None else matrices_in(path), source.labels)]
     if len(factors) != len(shape):
         raise InputError(f"start of {len(factors)} factor matrices for a tensor of order {len(shape)}", path=path)
     for mode, (factor, length, rank) in enumerate(zip(factors, shape, ranks, strict=True)):

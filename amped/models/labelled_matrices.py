@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,8 @@ from partitioner.tensors.labels import Labels
 from partitioner.tensors.relabel import places
 
 from ..errors import InputError
+
+Places = list[tuple[int, NDArray[np.int64]]]
 
 
 class LabelledMatrices(list[NDArray[Any]]):
@@ -29,17 +31,35 @@ def in_order_of(matrices: Any, labels: Labels | None) -> Any:
     Matrices without labels, matrices with other labels than the tensor's, and anything else are unchanged: their rows
     correspond to the tensor's indices by position.
     """
+    found = places_in(matrices, labels)
+    return matrices if found is None else [matrices[mode][rows] for mode, rows in found]
+
+
+def in_own_order(results: Sequence[NDArray[Any]], found: Places | None) -> list[NDArray[Any]]:
+    """Return one matrix per mode of a tensor in the order of the matrices for which `places_in` has returned `found`.
+
+    The inverse of `in_order_of`.
+    """
+    own = list(results)
+    for result, (mode, rows) in zip(results, found or (), strict=found is not None):
+        own[mode] = np.empty_like(result)
+        own[mode][rows] = result
+    return own
+
+
+def places_in(matrices: Any, labels: Labels | None) -> Places | None:
+    """Return the number and the rows of the matrix for each mode of a tensor; None if they correspond by position."""
     if not isinstance(matrices, LabelledMatrices) or matrices.labels is None or labels is None:
-        return matrices
+        return None
     own, names = matrices.labels, labels.names
     modes = list(range(len(own)))
     if own.names and names and sorted(own.names) == sorted(names) and len(set(names)) == len(names):
         modes = [own.names.index(name) for name in names]
     if len(modes) != len(labels):
-        return matrices
+        return None
     with suppress(InputError):  # labels of other types, or repeated ones
         rows = [places(own[mode], labels[m]) for m, mode in enumerate(modes)]
         pairs = list(zip(modes, rows, strict=True))
         if all(np.array_equal(np.sort(each), np.arange(own[mode].size)) for mode, each in pairs):
-            return [matrices[mode][each] for mode, each in pairs]
-    return matrices
+            return pairs
+    return None

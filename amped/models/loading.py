@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import zipfile
 from contextlib import suppress
-from typing import Any
-
-from numpy.typing import NDArray
 
 from partitioner.host.checksums import open_regular
 from partitioner.readers.arrays.npz import DAMAGED
+from partitioner.tensors.labels import find
 from partitioner.tensors.lowrank import factors_of
 
 from ..errors import InputError
-from ..files import factors_in, read_npz
+from ..files import factors_in, faults_of, read_npz
 from .history import AnyModel
 from .kruskal import MODEL, KruskalTensor
 from .ktensor_text import is_ktensor, read_ktensor
+from .labelled_matrices import LabelledMatrices
 from .record import recorded
 from .tucker import TuckerTensor
 
@@ -80,8 +79,8 @@ def cp_model(model: AnyModel, path: str | os.PathLike[str], cause: str) -> Krusk
     return model
 
 
-def matrices_in(path: str | os.PathLike[str]) -> list[NDArray[Any]]:
-    """Read the factor matrices of an initial guess from a file or output folder.
+def matrices_in(path: str | os.PathLike[str]) -> LabelledMatrices:
+    """Read the factor matrices of an initial guess, and the labels of a model, from a file or output folder.
 
     The arrays of an archive are ``factor_0 ...``. The weights of a ktensor text are multiplied into the first matrix.
 
@@ -95,5 +94,8 @@ def matrices_in(path: str | os.PathLike[str]) -> list[NDArray[Any]]:
     if not os.path.lexists(file):
         raise InputError("No such file or directory, and not a start such as 'nvecs'", path=path)
     if is_ktensor(file):
-        return factors_of(read_ktensor(file)) or []
-    return factors_in(read_npz(file), file)
+        return LabelledMatrices(factors_of(read_ktensor(file)) or [], None)
+    arrays = read_npz(file)
+    factors = factors_in(arrays, file)
+    with faults_of(file):
+        return LabelledMatrices(factors, find(arrays, len(factors)))

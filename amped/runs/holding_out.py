@@ -40,10 +40,20 @@ class HoldoutParams(NamedTuple):
 
     elements: float | AnyTensor | str | None = None  # a fraction, a mask or its path
     seed: int = SEED
+    patience: int | None = None
 
     def given(self, comm: Comm) -> bool:
-        """Return whether elements are held out. Collective."""
-        return bool(comm.bcast(self.elements is not None))
+        """Return whether elements are held out; if not, raise `InputError` for parameters that need it. Collective."""
+        given = bool(comm.bcast(self.elements is not None))
+        for name, value in (("holdout_seed", self.seed), ("patience", self.patience)):
+            if value and not given:
+                raise InputError(f"{name} {value} needs holdout")
+        return given
+
+    @property
+    def iterations(self) -> int:
+        """The number of iterations without improvement after which a run stops."""
+        return PATIENCE if self.patience is None else self.patience
 
 
 class HoldoutSource(NamedTuple):

@@ -186,6 +186,8 @@ def test_patience() -> None:
         ({"holdout": "no.tns"}, "holdout: .*no such file"),
         ({"holdout": 0.5, "patience": 0}, "patience 0"),
         ({"holdout": 0.5, "holdout_seed": -1}, "holdout_seed -1"),
+        ({"holdout_seed": 3}, "holdout_seed 3 needs holdout"),
+        ({"patience": 4}, "patience 4 needs holdout"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], cause: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,3 +81,22 @@ def test_a_start_with_any_loss_is_matched(model: amped.KruskalTensor, loss: str)
     how = {**HOW, "loss": loss, "max_iters": 1, "init": model}
     found, want = (amped.cp(X, 2, **how).full() for X in (tensor(moved=True), tensor()))
     np.testing.assert_allclose(found, want[:, ORDER], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_file_is_matched(model: amped.KruskalTensor, turned: bool, tmp_path: Path) -> None:
+    model.save(tmp_path / "model.npz")
+    found = amped.cp_als(tensor(True, turned), 2, init=tmp_path / "model.npz", **{**HOW, "max_iters": 1})
+    assert found.fits[0] >= model.fits[-1] - 1e-12
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_objective_is_matched(model: amped.KruskalTensor, turned: bool) -> None:
+    """The gradients are those of the model's matrices, in their order."""
+    larger = amped.KruskalTensor(2 * model.weights, model.factors)
+    larger.labels = model.labels
+    tensors = tensor(), tensor(True, turned)
+    (want, gradients), (found, others) = (amped.objective(X, larger, loss="huber", device="cpu") for X in tensors)
+    assert found == pytest.approx(want, rel=1e-12)
+    for one, other in zip(gradients, others, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-9)
