@@ -13,14 +13,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.host.threads import parallel_map, threads_for
+
 from ..backend.losses import Loss, Moments
+from ..backend.ops.solve import SolverBytes
 from ..operators.base import in_turn
 from ..operators.products import RowSystems
 from ..operators.sparse.gradient import moments_of
 from ..operators.sparse.operator import SparseOperator
 from .constraints import Constraints
 from .gcp import LossMethod
-from .newton import derivatives, newton_steps
+from .newton import RowDerivatives, derivatives, newton_steps
 from .updates import DivergedError
 
 Matrix = NDArray[np.float64]
@@ -28,16 +31,17 @@ Matrix = NDArray[np.float64]
 TRIALS = 8  # sizes of a step, each half of the one before
 DECREASE = 1e-4  # sufficient decrease, as part of the slope
 NEAR = 1e-3  # largest distance from a bound at which an entry counts as being there
+BLOCK, THREADS = 1 << 17, 8  # second derivatives from which a thread computes steps at a time, and threads
+ROWS_KEPT, CURVATURES = 13, 5  # arrays of all rows, and of a block's second derivatives, that are in memory at a time
 SMALL = 1e-12  # relative slope below which a row has converged
 
 
 class EvaluatedRows(NamedTuple):
-    """The rows of a mode with the objective, gradient and curvature of each."""
+    """The rows of a mode with the objective and gradient of each."""
 
     rows: Matrix
     values: Matrix
     gradient: Matrix
-    curvature: Matrix
 
     def where(self, chosen: NDArray[np.bool_], others: EvaluatedRows) -> EvaluatedRows:
         """Return these rows where they are chosen, otherwise others."""
@@ -48,6 +52,12 @@ class EvaluatedRows(NamedTuple):
 def row_systems(loss: Loss, zeros: bool, weighted: bool) -> RowSystems:
     """Return the product that `NewtonRows` needs, for which its operator is placed."""
     return RowSystems(loss.maps(curved=True, absent_are_zero=zeros)._replace(weighted=weighted))
+
+
+def step_bytes(rows: int, rank: int) -> SolverBytes:
+    """Return the memory for steps of this many rows, in addition to their row systems."""
+    blocks = min(THREADS * BLOCK, rows * rank**2)
+    return SolverBytes(8 * (ROWS_KEPT * rows * rank + CURVATURES * blocks))
 
 
 class NewtonRows(LossMethod):
@@ -81,11 +91,18 @@ class NewtonRows(LossMethod):
     ) -> None:
         self._sparse, self._zeros = operator, zeros
         self._weighted = weights is not None
-        self._product = row_systems(loss, zeros, self._weighted)
         self._passes = 0
         super().__init__(operator, loss, constraints, facts)
+        self._set_product(row_systems(loss, zeros, self._weighted))
         if weights is not None:
             operator.set_factor(self.order, np.repeat(weights[:, None], self.rank, axis=1))
+
+    def _set_product(self, product: RowSystems) -> None:
+        self._product, self._trial = product, self._without_curvature(product)
+
+    def _without_curvature(self, product: RowSystems) -> RowSystems:
+        """Return a product of objectives and gradients, as trials need; on a CPU its other columns are zero."""
+        return RowSystems(product.maps._replace(curve=None)) if self.operator.machine.device.on_host else product
 
     @property
     def order(self) -> int:
@@ -115,15 +132,17 @@ class NewtonRows(LossMethod):
     def _solve(self, mode: int) -> tuple[EvaluatedRows, bool]:
         """Take a Newton step in the rows of a mode; return them, and whether any has moved on any rank. Collective."""
         moments = self._moments() if self._zeros else None
-        now, moved = self._searched(mode, self._evaluated(mode, self._rows(mode), moments), moments)
+        now, steps = self._evaluated_with_steps(mode, self._rows(mode), moments)
+        now, moved = self._searched(mode, now, steps, moments)
         self._set_rows(mode, now.rows)
         self.operator.wait_comm()
         return now, moved
 
-    def _searched(self, mode: int, now: EvaluatedRows, moments: Moments | None) -> tuple[EvaluatedRows, bool]:
-        """Return each row after a step that decreases its objective, and whether any has moved on any rank."""
-        lower = 0.0 if mode in self._constraints.nonnegative else -np.inf
-        steps = self._steps(now, lower)
+    def _searched(
+        self, mode: int, now: EvaluatedRows, steps: Matrix, moments: Moments | None
+    ) -> tuple[EvaluatedRows, bool]:
+        """Return each row after a part of its step that decreases its objective, and whether any rank's has moved."""
+        lower = self._lower(mode)
         pending = np.einsum("ir,ir->i", now.gradient, steps) < -SMALL * (1 + np.abs(now.values))
         size, moved = 1.0, False
         for _ in range(TRIALS):
@@ -138,38 +157,58 @@ class NewtonRows(LossMethod):
             pending, size = pending & ~good, size / 2
         return now, self._any(np.array([moved]))
 
-    def _steps(self, now: EvaluatedRows, lower: float) -> Matrix:
-        """Return Newton steps in the free entries; those near the bound that would cross it follow the gradient.
+    def _lower(self, mode: int) -> float:
+        return 0.0 if mode in self._constraints.nonnegative else -np.inf
 
-        With the entries exactly at the bound as the only fixed ones, projected steps need not be descents (Bertsekas,
-        Projected Newton methods, 1982).
-        """
-        change = now.rows - np.maximum(now.rows - now.gradient, lower)
-        near = np.minimum(NEAR, np.linalg.norm(change, axis=1, keepdims=True))
-        fixed = (now.rows <= lower + near) & (now.gradient > 0)
-        curvature = np.where(fixed[:, :, None] | fixed[:, None, :], 0.0, now.curvature)
-        rows, entries = np.nonzero(fixed)
-        curvature[rows, entries, entries] = 1.0
-        return np.where(fixed, -now.gradient, newton_steps(np.where(fixed, 0.0, now.gradient), curvature))
+    def _evaluated_with_steps(self, mode: int, rows: Matrix, moments: Moments | None) -> tuple[EvaluatedRows, Matrix]:
+        """Set the rows of a mode; return them with their Newton steps, computed block by block. Collective."""
+        values, gradient, curvature = self._derivatives(mode, rows, self._product)
+        assert curvature is not None
+        now, common = self._completed(mode, rows, values.copy(), gradient.copy(), moments), self._common(mode, moments)
+        steps, lower, size = np.empty_like(rows), self._lower(mode), max(1, BLOCK // self.rank**2)
+
+        def block(begin: int) -> None:
+            part = slice(begin, begin + size)
+            steps[part] = _steps(EvaluatedRows(*(each[part] for each in now)), curvature[part] + common, lower)
+
+        begins = range(0, len(rows), size)
+        parallel_map(block, begins, min(THREADS, threads_for(len(begins))))
+        return now, steps
 
     def _evaluated(self, mode: int, rows: Matrix, moments: Moments | None) -> EvaluatedRows:
         """Set the rows of a mode and evaluate them. Collective."""
-        operator, rank, ridge = self._sparse, self.rank, (self._constraints.ridge or [0.0] * self.order)[mode]
+        values, gradient, _ = self._derivatives(mode, rows, self._trial)
+        return self._completed(mode, rows, values.copy(), gradient.copy(), moments)
+
+    def _derivatives(self, mode: int, rows: Matrix, product: RowSystems) -> RowDerivatives:
+        """Set the rows of a mode; return the sums over elements, which are valid until the next call. Collective."""
+        operator = self._sparse
         self._set_rows(mode, rows)
         self._passes += 1
-        sums = operator.compute(self._product, mode, in_turn(mode, operator.order, self._modes))
-        systems = np.array(operator.machine.device.to_host(sums), np.float64)
-        values, gradient, curvature = derivatives(systems, rank)
-        assert curvature is not None
+        sums = operator.compute(product, mode, in_turn(mode, operator.order, self._modes))
+        return derivatives(np.asarray(operator.machine.device.to_host(sums)), self.rank)
+
+    def _completed(
+        self, mode: int, rows: Matrix, values: Matrix, gradient: Matrix, moments: Moments | None
+    ) -> EvaluatedRows:
+        """Add absent elements and the ridge to the sums over elements, in place."""
         if moments is not None:
-            constant = self._loss.gradient_everywhere(moments, mode, np.zeros((1, rank)))[0]
-            quadratic = self._loss.curvature_everywhere(moments, mode)
-            linear = rows @ quadratic
+            constant = self._loss.gradient_everywhere(moments, mode, np.zeros((1, self.rank)))[0]
+            linear = rows @ self._loss.curvature_everywhere(moments, mode)
             values += rows @ constant + np.einsum("ir,ir->i", linear, rows) / 2
             gradient += constant + linear
-            curvature += quadratic
+        ridge = self._ridge(mode)
         values += ridge * np.einsum("ir,ir->i", rows, rows)
-        return EvaluatedRows(rows, values, gradient + 2 * ridge * rows, curvature + 2 * ridge * np.eye(rank))
+        gradient += 2 * ridge * rows
+        return EvaluatedRows(rows, values, gradient)
+
+    def _common(self, mode: int, moments: Moments | None) -> Matrix:
+        """Return the curvature that all rows have in common: that of absent elements, and the ridge."""
+        result = 2 * self._ridge(mode) * np.eye(self.rank)
+        return result if moments is None else result + self._loss.curvature_everywhere(moments, mode)
+
+    def _ridge(self, mode: int) -> float:
+        return self._constraints.ridge[mode] if self._constraints.ridge else 0.0
 
     def _moments(self) -> Moments:
         """Return the moments of all factor matrices. Collective."""
@@ -194,3 +233,18 @@ class NewtonRows(LossMethod):
         """Return whether any element is true on any rank. Collective."""
         comm = self.operator.machine.comm
         return any(comm.allgather(bool(mine.any()))) if comm.size > 1 else bool(mine.any())
+
+
+def _steps(now: EvaluatedRows, curvature: Matrix, lower: float) -> Matrix:
+    """Return Newton steps in the free entries; those near the bound that would cross it follow the gradient.
+
+    With the entries exactly at the bound as the only fixed ones, projected steps need not be descents (Bertsekas,
+    Projected Newton methods, 1982). `curvature` is changed.
+    """
+    change = now.rows - np.maximum(now.rows - now.gradient, lower)
+    near = np.minimum(NEAR, np.linalg.norm(change, axis=1, keepdims=True))
+    fixed = (now.rows <= lower + near) & (now.gradient > 0)
+    curvature[fixed[:, :, None] | fixed[:, None, :]] = 0.0
+    rows, entries = np.nonzero(fixed)
+    curvature[rows, entries, entries] = 1.0
+    return np.where(fixed, -now.gradient, newton_steps(np.where(fixed, 0.0, now.gradient), curvature))

@@ -11,7 +11,7 @@ with the line search of `NewtonRows`. If all elements are observed, MU is that o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,26 +20,16 @@ from ..backend.formulas import Formula
 from ..backend.known_losses import loss_of
 from ..backend.losses import PHI, Maps, Moments
 from ..models.kruskal import KruskalTensor
-from ..operators.base import in_turn
 from ..operators.products import RowSystems
 from ..operators.sparse.operator import SparseOperator
 from .constraints import ConstraintParams
 from .driver import MethodState
 from .initial import unit_sums
-from .newton import derivatives
 from .newton_rows import EvaluatedRows, Matrix, NewtonRows
 from .poisson import Poisson
 from .updates import DivergedError
 
 LOSS, CURVE, ONE = Formula("m - x * log(m)"), Formula("x / m / m"), Formula("1")
-
-
-class _PhiRows(NamedTuple):
-    """Phi of the rows of a mode, and the negative log-likelihood of each."""
-
-    phi: Matrix
-    values: NDArray[np.float64]
-    curvature: Matrix | None
 
 
 def poisson_systems(params: Poisson, weighted: bool, weight: Formula = PHI) -> RowSystems:
@@ -77,8 +67,8 @@ class ObservedApr(NewtonRows):
         order = operator.order - (weights is not None)
         nonnegative = ConstraintParams(nonnegative=True).of(order)
         super().__init__(operator, loss_of("poisson"), nonnegative, facts, False, weights)
-        self._product = poisson_systems(params, self._weighted)
-        self._ones = poisson_systems(params, self._weighted, ONE)
+        self._set_product(poisson_systems(params, self._weighted))
+        self._ones = self._without_curvature(poisson_systems(params, self._weighted, ONE))
 
     def restart(self, state: MethodState | None = None) -> None:
         """See `Restartable`."""
@@ -133,16 +123,14 @@ class ObservedApr(NewtonRows):
         """Update a mode; return this rank's negative log-likelihood if it is the last mode."""
         state, params = self.state, self._params
         rows = self._rows(mode) * state.arrays["weights"]
-        self._set_rows(mode, rows)
-        sums = self._computed(self._ones, mode).phi
+        sums = self._derivatives(mode, rows, self._ones).gradient.copy()
         if params.rows and state.iterations >= params.mu_iters:
             rows = self._newton(mode, rows, sums)
         else:
             rows = self._multiplied(mode, rows, sums)
         loss = 0.0
         if mode == self.order - 1:
-            self._set_rows(mode, rows)
-            loss = float(self._computed(self._product, mode).values.sum())
+            loss = float(self._derivatives(mode, rows, self._trial).values.sum())
         weights = rows.sum(axis=0)
         self._sum(weights)
         state.arrays["weights"] = weights
@@ -153,13 +141,11 @@ class ObservedApr(NewtonRows):
         """Return B after multiplicative updates."""
         state, params, updates = self.state, self._params, 0
         for inner in range(params.inner_iters):
-            self._set_rows(mode, rows)
-            phi = self._computed(self._product, mode).phi
+            phi = self._derivatives(mode, rows, self._trial).gradient
             shifted = (rows < params.kappa_tol) & (phi > sums)
             if params.kappa and state.iterations and not inner and self._any(shifted):
                 rows = rows + params.kappa * shifted
-                self._set_rows(mode, rows)
-                phi = self._computed(self._product, mode).phi
+                phi = self._derivatives(mode, rows, self._trial).gradient
             violation = self._largest(np.abs(np.minimum(rows, sums - phi)))
             if violation <= params.tol:
                 break
@@ -171,36 +157,28 @@ class ObservedApr(NewtonRows):
     def _newton(self, mode: int, rows: Matrix, sums: Matrix) -> Matrix:
         """Return B after damped Newton steps of its rows."""
         params, updates, first = self._params, np.zeros(1), 0.0
-        self._column_sums = sums
-        now = self._evaluated(mode, rows, None)
+        self._sums_of_mode = sums
         for inner in range(params.inner_iters):
+            now, steps = self._evaluated_with_steps(mode, rows, None)
             violations = np.abs(np.minimum(now.rows, now.gradient)).max(axis=1, initial=0)
             first = first if inner else self._largest(violations)
             pending = violations > params.tol
             if not self._any(pending):
                 break
-            now, moved = self._searched(mode, now, None)
+            now, moved = self._searched(mode, now, steps, None)
             if not moved:
                 break
+            rows = now.rows
             updates += np.count_nonzero(pending)
         self._sum(updates)
         self.state.arrays["facts"][mode] = first, updates[0]
-        return now.rows
+        return rows
 
-    def _evaluated(self, mode: int, rows: Matrix, moments: Moments | None) -> EvaluatedRows:
-        """Set the rows of a mode and evaluate them, given the column sums. Collective."""
-        self._set_rows(mode, rows)
-        phi, values, curvature = self._computed(self._product, mode)
-        assert curvature is not None
-        return EvaluatedRows(rows, values, self._column_sums - phi, curvature)
-
-    def _computed(self, product: RowSystems, mode: int) -> _PhiRows:
-        """Return the sums over the elements of the rows that this rank owns. Collective."""
-        operator = self._sparse
-        operator.wait_comm()
-        sums = operator.compute(product, mode, in_turn(mode, operator.order, self._modes))
-        values, phi, curvature = derivatives(np.array(operator.machine.device.to_host(sums), np.float64), self.rank)
-        return _PhiRows(phi, values, curvature)
+    def _completed(
+        self, mode: int, rows: Matrix, values: Matrix, gradient: Matrix, moments: Moments | None
+    ) -> EvaluatedRows:
+        """Return the rows with their gradients, from Phi."""
+        return EvaluatedRows(rows, values, self._sums_of_mode - gradient)
 
     def _largest(self, numbers: NDArray[np.float64]) -> float:
         """Return the largest number of all ranks."""

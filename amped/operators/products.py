@@ -169,7 +169,8 @@ class RowSystems(Product[RowSystemsProvider]):
         return max(self.of(kernel, mode).bytes(kernel, *args).kept for kernel in mode.kernels)
 
     def codes(self, mode: ModePlan) -> int:
-        return 1
+        """See `Planned`: its code, and the compiler of formulas, which are compiled in each process."""
+        return 4
 
     def make(self, shard: Shard, mode: ModePlan) -> object:
         """See `Product`: the positions of the shard's rows."""

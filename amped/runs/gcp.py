@@ -21,7 +21,7 @@ from ..methods.constraints import Constraints
 from ..methods.gcp import GENERAL, Gcp, LossMethod
 from ..methods.held_out import HeldOut, HeldOutGcp, HeldOutNewton
 from ..methods.initial import Init, start_bytes
-from ..methods.newton_rows import NewtonRows, row_systems
+from ..methods.newton_rows import NewtonRows, row_systems, step_bytes
 from ..methods.observed_apr import ObservedApr, poisson_systems
 from ..methods.poisson import Poisson
 from ..methods.quasi_newton import VECTORS
@@ -52,7 +52,6 @@ METHODS = {"gaussian": ("als", *GENERAL), "poisson": ("mu", "pdnr", "pqnr", *GEN
 APR_METHODS = tuple(method for method in METHODS["poisson"] if method not in GENERAL)  # of CP-APR
 LISTS = "newton", "mu", "pdnr"  # methods that need a list of the elements that count
 MOST_ELEMENTS = 1 << 27  # of a sparse tensor that is evaluated as a dense array
-SYSTEMS_AT_ONCE = 6  # row systems of Newton steps that are in memory at a time
 SPARSE_BELOW = 0.1  # fraction of observed elements below which a list of them is evaluated, not an array
 
 
@@ -235,7 +234,7 @@ def _list(
     product = poisson_systems(work.poisson, weighted) if work.poisson else row_systems(loss, zeros, weighted)
     if work.method == "mu" and not weighted:
         machine = chosen(machine, elements, options, Work(work.rank, work.evaluations, SYSTEMS))
-    placed = LossElements(elements, machine, _setting(elements, machine, options, work, product), work, zeros)
+    placed = LossElements(elements, machine, _setting(elements, machine, options, work, product, weighted), work, zeros)
     return placed if scales is None else placed._replace(scales=np.square(scales))
 
 
@@ -260,13 +259,22 @@ def _dense(source: DescribedSource, machine: Machine, options: Options, work: Lo
 
 
 def _setting(
-    source: DescribedSource, machine: Machine, options: Options, work: LossWork, product: Product[Any]
+    source: DescribedSource,
+    machine: Machine,
+    options: Options,
+    work: LossWork,
+    product: Product[Any],
+    weighted: bool = False,
 ) -> Setting:
     """Return the setting, with the memory for the vectors of L-BFGS, or for Newton steps. Collective."""
+    rank, longest = work.rank, max(source.shape[: len(source.shape) - weighted])
     rows = -(-sum(source.shape) // machine.comm.size)
-    vectors = SYSTEMS_AT_ONCE * work.rank if work.lists else VECTORS
-    kept = SolverBytes(8 * work.rank * (vectors * rows + sum(source.shape)))
-    setting = setting_for(source, work.rank, machine, options, lambda rows, columns: kept)
+    vectors = SolverBytes(8 * rank * (VECTORS * rows + sum(source.shape)))
+
+    def solving(rows: int, columns: int) -> SolverBytes:
+        return step_bytes(min(rows, longest), rank) if work.lists else vectors
+
+    setting = setting_for(source, rank, machine, options, solving)
     memory = start_bytes(source, work.rank, machine.comm, work.init)
     return setting._replace(product=product, pipelined=False, overlaps=False, root_bytes=memory)
 

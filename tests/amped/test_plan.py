@@ -321,6 +321,21 @@ def test_plans_count_the_code_that_solves_rows(folder: Path, method: str) -> Non
         assert used <= 1.1 * planned, f"{planned:,} planned, {used:,} used"
 
 
+@cached_modules
+@pytest.mark.parametrize("flags", [[], exhaustive(["--mask", "stored"]), exhaustive(["--precision", "fp64"])])
+def test_newton_steps_are_planned(folder: Path, flags: list[object]) -> None:
+    """Row systems of a long mode, steps block by block, and the compiler of the loss's formulas."""
+    rng, shape = np.random.default_rng(0), (40_000, 300, 200)
+    indices = np.stack([rng.integers(0, length, 100_000, dtype=np.int32) for length in shape], axis=1)
+    np.savez("t.npz", indices=indices, values=np.ones(len(indices), np.float32))
+    arguments = ["cpd", "t.npz", "--rank", 12, "--loss", "poisson", "--method", "newton", *flags, *CPU]
+    for _ in range(2):  # the first one compiles, which takes memory
+        outputs = ["--max-iters", 2, "--output", folder / "out", "--force", "--metrics", folder / "m.jsonl"]
+        assert in_process(*arguments, *outputs).code == 0
+    ((used, planned),) = (place["host"] for place in events(folder / "m.jsonl")["memory"]["used_and_planned_bytes"])
+    assert -0.1 <= planned / used - 1 <= 0.25, f"{planned:,} planned, {used:,} used"
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("method", ["hosvd", "sthosvd"])
 def test_spectra_are_planned(large: Path, tmp_path: Path, method: str) -> None:
