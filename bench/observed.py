@@ -69,5 +69,5 @@ def spread(seconds: Sequence[float]) -> Facts:
 
 def line(case: Facts) -> str:
     """Return a case as text."""
-    times = (f"{case[name]['median'] * 1e3:.1f}" for name in ("seconds", "processor_seconds"))
+    times = (f"{case[name]['median'] * 1e3:.3f}" for name in ("seconds", "processor_seconds"))
     return f"{case['tensor']} rank {case['rank']} {case['precision']}: {' ms, of processors '.join(times)} ms"

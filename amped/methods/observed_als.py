@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend.device import Array
-from ..backend.ops.rowproblems import DEFICIENT, RESIDUAL, RowTerms
+from partitioner.tensors.ingest import MAX_ORDER
+
+from ..backend.device import Array, Replay
+from ..backend.ops.rowproblems import DEFICIENT, LEAST_SQUARES, RESIDUAL, SIZE, RowTerms
 from ..backend.ops.solve import SolverBytes
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Placed, in_turn
@@ -25,8 +27,6 @@ from ..operators.sparse.row_solver import RowProblems
 from .constraints import Constraints
 from .driver import BaseMethod, MethodState
 from .updates import DivergedError
-
-STATISTICS = 3  # see `RESIDUAL`
 
 
 class ObservedTerms(NamedTuple):
@@ -48,7 +48,17 @@ class ObservedTerms(NamedTuple):
 
 
 class Rows(Protocol):
-    """Solves the rows of an operator's modes. Its method is collective."""
+    """Solves the rows of an operator's modes. Its method is collective.
+
+    Attributes
+    ----------
+    repeats : bool
+        Whether it queues the same work each time, without waiting for the device. Equal on all ranks.
+    """
+
+    @property
+    def repeats(self) -> bool:
+        """See the class."""
 
     def solve(self, mode: int, limits: RowTerms, seen: Array, then: Sequence[int] = ()) -> None:
         """See `operators.sparse.row_solver.RowSolver`."""
@@ -88,7 +98,12 @@ class ObservedAls(BaseMethod[Placed]):
         self._modes = constraints.solved(self.order)
         if terms.scales is not None:
             operator.set_factor(self.order, np.repeat(terms.scales[:, None], self.rank, axis=1))
-        self._statistics = operator.machine.device.zeros((STATISTICS,), np.float64)
+        device = operator.machine.device
+        self._statistics = device.zeros((operator.order, LEAST_SQUARES), np.float64)
+        self._fixed_sizes = dict[int, float]()  # sums of squares of fixed factor matrices, on GPUs
+        self._replay: Replay | None = None  # of an iteration
+        self._warm = False  # whether all code of an iteration is compiled and loaded
+        self._captures = device.queues and rows.repeats
         self.restart()
 
     def restart(self, state: MethodState | None = None) -> None:
@@ -122,6 +137,9 @@ class ObservedAls(BaseMethod[Placed]):
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         state, first = self.state, self.state.mode
+        if self._captures and self._warm and not first:
+            self._record(self._launched())
+            return True
         if first == 0:
             self._statistics.fill(0)
         for mode in (mode for mode in self._modes if mode >= first):
@@ -129,14 +147,38 @@ class ObservedAls(BaseMethod[Placed]):
                 state.mode = mode
                 return False
             self._solve(mode)
-        state.mode = 0
-        self._record()
+        self._finish()
+        state.mode, self._warm = 0, self._warm or not first
+        self._record(np.array(self.operator.machine.device.to_host(self._statistics)))
         return True
+
+    def _finish(self) -> None:
+        """Queue the end of an iteration, whose modes are solved."""
+        self.operator.reduce(self._statistics.reshape(-1), "sum", self._modes[-1])
+        self.operator.wait_comm()
+
+    def _queue(self) -> None:
+        """Queue an iteration."""
+        self._statistics.fill(0)
+        for mode in self._modes:
+            self._solve(mode)
+        self._finish()
+
+    def _launched(self) -> NDArray[np.float64]:
+        """Launch a captured iteration; return its statistics."""
+        operator = self.operator
+        if self._replay is None:
+            operator.synchronize()
+            read = self._statistics.reshape(-1).view(np.uint8)
+            self._replay = operator.machine.device.capture(self._queue, read, operator.clock)
+        assert self._replay is not None
+        self._replay.launch()
+        return self._replay.wait().view(np.float64).reshape(self._statistics.shape)
 
     def _solve(self, mode: int) -> None:
         operator = self.operator
         operator.wait_comm()
-        self._rows.solve(mode, self._terms(mode), self._statistics, in_turn(mode, operator.order, self._modes))
+        self._rows.solve(mode, self._terms(mode), self._statistics[mode], in_turn(mode, operator.order, self._modes))
         operator.publish(mode)
 
     def _terms(self, mode: int) -> RowTerms:
@@ -145,33 +187,44 @@ class ObservedAls(BaseMethod[Placed]):
         ridge = constraints.ridge[mode] if constraints.ridge else 0.0
         return RowTerms(ridge, sweeps, mode == self._modes[-1])
 
-    def _record(self) -> None:
-        operator, state = self.operator, self.state
-        operator.reduce(self._statistics[RESIDUAL:], "sum", self._modes[-1])
-        operator.wait_comm()
-        statistics = np.array(operator.machine.device.to_host(self._statistics))
-        squares, penalty = float(statistics[RESIDUAL]), self._penalty()
+    def _record(self, statistics: NDArray[np.float64]) -> None:
+        """Record an iteration; `statistics` are those of each mode, see `RESIDUAL`."""
+        state, squares = self.state, float(statistics[:, RESIDUAL].sum())
+        penalty = self._penalty(statistics[:, SIZE])
         if not np.isfinite(squares + penalty):
             raise DivergedError(f"iteration {state.iterations + 1}: the objective is {squares + penalty}")
-        state.arrays["deficient"] = statistics[DEFICIENT : DEFICIENT + 1]
-        state.series["fit"].append(1 - math.sqrt(squares) / operator.norm)
+        state.arrays["deficient"] = statistics[:, DEFICIENT].sum(keepdims=True)
+        state.series["fit"].append(1 - math.sqrt(squares) / self.operator.norm)
         state.series["objective"].append(squares + penalty)
         state.series["rmse"].append(math.sqrt(squares / self._terms_of_run.total))
         state.iterations += 1
 
-    def _penalty(self) -> float:
-        """Return the sum of each mode's ridge times its matrix's squared Frobenius norm."""
-        total = np.zeros(1)
-        if not any(self.constraints.ridge):
-            return 0.0
+    def _penalty(self, sizes: NDArray[np.float64]) -> float:
+        """Return the sum of each mode's ridge times its matrix's sum of squares.
+
+        `sizes` are those of the solved modes on a GPU, which computes them with the rows.
+        """
+        penalty, on_host = 0.0, self.operator.machine.device.on_host
         for mode, ridge in enumerate(self.constraints.ridge):
-            if ridge:
-                rows = np.asarray(self.operator.machine.device.to_host(self.operator.owned(mode)), np.float64)
-                total += ridge * np.vdot(rows, rows)
-        comm = self.operator.machine.comm
+            if not ridge:
+                continue
+            if not on_host and mode in self._modes:
+                penalty += ridge * float(sizes[mode])
+            elif on_host:
+                penalty += ridge * self._size(mode)
+            else:
+                if mode not in self._fixed_sizes:
+                    self._fixed_sizes[mode] = self._size(mode)
+                penalty += ridge * self._fixed_sizes[mode]
+        return penalty
+
+    def _size(self, mode: int) -> float:
+        """Return the sum of squares of a factor matrix. Collective."""
+        rows = np.asarray(self.operator.machine.device.to_host(self.operator.owned(mode)), np.float64)
+        size, comm = np.array([np.vdot(rows, rows)]), self.operator.machine.comm
         if comm.size > 1:
-            comm.all_reduce(total, "sum")
-        return float(total[0])
+            comm.all_reduce(size, "sum")
+        return float(size[0])
 
     def merit(self) -> float:
         """See `Restartable`: the negative objective."""
@@ -196,4 +249,4 @@ PROBLEMS = RowProblems("als")
 
 def solving_bytes(rows: int, rank: int) -> SolverBytes:
     """Return the device memory that this method needs in addition to row problems."""
-    return SolverBytes(8 * STATISTICS)
+    return SolverBytes(8 * LEAST_SQUARES * MAX_ORDER)

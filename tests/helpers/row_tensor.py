@@ -23,6 +23,7 @@ class RowsSolved(NamedTuple):
     kkt: float
     iterations: float
     failed: float
+    size: float = 0.0
 
 
 class Rows:
@@ -62,7 +63,7 @@ class Rows:
         (shard,) = self.shards(device, [], kernel)
         stride = device.stride(self.rank, self.dtype.itemsize)
         factors = [self.padded(device, factor, stride) for factor in self.factors]
-        own, share, seen = self.padded(device, self.start, stride), self.share(stride), device.zeros((3,), np.float64)
+        own, share, seen = self.padded(device, self.start, stride), self.share(stride), device.zeros((4,), np.float64)
         room = solver.bytes(shard.kernel, share, self.values.size)
         made, scratch = solver.make(shard, share), device.empty((room.running,), np.uint8)
         scratch.fill(255)

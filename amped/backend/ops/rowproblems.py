@@ -89,8 +89,9 @@ KKT, ITERATIONS, FAILED = range(3)
 first update; the inner iterations of all rows; the steps without a decrease, which a multiplicative step replaced."""
 
 
-RESIDUAL, DEFICIENT = 1, 2
-"""Positions for "als": the sum of squared residuals; the rows without a unique solution, which become the shortest."""
+RESIDUAL, DEFICIENT, SIZE, LEAST_SQUARES = 1, 2, 3, 4
+"""Positions for "als": the sum of squared residuals; the rows without a unique solution, which become the shortest; on
+GPUs, the sum of squares of the solved rows. Then the number of statistics."""
 
 
 class RowBytes(NamedTuple):
@@ -110,7 +111,7 @@ class Shared(Protocol):
     sums, changes : (count, ...) float64 device arrays
         Sums over nonzeros: cleared, incremented by each shard, and summed over the ranks.
     seen : (3,) float64 device array
-        Statistics; see `KKT`.
+        Statistics; see `KKT`, and `RESIDUAL` for "als", which has four.
     """
 
     rows: Array
@@ -130,7 +131,7 @@ class HostSums:
 
     def __init__(self, count: int, rank: int, width: int) -> None:
         self.rows, self.sums = np.zeros((count, rank)), np.zeros((count, width))
-        self.changes, self.seen = np.zeros((count, 1)), np.zeros(3)
+        self.changes, self.seen = np.zeros((count, 1)), np.zeros(LEAST_SQUARES)
 
     def begin(self) -> None:
         self.seen.fill(0)
@@ -216,7 +217,7 @@ class RowProblemsProvider(Protocol[L_contra]):
             Number of columns to solve; others are unchanged.
         limits : RowLimits or RowTerms
         seen : (3,) float64 array
-            Incremented by the statistics of these rows; see `KKT`.
+            Incremented by the statistics of these rows; see `KKT`, and `RESIDUAL` for "als", which has four.
         whole : slice, optional
             Rows of `own` to solve, all by default. Their nonzeros are all in this shard; rows without nonzeros become
             zero. Other rows, which have nonzeros in other shards or on other ranks, are unchanged.

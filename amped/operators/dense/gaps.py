@@ -146,6 +146,8 @@ class GapRows:
     Its methods are collective.
     """
 
+    repeats = False
+
     def __init__(self, operator: DenseOperator, gaps: Sequence[ModeGaps], missing: Columns) -> None:
         """`missing` are all missing elements, on every rank."""
         self._operator, self._gaps = operator, gaps

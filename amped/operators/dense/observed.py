@@ -61,6 +61,8 @@ class MaskedArray(NamedTuple):
 class DirectObserved(DirectDense):
     """Solves rows; see `RowSolver`. See also `DirectDense`."""
 
+    repeats = False
+
     def __init__(
         self, array: MaskedArray, rank: int, machine: Machine, options: Options, setting: Callable[[], Setting]
     ) -> None:

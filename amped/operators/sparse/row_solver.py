@@ -125,7 +125,14 @@ def _whole(new: slice, shared: set[int]) -> slice:
 
 
 class RowSolver:
-    """Solves the rows of modes, for which the operator was placed. Construction and all methods are collective."""
+    """Solves the rows of modes, for which the operator was placed. Construction and all methods are collective.
+
+    Attributes
+    ----------
+    repeats : bool
+        Whether the same work is queued each time, without waiting for the device: all nonzeros are resident, and no
+        rows are shared.
+    """
 
     def __init__(self, operator: SparseOperator, problems: RowProblems) -> None:
         modes, stream, machine = operator.plan.modes, operator.stream, operator.machine
@@ -135,11 +142,13 @@ class RowSolver:
         self._modes = [ModeRows(m, shards, provider, m.rank) for m, shards in zip(modes, stream.modes, strict=True)]
         # The host polls whether shared rows are solved if polling is cheap or saves much work: on all ranks or none.
         self._polls = machine.device.on_host or any(machine.comm.allgather(bool(stream.slots)))
+        shares = any(rows.groups for rows in self._modes)
+        self.repeats = not any(machine.comm.allgather(bool(stream.slots) or shares))
 
     def solve(self, mode: int, limits: RowLimits | RowTerms, seen: Array, then: Sequence[int] = ()) -> None:
         """Queue the solution of the row problems of a mode, in place in its factor matrix.
 
-        The statistics of the rows that this rank solves are added to `seen`, a (3,) float64 device array; one rank adds
+        The statistics of the rows that this rank solves are added to `seen`, a float64 device array; one rank adds
         those of rows shared by ranks. `then`: see `SparseOperator.compute`.
         """
         CURRENT.mode = mode

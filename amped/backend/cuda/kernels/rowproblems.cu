@@ -4,15 +4,15 @@
 // Compile-time parameters in addition to those of packed.cuh:
 //   RANK    columns
 //   NEWTON  1: second derivatives are summed, too
-//   MAPS    if defined, sums are those of any loss, with the functions map_weight, map_curve and map_value of an
-// element //           and the model's value, which precede this text: see code/rows.py. Otherwise they are those of
-// PDNR and PQNR.
+//   MAPS    if defined, sums are those of any loss, with the functions map_weight, map_curve and map_value of an element
+//           and the model's value, which precede this text: see code/rows.py. Otherwise they are those of PDNR and PQNR.
 //
 // A task is a part of one row's nonzeros, for one thread block, which processes TILE nonzeros at a time: their rows of
 // Pi, in double precision, are in shared memory. Parts of rows are summed in the order of their nonzeros: results
 // are repeatable.
 
 #include "packed.cuh"
+#include "record_at.cuh"
 
 constexpr int TEAM = 128;                        // threads of a block
 constexpr int TILE = RANK <= 256 ? 32 : 16;      // nonzeros
@@ -36,10 +36,6 @@ __device__ __forceinline__ double map_curve(double x, double m) { return x / m /
 
 __device__ __forceinline__ double endless() { return __longlong_as_double(0x7ff0000000000000ll); }
 
-struct Nonzeros {
-  const Job* jobs;
-  const char* records;
-};
 struct Tasks {
   const int* row;  // position of each task's row in a batch, and in `first`
   const int* begin;  // first nonzero
@@ -60,24 +56,6 @@ struct Room {  // shared memory of a thread block
     index = (int*)(curve + TILE);
   }
 };
-
-__device__ __forceinline__ Record record_at(const Nonzeros& of, int q) {
-  const int chunk = of.jobs->chunk, whole = chunk * GROUPS, group = q % whole / chunk, k = q % chunk;
-  const long long strip = of.jobs[q / whole].unit + (long long)(group / STRIP) * (chunk / AT_ONCE);
-  const char* unit = of.records + (strip + k / AT_ONCE) * UNIT;
-  const int slot = group % STRIP * AT_ONCE + k % AT_ONCE;
-  Record r;
-#pragma unroll
-  for (int w = 0; w < WHOLE; w++) r.at[w] = __ldg((const word*)(unit + w * 64) + slot);
-  if constexpr (RECORD % 4) {
-    word rest = 0;
-    if constexpr (RECORD & 2) rest = __ldg((const unsigned short*)(unit + WHOLE * 64) + slot);
-    if constexpr (RECORD & 1)
-      rest |= (word)__ldg((const unsigned char*)unit + WHOLE * 64 + (RECORD & 2) * 16 + slot) << (RECORD & 2) * 8;
-    r.at[WHOLE] = rest;
-  }
-  return r;
-}
 
 template <int M>
 __device__ __forceinline__ void store_indices(const Record& r, int* to) {

@@ -15,7 +15,7 @@ from forms import exhaustive, in_turn, some_of
 from losses import GAUSSIAN, HUBER, LOGIT, POISSON
 
 from amped.backend.cuda.code import dense as dense_code
-from amped.backend.cuda.code import dimension_tree, interleaved, phi, ttm, ttmc
+from amped.backend.cuda.code import dimension_tree, interleaved, least_squares, phi, ttm, ttmc
 from amped.backend.cuda.code import rows as row_code
 from amped.backend.cuda.layout import VECTOR, Limits, PackedLayout, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
@@ -51,6 +51,7 @@ MOST_IN_DOUBLE = 128
 MOST_IN_A_BLOCK = 48  # columns of a matrix that a block of threads has
 MOST_IN_PHI = 64  # of as many threads as the layout was packed for
 MOST_IN_ROWS = 64  # once for each row or part of it, not for each nonzero
+MOST_IN_SOLVED = 160  # once for each row
 MOST_IN_TTMC = 128  # once for each fibre
 MOST_IN_ONE_PRODUCT = 48  # of fp64 by 64 columns and three factor matrices, which only `split-fused` takes
 MOST_IN_WGMMA = 80  # all registers of a multiprocessor are in use
@@ -401,6 +402,32 @@ def test_products_of_fibres(architecture: str, every: bool) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_sort_of_nonzeros(architecture: str) -> None:
     check(compiled_text(sort_keys.text(), "cuda_sort", sort_keys.OPTIONS, architecture), set(sort_keys.KERNELS))
+
+
+@pytest.mark.parametrize(
+    ("order", "architecture"),
+    [(3, "sm_90"), (6, "sm_90"), exhaustive(2, "sm_90"), exhaustive(4, "sm_80"), exhaustive(3, "sm_100")],
+)
+def test_least_squares_in_one_pass(order: int, architecture: str) -> None:
+    """Of few and many columns, and of an incomplete vector; a row is solved once, and may spill some bytes."""
+    for rank, values in ((7, "coded"), (16, "raw"), (32, "raw")):
+        made = layout(order, "fp32", "segmented", rank, values, LIMITS[architecture])
+        assert least_squares.fuses(made)
+        code = least_squares.LeastSquaresCode(rank, DTYPES["fp32"])
+        source = code.fused(made)
+        log = compiled_text(source.text, f"observed {rank}", source.options, architecture)
+        check(log, {"solve_tasks", "add_parts"}, MOST_IN_SOLVED)
+        assert 4 * (code.shared_for_tasks + SHARED_BESIDE) <= LIMITS[architecture].shared
+    assert not least_squares.fuses(layout(order, "fp64", "segmented", 7, "raw", LIMITS[architecture]))
+    assert not least_squares.fuses(layout(order, "fp32", "segmented", 33, "raw", LIMITS[architecture]))
+
+
+@pytest.mark.parametrize(("rank", "precision"), [(1, "fp32"), (64, "fp64"), (224, "fp32")])
+def test_least_squares_from_sums(rank: int, precision: str) -> None:
+    code = least_squares.LeastSquaresCode(rank, DTYPES[precision])
+    log = compiled_text(code.solving().text, f"least_squares {rank}", code.solving().options, "sm_90")
+    check(log, {"solve_rows", "add_solved", "clear_rows"}, FEW)
+    assert code.shared + SHARED_BESIDE <= LIMITS["sm_90"].shared
 
 
 def test_a_spill_would_be_seen() -> None:

@@ -1,0 +1,90 @@
+"""Compile-time parameters of `observed.cu` and `least_squares.cu`, and the memory of rows; needs no GPU or CuPy."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partitioner.cuda.cubins import CudaSource
+
+from ...formulas import formula_of
+from ...losses import Maps
+from ..layout import Limits, PackedLayout
+from ..source import REALS, unit
+from .rows import RowCode
+
+MOST_FUSED = 32  # columns of ``observed.cu``
+WARP, THREADS = 32, 128  # of ``observed.cu``: threads of a block
+LEAST_TASK = 128  # nonzeros of a task, at least
+TASKS = 32  # per multiprocessor, if one row had all nonzeros
+NOISE = 5e-7  # relative rounding error of sums by ``observed.cu``
+VECTORS = 8  # of a row that is solved
+SOLVED_BYTES = 24  # results of a row
+
+SQUARES = Maps(formula_of("x - m"), formula_of("1"), formula_of("(x - m) * (x - m)"))
+"""Formulas of the sums from which rows are solved: slope, matrix, and squared residuals."""
+
+
+class LeastSquaresCode(NamedTuple):
+    """The compile-time parameters: number of columns, and type of the rows."""
+
+    rank: int
+    dtype: np.dtype[Any]
+
+    @property
+    def sums(self) -> int:
+        """The number of sums of a row; see ``least_squares.cu``."""
+        return self.rank + self.rank**2 + 1
+
+    @property
+    def part(self) -> int:
+        """The numbers of a part of a row; see ``observed.cu``."""
+        return self.rank * (self.rank + 1) // 2 + self.rank + 1
+
+    @property
+    def team(self) -> int:
+        """Threads that solve a row."""
+        return WARP if self.rank <= 64 else 128
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory in which a row is solved, except its matrix."""
+        rank = self.rank
+        return 8 * (rank * (rank + 1) // 2 + VECTORS * rank) + 4 * (rank + rank % 2)
+
+    @property
+    def shared_for_tasks(self) -> int:
+        """Bytes of shared memory of a thread block of ``observed.cu``."""
+        triangle, tiles = self.rank * (self.rank + 1) // 2, 2 if self.rank <= 16 else 6
+        return THREADS // WARP * (8 * max(triangle, 64 * tiles) + self.shared)
+
+    @property
+    def sums_of(self) -> RowCode:
+        """The parameters of ``rowproblems.cu``, which computes the sums in double precision."""
+        return RowCode(self.rank, self.dtype, newton=True)
+
+    def solving(self) -> CudaSource:
+        """Return ``least_squares.cu``."""
+        return unit("least_squares", {"RANK": self.rank, "REAL": REALS[self.dtype], "TEAM": self.team})
+
+    def fused(self, layout: PackedLayout) -> CudaSource:
+        """Return ``observed.cu`` for a layout."""
+        blocks = 6 if self.rank <= 16 else 4  # of a multiprocessor: the fastest number, on an H200
+        macros = dict(layout.macros) | {"RANK": self.rank, "THREAD_COUNT": THREADS, "BLOCKS": blocks}
+        return unit("observed", macros)
+
+
+def fuses(layout: PackedLayout) -> bool:
+    """Return whether ``observed.cu`` supports such nonzeros."""
+    return bool(layout.share.dtype == np.float32) and layout.share.stride <= MOST_FUSED
+
+
+def task_size(nnz: int, limits: Limits) -> int:
+    """Return the maximum number of nonzeros of a task of ``observed.cu``."""
+    return max(LEAST_TASK, -(-nnz // (limits.processors * TASKS)))
+
+
+def most_parts(nnz: int, limits: Limits) -> int:
+    """Return an upper bound of the tasks of rows with more nonzeros than a task."""
+    return 2 * nnz // task_size(nnz, limits)

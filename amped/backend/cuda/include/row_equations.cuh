@@ -1,0 +1,248 @@
+// Least squares of a row by its normal equations, (G + ridge I) b = right, solved by a team of threads. See
+// rows/equations.py of the CPU for the method.
+//
+//   RANK    columns
+//   TEAM    threads of a team: 32, a warp; more, a thread block
+//   PACKED  1: the rows of lower triangles follow one another; 0: matrices are RANK x RANK
+
+#pragma once
+
+constexpr double LEAST_PIVOT = 1e-12, DOUBTED = 1e-8;  // see row_constants.py
+constexpr double LEAST_NOISES = 2, DOUBTED_NOISES = 8;  // the same as multiples of the rounding error of G
+constexpr int TRIANGLE = RANK * (RANK + 1) / 2, GRAM = PACKED ? TRIANGLE : RANK * RANK;
+constexpr int VECTORS = 8;  // of RANK numbers, in addition to the factor
+
+__device__ __forceinline__ int member() { return threadIdx.x % TEAM; }
+__device__ __forceinline__ void wait_for_team() {
+  if constexpr (TEAM == 32) __syncwarp();
+  else __syncthreads();
+}
+#define EACH(r) for (int r = member(); r < RANK; r += TEAM)
+
+__device__ double sum_of_team(double x) {  // for each thread
+#pragma unroll
+  for (int far = 16; far; far /= 2) x += __shfl_xor_sync(~0u, x, far);
+  if constexpr (TEAM > 32) {
+    __shared__ double sums[TEAM / 32];
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = 0;
+    for (int w = 0; w < TEAM / 32; w++) x += sums[w];
+  }
+  return x;
+}
+
+struct Row {
+  double* gram;  // G, on and below the diagonal; replaced if the solution is not unique
+  double* lower;  // the Cholesky factor, a packed triangle
+  double *old, *slope, *b, *right, *scale, *left, *y, *z;
+  int* pivots;
+  double noise;  // relative rounding error of G
+
+  __device__ Row(double* gram, double* room, double noise) : gram(gram), lower(room), noise(noise) {
+    double** vectors[VECTORS] = {&old, &slope, &b, &right, &scale, &left, &y, &z};
+    room += TRIANGLE;
+    for (int k = 0; k < VECTORS; k++, room += RANK) *vectors[k] = room;
+    pivots = (int*)room;
+  }
+  static constexpr int BYTES = 8 * (TRIANGLE + VECTORS * RANK) + 4 * (RANK + RANK % 2);  // except `gram`
+
+  __device__ __forceinline__ double& g(int i, int k) const { return gram[PACKED ? i * (i + 1) / 2 + k : i * RANK + k]; }
+  __device__ __forceinline__ double both(int i, int k) const { return i < k ? g(k, i) : g(i, k); }
+  __device__ __forceinline__ double& l(int i, int k) const { return lower[i * (i + 1) / 2 + k]; }
+
+  __device__ double product(int r, const double* with) const {  // a row of G times a vector
+    double sum = 0;
+    for (int k = 0; k < RANK; k++) sum += both(r, k) * with[k];
+    return sum;
+  }
+};
+
+// Puts the largest remaining pivot at position `c`.
+__device__ void choose_pivot(const Row& row, int c) {
+  if (member() == 0) {
+    int at = c;
+    for (int i = c + 1; i < RANK; i++)
+      if (row.left[i] > row.left[at]) at = i;
+    if (at != c) {
+      const int p = row.pivots[c];
+      row.pivots[c] = row.pivots[at], row.pivots[at] = p;
+      const double left = row.left[c];
+      row.left[c] = row.left[at], row.left[at] = left;
+      for (int j = 0; j < c; j++) {
+        const double other = row.l(c, j);
+        row.l(c, j) = row.l(at, j), row.l(at, j) = other;
+      }
+    }
+  }
+  wait_for_team();
+}
+
+// Computes the Cholesky factor of the matrix scaled to a unit diagonal; returns its number of columns, which is less
+// than RANK if a pivot is too small. `left` becomes the inverses of its diagonal.
+__device__ int factorise(const Row& row, double ridge, bool pivoting) {
+  wait_for_team();
+  EACH (r) {
+    const double square = row.g(r, r) + ridge;
+    row.scale[r] = square > 0 ? 1 / sqrt(square) : 0;
+    row.left[r] = square > 0 ? 1 : 0;
+    row.pivots[r] = r;
+  }
+  wait_for_team();
+  const double least = pivoting ? fmax(LEAST_PIVOT, LEAST_NOISES * row.noise) : fmax(DOUBTED, DOUBTED_NOISES * row.noise);
+  for (int c = 0; c < RANK; c++) {
+    if (pivoting) choose_pivot(row, c);
+    const double square = row.left[c];
+    if (!(square > least)) return c;
+    const double over_pivot = 1 / sqrt(square);
+    const int p = row.pivots[c];
+    const double scale = row.scale[p] * over_pivot;
+    for (int i = c + 1 + member(); i < RANK; i += TEAM) {
+      const int q = row.pivots[i];
+      double entry = 0;
+      for (int j = 0; j < c; j++) entry -= row.l(i, j) * row.l(c, j);
+      entry = entry * over_pivot + row.both(q, p) * row.scale[q] * scale;
+      row.l(i, c) = entry;
+      row.left[i] -= entry * entry;
+    }
+    wait_for_team();
+    if (member() == 0) row.l(c, c) = square * over_pivot, row.left[c] = over_pivot;
+  }
+  return RANK;
+}
+
+// Sets b to the solution, by the complete factor.
+__device__ void substitute(const Row& row) {
+  wait_for_team();
+  EACH (i) row.y[i] = row.right[row.pivots[i]] * row.scale[row.pivots[i]];
+  wait_for_team();
+  for (int i = 0; i < RANK; i++) {
+    const double y = row.y[i] * row.left[i];
+    for (int k = i + 1 + member(); k < RANK; k += TEAM) row.y[k] -= row.l(k, i) * y;
+    if (member() == 0) row.z[i] = y;
+    wait_for_team();
+  }
+  for (int i = RANK - 1; i >= 0; i--) {
+    const double z = row.z[i] * row.left[i];
+    for (int k = member(); k < i; k += TEAM) row.z[k] -= row.l(i, k) * z;
+    if (member() == 0) row.b[row.pivots[i]] = z * row.scale[row.pivots[i]];
+    wait_for_team();
+  }
+}
+
+// Solves S y = y for the Cholesky factor of S in place of G, and `count` unknowns. One thread.
+__device__ void solve_small(const Row& row, int count) {
+  for (int j = 0; j < count; j++) {
+    for (int k = 0; k < j; k++) row.y[j] -= row.g(j, k) * row.y[k];
+    row.y[j] /= row.g(j, j);
+  }
+  for (int j = count - 1; j >= 0; j--) {
+    for (int k = j + 1; k < count; k++) row.y[j] -= row.g(k, j) * row.y[k];
+    row.y[j] /= row.g(j, j);
+  }
+}
+
+// Sets b to the shortest solution, L S^-1 S^-1 L^T right with the factor L of `count` columns and S = L^T L.
+__device__ void shortest(const Row& row, int count) {
+  EACH (i)
+    for (int j = 0; j <= min(i, count - 1); j++) row.l(i, j) /= row.scale[row.pivots[i]];
+  wait_for_team();
+  for (int j = member(); j < count; j += TEAM) {
+    row.y[j] = 0;
+    for (int i = j; i < RANK; i++) row.y[j] += row.l(i, j) * row.right[row.pivots[i]];
+    for (int k = 0; k <= j; k++) {
+      double sum = 0;
+      for (int i = j; i < RANK; i++) sum += row.l(i, j) * row.l(i, k);
+      row.g(j, k) = sum;
+    }
+  }
+  wait_for_team();
+  if (member() == 0) {
+    for (int j = 0; j < count; j++)
+      for (int k = 0; k <= j; k++) {
+        double entry = row.g(j, k);
+        for (int i = 0; i < k; i++) entry -= row.g(j, i) * row.g(k, i);
+        row.g(j, k) = j == k ? sqrt(entry) : entry / row.g(k, k);
+      }
+    solve_small(row, count);
+    solve_small(row, count);
+  }
+  wait_for_team();
+  EACH (i) {
+    double sum = 0;
+    for (int j = 0; j <= min(i, count - 1); j++) sum += row.l(i, j) * row.y[j];
+    row.b[row.pivots[i]] = sum;
+  }
+  wait_for_team();
+}
+
+// Improves b >= 0 by sweeps over its components (HALS).
+__device__ void descend(const Row& row, double ridge, int sweeps) {
+  EACH (r) row.b[r] = row.old[r];
+  wait_for_team();
+  EACH (r) row.y[r] = row.right[r] - row.product(r, row.b);
+  wait_for_team();
+  for (bool moved = true; moved && sweeps; sweeps--) {
+    moved = false;
+    for (int r = 0; r < RANK; r++) {
+      const double pivot = row.g(r, r) + ridge, now = row.b[r];
+      const double next = pivot > 0 ? fmax(now + (row.y[r] - ridge * now) / pivot, 0.0) : 0;
+      wait_for_team();
+      if (next != now) {
+        moved = true;
+        EACH (k) row.y[k] -= row.both(k, r) * (next - now);
+        if (member() == 0) row.b[r] = next;
+      }
+      wait_for_team();
+    }
+  }
+}
+
+struct Terms {
+  double ridge;
+  int sweeps;  // of non-negative rows; 0: no bounds
+};
+struct Solved {
+  double squares;  // the sum of squared residuals
+  double deficient;  // 1: there is no unique solution
+  double size;  // the sum of squares of the solution
+};
+
+// Solves a row. `old` is the row before; `slope` is the sum of (x - m) v over its nonzeros x, `squares` that of
+// (x - m)^2, where m is the old model's value. The residuals of the new row follow from its distance to the old one,
+// so that little is lost by rounding as the steps get small. The row becomes `b`, as it is stored.
+// `factorised` says whether the factor is known.
+template <class Stored>
+__device__ Solved solve_row(const Row& row, const Terms& terms, double squares, bool factorised) {
+  wait_for_team();
+  EACH (r) row.right[r] = row.slope[r] + row.product(r, row.old);
+  Solved solved = {squares, 0, 0};
+  int count = RANK;
+  if (terms.sweeps) descend(row, terms.ridge, terms.sweeps);
+  else if (factorised || factorise(row, terms.ridge, false) == RANK) substitute(row);
+  else if ((count = factorise(row, terms.ridge, true)) == RANK) substitute(row);
+  else {
+    solved.deficient = 1;
+    shortest(row, count);
+  }
+  EACH (r) {
+    row.b[r] = (double)(Stored)row.b[r];
+    row.z[r] = row.b[r] - row.old[r];
+  }
+  wait_for_team();
+  double change = 0, size = 0;
+  EACH (r) {
+    size += row.b[r] * row.b[r];
+    double moved = 0;
+    if (count == RANK) moved = row.product(r, row.z) * row.z[r];
+    else if (r < count) {  // G is gone
+      for (int i = r; i < RANK; i++) moved += row.l(i, r) * row.z[row.pivots[i]];
+      moved *= moved;
+    }
+    change += moved - 2 * row.z[r] * row.slope[r] - (count < RANK ? terms.ridge * row.z[r] * row.z[r] : 0);
+  }
+  solved.squares = fmax(squares + sum_of_team(change), 0.0);
+  solved.size = sum_of_team(size);
+  return solved;
+}

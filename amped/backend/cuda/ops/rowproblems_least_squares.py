@@ -1,0 +1,358 @@
+"""Least squares of rows over their nonzeros, on a GPU; see `backend.ops.rowproblems`, method "als".
+
+Rows in single precision with few columns are summed and solved in one pass (``observed.cu``). The sums of other rows
+are computed in double precision, batch by batch (``rowproblems.cu``), and solved afterwards (``least_squares.cu``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from partitioner.cuda.code import allow_shared, load, prepare
+
+from ...device import Array
+from ...ops.mttkrp import Kernel, Offers, Share
+from ...ops.rowproblems import LEAST_SQUARES, RESIDUAL, ROWPROBLEMS, RowBytes, RowMethod, RowProblemsProvider, RowTerms
+from ..code.least_squares import (
+    NOISE,
+    SOLVED_BYTES,
+    SQUARES,
+    THREADS,
+    WARP,
+    LeastSquaresCode,
+    fuses,
+    most_parts,
+    task_size,
+)
+from ..code.rows import TEAM, batch_tasks, most_tasks, suits, systems
+from ..device import CudaDevice
+from ..launches.row_passes import RowTasks, nonzeros_of
+from ..layout import PackedLayout, make_layout
+from ..shard import CudaShard
+from ..source import by_value
+from .mttkrp import inputs_of
+from .rowproblems import CudaRowProblems, CudaRows, batches, most_of_row, split
+
+NOWHERE = np.uint64(0)
+RESULTS = SOLVED_BYTES // 8  # numbers: the statistics from `RESIDUAL` on
+
+
+class FusedTasks(NamedTuple):
+    """Tasks of ``observed.cu``, int32 arrays on the device, in descending order of their numbers of nonzeros."""
+
+    row: Array
+    start: Array
+    stop: Array
+    part: Array  # number of its part of a heavy row; -1: the task has the whole row
+    heavy: Array  # (H,) rows with several tasks
+    first: Array  # (H + 1,) first part of each of them, then the number of parts
+    parts: int
+
+    @property
+    def packed(self) -> Any:
+        """The tasks as `Tasks` in ``observed.cu``."""
+        fields = np.dtype([("arrays", "u8", (4,)), ("count", "i4")], align=True)
+        return by_value(np.array([([array.data.ptr for array in self[:4]], self.row.size)], fields))
+
+
+@dataclass
+class SolvedRows:
+    """The rows of a shard, and the tasks in which they are solved in one pass, if they are."""
+
+    rows: CudaRows
+    fused: FusedTasks | None
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes of device memory."""
+        fused: tuple[Array, ...] = self.fused[:6] if self.fused else ()
+        return self.rows.nbytes + sum(int(array.nbytes) for array in fused)
+
+
+def fused_tasks(rows: CudaRows, whole: slice | None, size: int) -> FusedTasks:
+    """Return the tasks of rows, of all or only of `whole`, with at most `size` nonzeros each."""
+    chosen = slice(None) if whole is None else slice(*np.searchsorted(rows.rows, (whole.start, whole.stop)))
+    names, starts, stops = rows.rows[chosen], rows.starts[chosen], rows.stops[chosen]
+    counts = -(-(stops - starts) // size)
+    row, number = np.repeat(np.arange(names.size), counts), np.arange(counts.sum())
+    number -= np.repeat(np.cumsum(counts) - counts, counts)
+    start = starts[row] + number * size
+    stop = np.minimum(start + size, stops[row])
+    heavy = counts > 1
+    part = np.full(row.size, -1)
+    part[heavy[row]] = np.arange(counts[heavy].sum())
+    order = np.argsort(start - stop, kind="stable")
+    first = np.concatenate([[0], np.cumsum(counts[heavy])])
+    columns = [each[order] for each in (names[row], start, stop, part)]
+    on_device = [cupy.asarray(each.astype(np.int32)) for each in (*columns, names[heavy], first)]
+    row, start, stop, part, names, first_parts = on_device
+    return FusedTasks(row, start, stop, part, names, first_parts, int(first[-1]))
+
+
+class CudaLeastSquaresShared:
+    """See `Shared`."""
+
+    def __init__(self, code: LeastSquaresCode, count: int) -> None:
+        self.code = code
+        self.rows, self.sums = cupy.zeros((count, code.rank), np.float64), cupy.zeros((count, code.sums), np.float64)
+        self.changes, self.seen = cupy.zeros((count, 1), np.float64), cupy.zeros(LEAST_SQUARES, np.float64)
+        self.status = cupy.zeros(count, np.int32)  # all are active
+        self.solved = cupy.empty((count, RESULTS), np.float64)
+
+    def begin(self) -> None:
+        self.seen.fill(0)
+
+    def left(self) -> int:
+        return len(self.rows)
+
+
+class CudaLeastSquares:
+    """See `RowProblemsProvider`."""
+
+    method: RowMethod = "als"
+    codes = 2
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._limits, self._number = device.limits, device.number
+        self._rows = CudaRowProblems(device, "pqnr")
+
+    def suits(self, kernel: Kernel, share: Share) -> bool:
+        """See `RowProblemsProvider`: nonzeros must be in packed records."""
+        packed = Offers.PACKED in kernel.offers
+        return packed and suits(make_layout(kernel.name, share, self._limits), "pdnr", self._limits)
+
+    def prepare(self, kernel: Kernel, share: Share, rank: int) -> None:
+        """Start compiling."""
+        layout, code = make_layout(kernel.name, share, self._limits), LeastSquaresCode(rank, share.dtype)
+        prepare([code.fused(layout) if fuses(layout) else systems(layout, code.sums_of, SQUARES), code.solving()])
+
+    def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
+        if not nnz:
+            return RowBytes(0, 0)
+        rows = min(share.rows.stop - share.rows.start, nnz)
+        kept = self._rows.bytes(kernel, share, nnz).kept
+        code = LeastSquaresCode(share.stride, share.dtype)
+        if fuses(make_layout(kernel.name, share, self._limits)):
+            parts = most_parts(nnz, self._limits)
+            heavy = min(parts, rows)
+            running = 4 * code.part * parts + (8 * code.sums + SOLVED_BYTES) * heavy + SOLVED_BYTES * (rows + parts)
+            return RowBytes(kept + 16 * (rows + parts) + 8 * (heavy + 1), running)
+        tasks = most_tasks(share, nnz, self._limits)
+        most = batch_tasks(code.sums_of, code.rank, tasks, most_of_row(nnz, self._limits))
+        return RowBytes(kept, most * (code.sums_of.bytes + SOLVED_BYTES))
+
+    def make(self, shard: CudaShard, share: Share, whole: slice | None = None) -> SolvedRows:
+        rows, fused = self._rows.make(shard, share, whole), None
+        if rows.rows.size and fuses(shard.layout):
+            fused = fused_tasks(rows, whole, task_size(shard.nnz, self._limits))
+        return SolvedRows(rows, fused)
+
+    def run(
+        self,
+        made: SolvedRows,
+        shard: CudaShard,
+        factors: Sequence[Array],
+        own: Array,
+        rank: int,
+        limits: RowTerms,
+        seen: Array,
+        whole: slice | None = None,
+        scratch: Array = None,
+    ) -> None:
+        """See `RowProblemsProvider`; queued on the current stream."""
+        code = LeastSquaresCode(rank, own.dtype)
+        solver = _Solver(code, limits, self._number)
+        bounds = (0, len(own)) if whole is None else (whole.start, whole.stop)
+        begin, end = np.searchsorted(made.rows.empty, bounds)
+        solver.clear(made.rows.empty_names[begin:end], own)
+        if made.fused is not None:
+            self._run_fused(made.fused, shard, factors, own, solver, seen, scratch)
+            return
+        self._run_batches(made.rows, shard, factors, own, solver, seen, bounds, scratch)
+
+    def _run_fused(
+        self,
+        tasks: FusedTasks,
+        shard: CudaShard,
+        factors: Sequence[Array],
+        own: Array,
+        solver: _Solver,
+        seen: Array,
+        scratch: Array,
+    ) -> None:
+        code, heavy = solver.code, tasks.heavy.size
+        sums, solved, parts = split(
+            scratch, heavy * code.sums, RESULTS * (tasks.row.size + heavy), -(-tasks.parts * code.part // 2)
+        )[:3]
+        function, add = _fused(shard.layout, code, self._number)
+        inputs, warps = inputs_of(shard.layout, factors), THREADS // WARP
+        terms = solver.terms, np.float64(NOISE)
+        solved.fill(0)  # tasks with a part of a row have no result
+        args = inputs, nonzeros_of(shard), tasks.packed, own, *terms, solved, parts
+        function((-(-tasks.row.size // warps),), (THREADS,), args, shared_mem=code.shared_for_tasks)
+        if heavy:
+            add((-(-heavy * code.part // THREADS),), (THREADS,), (parts, tasks.first, np.int32(heavy), sums))
+            solver.solve(sums, tasks.heavy, own, solved[RESULTS * tasks.row.size :], noise=NOISE)
+        solver.add_solved(solved, tasks.row.size + heavy, seen)
+
+    def _run_batches(
+        self,
+        made: CudaRows,
+        shard: CudaShard,
+        factors: Sequence[Array],
+        own: Array,
+        solver: _Solver,
+        seen: Array,
+        bounds: tuple[int, int],
+        scratch: Array,
+    ) -> None:
+        sums_of = solver.code.sums_of
+        most = batch_tasks(sums_of, own.shape[1], int(made.first[-1]), most_of_row(shard.nnz, self._limits))
+        begin, end = np.searchsorted(made.rows, bounds)
+        functions = _sums(shard.layout, solver.code, self._number)
+        if scratch is None:
+            scratch = cupy.empty(most * (sums_of.bytes + SOLVED_BYTES), np.uint8)
+        for rows in batches(made.first, int(begin), int(end), most):
+            batch = made.tasks.part(rows, slice(int(made.first[rows.start]), int(made.first[rows.stop])))
+            names, count = made.names[rows], rows.stop - rows.start
+            parts, matrix, solved, rest = split(
+                scratch, batch.row.size * sums_of.sums, count * sums_of.rank, RESULTS * count
+            )
+            status = rest[: 4 * count].view(np.int32)
+            functions["take_rows"](
+                _blocks(count * sums_of.rank, TEAM), (TEAM,), (names, own, np.int32(count), matrix, status)
+            )
+            _add_sums(functions, shard, factors, sums_of, batch, (status, matrix, parts))
+            solver.solve(parts, names, own, solved, sums_of.sums, batch)
+            solver.add_solved(solved, count, seen)
+
+    def shared_bytes(self, rank: int) -> int:
+        return 8 * (rank + LeastSquaresCode(rank, np.dtype(np.float64)).sums + 1) + 4 + SOLVED_BYTES
+
+    def share_rows(self, count: int, rank: int) -> CudaLeastSquaresShared:
+        return CudaLeastSquaresShared(LeastSquaresCode(rank, np.dtype(np.float64)), count)
+
+    def add_sums(
+        self,
+        made: SolvedRows,
+        shard: CudaShard,
+        factors: Sequence[Array],
+        places: Sequence[tuple[int, int]],
+        shared: CudaLeastSquaresShared,
+        limits: RowTerms,
+        scratch: Array = None,
+    ) -> None:
+        tasks, rows = made.rows.tasks_of(places)
+        if not tasks.row.size:
+            return
+        sums_of = shared.code._replace(dtype=shard.layout.share.dtype).sums_of
+        parts = split(scratch, tasks.row.size * sums_of.sums)[0]
+        functions = _sums(shard.layout, shared.code._replace(dtype=sums_of.dtype), self._number)
+        _add_sums(functions, shard, factors, sums_of, tasks, (shared.status, shared.rows, parts))
+        arguments = parts, tasks.first, np.int32(0), np.int32(rows.size), rows, shared.sums
+        functions["add_systems"](_blocks(rows.size * shared.code.sums, TEAM), (TEAM,), arguments)
+
+    def step(self, shared: CudaLeastSquaresShared, limits: RowTerms, number: int) -> None:
+        """See `RowProblemsProvider`: solves the rows."""
+        solver = _Solver(shared.code, limits, self._number)
+        solver.solve(shared.sums, NOWHERE, shared.rows, shared.solved)
+        solver.add_solved(shared.solved, len(shared.rows), shared.seen)
+
+    def add_changes(
+        self,
+        made: SolvedRows,
+        shard: CudaShard,
+        factors: Sequence[Array],
+        places: Sequence[tuple[int, int]],
+        shared: CudaLeastSquaresShared,
+        limits: RowTerms,
+        scratch: Array = None,
+    ) -> None:
+        """See `RowProblemsProvider`: the squared residuals are known from the sums."""
+
+    def advance(self, shared: CudaLeastSquaresShared, limits: RowTerms, number: int) -> None:
+        """See `RowProblemsProvider`: one step solves a row."""
+
+
+class _Solver:
+    """Launches of ``least_squares.cu``."""
+
+    def __init__(self, code: LeastSquaresCode, limits: RowTerms, device: int) -> None:
+        self.code, self._functions, self._measured = code, _solving(code, device), np.int32(limits.measured)
+        fields = np.dtype([("ridge", "f8"), ("sweeps", "i4")], align=True)
+        self.terms = by_value(np.array([(limits.ridge, limits.sweeps)], fields))
+
+    def solve(
+        self,
+        sums: Array,
+        names: Array,
+        own: Array,
+        solved: Array,
+        pitch: int = 0,
+        tasks: RowTasks | None = None,
+        noise: float = 0.0,
+    ) -> None:
+        """Solve the rows `names` of `own` from their sums, or all rows in order."""
+        count = len(own) if isinstance(names, np.uint64) else names.size
+        slots = (NOWHERE, np.int32(0)) if tasks is None else (tasks.first, np.int32(tasks.begin))
+        args = sums, np.int64(pitch or self.code.sums), *slots, names, own, np.int64(own.shape[1]), self.terms
+        function = self._functions["solve_rows"]
+        function((count,), (self.code.team,), (*args, np.float64(noise), solved), shared_mem=self.code.shared)
+
+    def add_solved(self, solved: Array, count: int, seen: Array) -> None:
+        """Add the results of rows to the statistics."""
+        self._functions["add_solved"]((1,), (256,), (solved, np.int32(count), self._measured, seen[RESIDUAL:]))
+
+    def clear(self, names: Array, own: Array) -> None:
+        """Set rows to zero."""
+        if names.size:
+            blocks = _blocks(names.size * self.code.rank, THREADS)
+            args = names, np.int32(names.size), own, np.int64(own.shape[1])
+            self._functions["clear_rows"](blocks, (THREADS,), args)
+
+
+def _add_sums(
+    functions: dict[str, Any], shard: CudaShard, factors: Sequence[Array], code: Any, tasks: RowTasks, to: Any
+) -> None:
+    args = inputs_of(shard.layout, factors), nonzeros_of(shard), tasks.packed, *to, np.float64(-np.inf)
+    functions["add_sums"]((tasks.row.size, code.squares), (TEAM,), args, shared_mem=code.shared_for_passes)
+
+
+def _blocks(items: int, threads: int) -> tuple[int]:
+    return (-(-items // threads),)
+
+
+@cache
+def _sums(layout: PackedLayout, code: LeastSquaresCode, device: int) -> dict[str, Any]:
+    module = load(systems(layout, code.sums_of, SQUARES))
+    functions = {name: module.get_function(name) for name in ("take_rows", "add_sums", "add_systems")}
+    allow_shared(functions["add_sums"])
+    return functions
+
+
+@cache
+def _solving(code: LeastSquaresCode, device: int) -> dict[str, Any]:
+    module = load(code.solving())
+    functions = {name: module.get_function(name) for name in ("solve_rows", "add_solved", "clear_rows")}
+    allow_shared(functions["solve_rows"])
+    return functions
+
+
+@cache
+def _fused(layout: PackedLayout, code: LeastSquaresCode, device: int) -> tuple[Any, Any]:
+    module = load(code.fused(layout))
+    function = module.get_function("solve_tasks")
+    allow_shared(function)
+    return function, module.get_function("add_parts")
+
+
+@ROWPROBLEMS.provider("cuda")
+def providers(device: CudaDevice) -> Sequence[RowProblemsProvider[RowTerms]]:
+    """Return the providers of the operation."""
+    return [CudaLeastSquares(device)]
