@@ -35,7 +35,7 @@ def measure(backend: Device, comm: Comm) -> dict[str, Any]:
     if backend.name == "cuda":
         alone = _link(backend) if comm.rank == 0 else None
         comm.allgather(None)
-        found["link"] = {"alone": comm.bcast(alone), "at once": comm.allgather(_link(backend))}
+        found["link"] = {"one rank": comm.bcast(alone), "at once": comm.allgather(_link(backend))}
     if comm.size > 1:
         found["all_gather"] = _medians(comm.allgather(_all_gather(backend, comm)))
     return found

@@ -50,7 +50,7 @@ class Problem(NamedTuple):
 
 
 def problem_of(shape: str, nonzeros: int | None, columns: int) -> Problem:
-    """Return a tensor of a named shape, of its own number of nonzeros or another one, and random factor matrices."""
+    """Return a tensor of a named shape, with its number of nonzeros or another one, and random factor matrices."""
     rng = np.random.default_rng(0)
     return Problem(*_draw(shape, nonzeros), [rng.random((n, columns), np.float32) for n in SHAPES[shape][0]])
 

@@ -51,7 +51,7 @@ class Case(NamedTuple):
     tensor: str  # a shape of `synthetic.SHAPES`, or the name of a file
     rank: int
     precision: PrecisionName = "fp32"
-    nonzeros: int | None = None  # of a shape, instead of its own
+    nonzeros: int | None = None  # instead of the number of the shape
 
 
 CASES = {

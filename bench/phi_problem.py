@@ -38,7 +38,7 @@ Action = Callable[[], Any]
 
 TENSORS = ("chicago", "enron", "lbnl", "nell2", "nips", "uber")
 """The tensors of the paper, by the names of their shapes."""
-MOST_ON_A_CPU = 5_000_000  # nonzeros of a tensor, unless more are asked for
+MOST_ON_A_CPU = 5_000_000  # nonzeros of a tensor, unless more are requested
 FLOOR = 1e-10  # the least that values are divided by: `eps` of CP-APR
 SPARE = 4  # times the scratch memory that is needed: other layouts may take more
 CHOOSING = 3  # runs with each kernel before one is chosen
@@ -122,7 +122,7 @@ class Nonzeros:
         return next(kernel for kernel in MTTKRP.providers(self.device) if kernel.name == name)
 
     def shard(self, kernel: Kernel) -> Any:
-        """Return the nonzeros as a kernel wants them."""
+        """Return the nonzeros as a kernel needs them."""
         return kernel.make(list(self.columns[:-1]), self.columns[-1], self.share, False)
 
     def actions(self, kernel: Kernel, shard: Any = None, out: Array = None) -> dict[str, Action]:

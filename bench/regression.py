@@ -1,6 +1,6 @@
 """Whether a tree of sources is slower than an older one: both take turns, and each case gets a ratio old/new.
 
-Each side is a process of its own that runs amped's command line, and is started again for each part of the repeats.
+Each side is a separate process that runs amped's command line, and is started again for each part of the repeats.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repeats", type=int, default=10, metavar="K", help="of each case and side (10)")
     add("--processes", type=int, default=2, metavar="K", help="that share the repeats of a case and side (2)")
     add("--least", type=float, default=LEAST, metavar="X", help=f"smaller ratios fail ({LEAST})")
-    add("--nonzeros", type=int, help="of synthetic tensors, instead of their own")
+    add("--nonzeros", type=int, help="of synthetic tensors, instead of the number of their shape")
     add("--folder", type=Path, metavar="DIR", help="keeps tensors and compiled code (a temporary one)")
     add("--output", type=Path, metavar="FILE.json", help="(bench/results/regression-DEVICE.json)")
 
@@ -165,7 +165,7 @@ def compare(args: argparse.Namespace, sides: dict[str, Path], case: Case, folder
 
 
 def environment(tree: Path, caches: Path) -> dict[str, str]:
-    """Return the environment of a side: its tree comes first, and its compiled code has a folder of its own."""
+    """Return the environment of a side: its tree comes first, and its compiled code has a separate folder."""
     paths = [str(tree), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, **{name: str(caches / name) for name in CACHES}, "PYTHONPATH": os.pathsep.join(paths)}
 

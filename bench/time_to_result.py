@@ -70,7 +70,7 @@ def gpu_name() -> str:
 
 
 def processes(args: argparse.Namespace, device: str, folder: Path) -> Iterator[Facts]:
-    """Decompose the bundled tensor in processes of their own."""
+    """Decompose the bundled tensor in separate processes."""
     tensor = str(bundled(UBER))
     metrics, model = folder / "metrics.jsonl", folder / "model"
     command = ["cpd", tensor, "--rank", "16", "--max-iters", "20", "--tol", "0", "--device", device]
@@ -103,7 +103,7 @@ def calls(args: argparse.Namespace, device: str, folder: Path) -> Iterator[Facts
 
 
 def partitions(args: argparse.Namespace, device: str, folder: Path) -> Iterator[Facts]:
-    """Partition an archive into a store, in processes of their own."""
+    """Partition an archive into a store, in separate processes."""
     source, store, cache = folder / "whole.npz", folder / "store", folder / f"partition-{device}"
     if not source.exists():
         in_a_process(archive, source, recipe(args.shape, args.partitioned))

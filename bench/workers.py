@@ -24,7 +24,7 @@ class Worker:
         self.cores = cores
         before, given = os.sched_getaffinity(0), {name: os.environ.get(name) for name in THREAD_VARIABLES}
         if cores > len(before):
-            raise ValueError(f"{cores} cores asked for, this process may use {len(before)}")
+            raise ValueError(f"{cores} cores requested, this process may use {len(before)}")
         try:
             # Libraries read both when they are loaded, so they are set before the process starts.
             os.sched_setaffinity(0, sorted(before)[:cores])

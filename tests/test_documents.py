@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SOURCES = [ROOT / name for name in ("amped", "partitioner", "bench", "tests", "launch")]
 # Folders and files without banned phrases in comments, docstrings and messages.
-PLAIN = "amped launch partitioner tests".split()
+PLAIN = "amped bench launch partitioner tests".split()
 WITH_PHRASES = "test_documents.py", "test_names.py"  # whose data are phrases and old names
 # Flags of other programs, and of scripts that read their arguments themselves.
 OTHERS = {"--quick", "--with-mpi", "--mpi", "--nodes", "--signal", "--gpus-per-task", "--kill-on-bad-exit", "--help"}

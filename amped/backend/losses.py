@@ -308,11 +308,14 @@ class Loss:
         a, b = self._closed_form()
         return float(a * moments.sums.prod(axis=0).sum() + b * moments.grams.prod(axis=0).sum())
 
-    def gradient_everywhere(self, moments: Moments, mode: int, rows: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the gradient of `everywhere` with respect to some `rows` of one mode's factor matrix."""
-        (a, b), others = self._closed_form(), moments.without(mode)
-        gradient = 2 * b * (rows.astype(np.float64, copy=False) @ others.grams.prod(axis=0))
-        return np.asarray(gradient + a * others.sums.prod(axis=0), np.float64)
+    def rows_everywhere(
+        self, moments: Moments, mode: int, rows: NDArray[Any]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the shares (n,) of n `rows` of one mode's factor matrix in `everywhere`, and their gradients (n, R)."""
+        constant = self._closed_form()[0] * moments.without(mode).sums.prod(axis=0)
+        rows = rows.astype(np.float64, copy=False)
+        linear = rows @ self.curvature_everywhere(moments, mode)
+        return rows @ constant + np.einsum("ir,ir->i", linear, rows) / 2, linear + constant
 
     def curvature_everywhere(self, moments: Moments, mode: int) -> NDArray[np.float64]:
         """Return the second derivatives of `everywhere`, (R, R), with respect to any row of one factor matrix."""

@@ -193,10 +193,9 @@ class NewtonRows(LossMethod):
     ) -> EvaluatedRows:
         """Add absent elements and the ridge to the sums over elements, in place."""
         if moments is not None:
-            constant = self._loss.gradient_everywhere(moments, mode, np.zeros((1, self.rank)))[0]
-            linear = rows @ self._loss.curvature_everywhere(moments, mode)
-            values += rows @ constant + np.einsum("ir,ir->i", linear, rows) / 2
-            gradient += constant + linear
+            more_values, more_gradient = self._loss.rows_everywhere(moments, mode, rows)
+            values += more_values
+            gradient += more_gradient
         ridge = self._ridge(mode)
         values += ridge * np.einsum("ir,ir->i", rows, rows)
         gradient += 2 * ridge * rows

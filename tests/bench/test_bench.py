@@ -328,6 +328,7 @@ def test_every_kernel_compiles(name: str, architecture: str) -> None:
     assert b"warning" not in log, log.decode()
 
 
+@pytest.mark.exhaustive
 def test_observed_elements(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--nonzeros", "500", "--rank", "5", "--precision", "fp64", "--iterations", "3", "--output", str(folder)]
     main(["observed", "uber", *flags])
@@ -339,6 +340,7 @@ def test_observed_elements(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert row[name]["least"] <= row[name]["median"]
 
 
+@pytest.mark.exhaustive
 def test_losses(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyttb")
     monkeypatch.setattr(losses, "LENGTH", 6)
@@ -353,6 +355,7 @@ def test_losses(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert min(row["objective"] for row in found["counts"]) == found["counts"][0]["best"]
 
 
+@pytest.mark.exhaustive
 def test_methods_of_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each from the same starts, with its path and how long it takes to MU's value."""
     tensor = folder / "small.tns"

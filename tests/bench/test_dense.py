@@ -57,6 +57,7 @@ def test_streams_from_memory_and_from_a_file(folder: Path, monkeypatch: pytest.M
     assert not (folder / "dense-stream.npy").exists()
 
 
+@pytest.mark.exhaustive
 def test_iterations_on_groups_of_ranks(folder: Path) -> None:
     flags = ["--device", "cpu", "--shapes", "12x9x7", "30x8", "--ranks", "3", "--threads", "1", "--output", str(folder)]
     main(["dense-ranks", *flags])

@@ -16,6 +16,7 @@ def cases(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_a_process_with_empty_and_with_filled_caches(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["first-use", "--part", "processes", "--only", "ttm", "--repeats", "1", "--output", str(folder)])
     cold, warm = cases(folder / "first-use-cpu.json")

@@ -21,6 +21,7 @@ def test_workers_have_the_cores_that_they_are_given() -> None:
     assert (os.sched_getaffinity(0), dict(os.environ)) == before
 
 
+@pytest.mark.exhaustive
 def test_reading(tmp_path: Path) -> None:
     main(["host-reading", *"--lines 500 --shape uber --cores 1 --repeats 2 --output".split(), str(tmp_path)])
     found = json.loads((tmp_path / "host-reading.json").read_text())

@@ -60,6 +60,7 @@ def test_what_a_cpu_is_not_asked_for(monkeypatch: pytest.MonkeyPatch, folder: Pa
     assert all("skipped" in case for case in found)
 
 
+@pytest.mark.exhaustive
 def test_on_two_ranks(folder: Path) -> None:
     flags = ["--device", "cpu", "--case", "small", "--iterations", "8", "--output", str(folder)]
     succeeded(finish([*mpirun_line(2), sys.executable, "-c", MAIN, *flags], cwd=ROOT))

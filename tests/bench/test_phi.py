@@ -75,6 +75,7 @@ def test_models_of_intensity() -> None:
     assert found["mttkrp"]["paper"] == (5 * 6, 5 * (9 * 8 + 12))
 
 
+@pytest.mark.exhaustive
 def test_pressure(folder: Path) -> None:
     found = measured("pressure", folder)
     wanted = {"MTTKRP", "row 0", "consecutive rows", "few rows", "few rows, all modes"}
@@ -130,6 +131,7 @@ def test_plain_kernels(backend: Device) -> None:
             assert not np.allclose(backend.to_host(out)[:, :7], want["phi"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("most", [1, exhaustive(None)])
 def test_policy(folder: Path, monkeypatch: pytest.MonkeyPatch, most: int | None) -> None:
     """Of some choices: each number of nonzeros ahead has kernels compiled."""
@@ -145,6 +147,7 @@ def test_the_name_of_a_policy() -> None:
     assert phi_policy.Policy("fibre", (("BATCH", 2), ("BLOCKS", 3))).name == "fibre, batch 2, blocks 3"
 
 
+@pytest.mark.exhaustive
 def test_pasta(folder: Path) -> None:
     found = measured("pasta", folder)
     assert [set(case["seconds"]) for case in found["cases"]] == [

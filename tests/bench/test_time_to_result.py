@@ -34,6 +34,7 @@ def test_every_part(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert min(found["partitions", "later"]["seconds_of_a_plain_write"]) > 0
 
 
+@pytest.mark.exhaustive
 def test_partitions(folder: Path) -> None:
     main(["time-to-result", "--part", "partitions", *SMALL, str(folder)])
     found = rows(folder / "time_to_result-cpu-1.json")

@@ -8,7 +8,7 @@ combinations `exhaustive`: these run only with ``--exhaustive``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any
 
@@ -51,6 +51,15 @@ def in_turn(values: Sequence[Any], others: Sequence[Any] = PRECISIONS) -> list[A
     due = {(k, k % len(others)) for k in range(len(values))}
     pairs = product(enumerate(values), enumerate(others))
     return [pytest.param(a, b) if (k, n) in due else exhaustive(a, b) for (k, a), (n, b) in pairs]
+
+
+def standard_with(name: str, values: Iterable[str]) -> pytest.MarkDecorator:
+    """Return a mark like `standard`, with each value of one more parameter; half of the pairs are exhaustive."""
+    parameters = []
+    for k, value in enumerate(values):
+        for n, row in enumerate(STANDARD):
+            parameters.append(pytest.param(value, *row) if k % len(STANDARD) == n else exhaustive(value, *row))
+    return pytest.mark.parametrize((name, "order", "rank", "precision"), parameters)
 
 
 def some_of(rows: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -1,7 +1,7 @@
 """The tests that run with ``--quick``, and under mpirun on each number of ranks: files, or functions in files.
 
-Under mpirun all tests run on 2 ranks, on 3 those of `UNEVEN`, and on other numbers those of `SMOKE`, each with its
-first parameters. With ``--exhaustive`` all run on every number.
+Under mpirun all tests run on 2 ranks, on 3 those of `UNEVEN`, each with at most `MOST_ON_THREE` parameters, and on
+other numbers those of `SMOKE`, each with its first parameters. With ``--exhaustive`` all run on every number.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parents[1]
+MOST_ON_THREE = 4
 
 # Tests of `launch/test --quick`: fast, and some of each package.
 QUICK = """
@@ -136,11 +137,16 @@ def on_ranks(size: int, items: Iterable[pytest.Item]) -> list[pytest.Item]:
     entries = entries_on(size)
     if entries is None:
         return list(items)
-    found, seen = [], set[tuple[Any, ...]]()
+    tests: dict[tuple[Any, ...], list[pytest.Item]] = {}
     for item in items:
         if is_of(item, entries):
             test = item.path, getattr(item, "originalname", ""), bool(item.get_closest_marker("gpu"))
-            if size == 3 or test not in seen:
-                found.append(item)
-            seen.add(test)
-    return found
+            tests.setdefault(test, []).append(item)
+    return [item for of_test in tests.values() for item in _spread(of_test, MOST_ON_THREE if size == 3 else 1)]
+
+
+def _spread(items: list[pytest.Item], most: int) -> list[pytest.Item]:
+    """Return at most `most` of a test's parameters, at equal distances from the first to the last."""
+    if len(items) <= most:
+        return items
+    return [items[k * (len(items) - 1) // max(1, most - 1)] for k in range(most)]

@@ -62,5 +62,5 @@ class SparseGradient:
         owned = [np.asarray(operator.machine.device.to_host(operator.owned(m))) for m in range(operator.order)]
         moments = moments_of(owned, operator.machine.comm)
         for mode, gradient in enumerate(gradients):
-            gradient += self._loss.gradient_everywhere(moments, mode, owned[mode])
+            gradient += self._loss.rows_everywhere(moments, mode, owned[mode])[1]
         return self._loss.everywhere(moments)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forms import STANDARD, cases_of, exhaustive, some_of, standard
+from forms import STANDARD, cases_of, exhaustive, some_of, standard, standard_with
 from nonzeros import DTYPES, SHAPES_OF_ROWS, Problem, kernels
 from oracle import assert_rounding_only, coo_mttkrp, kernel_of
 
@@ -66,8 +66,7 @@ def test_order_and_rank(backend: Device, precision: str, order: int, rank: int, 
         check(run(backend, problem, precision, name), problem, precision)
 
 
-@standard
-@pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
+@standard_with("rows", SHAPES_OF_ROWS)
 def test_how_nonzeros_fall_on_rows(backend: Device, order: int, rank: int, precision: str, rows: str) -> None:
     for kernel in kernels(backend, order):
         for count in (1, 2, 127, 128, 129, 1009):
@@ -75,8 +74,7 @@ def test_how_nonzeros_fall_on_rows(backend: Device, order: int, rank: int, preci
             check(run(backend, problem, precision, kernel), problem, precision)
 
 
-@pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
-@pytest.mark.parametrize(("order", "rank", "precision"), some_of(STANDARD, [*product((2, 3, 6), (9,), DTYPES)]))
+@standard_with("rows", SHAPES_OF_ROWS)
 def test_sums_of_integers_are_exact_however_cut(
     backend: Device, order: int, rank: int, precision: str, rows: str
 ) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from losses import GAUSSIAN
 
-from amped.backend.losses import Moments
 from amped.methods.newton import derivatives, newton_steps
 
 
@@ -25,12 +23,3 @@ def test_parts_of_row_systems() -> None:
     assert got.curvature[1].tolist() == [[9, 10], [11, 12]]
     assert got.values.tolist() == [6, 13]
     assert derivatives(systems, 6).curvature is None
-
-
-def test_absent_elements_that_are_zero() -> None:
-    factors = [np.ones((3, 2)), np.arange(4.0).reshape(2, 2), np.eye(2)]
-    moments = Moments.of(factors)
-    got = derivatives(np.zeros((2, 7)), 2, (GAUSSIAN, factors, 0), slice(1, 3))
-    assert got.curvature is not None
-    np.testing.assert_allclose(got.gradient, GAUSSIAN.gradient_everywhere(moments, 0, factors[0][1:]))
-    np.testing.assert_allclose(got.curvature[0], GAUSSIAN.curvature_everywhere(moments, 0))

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import TIMEOUT, environment, python_line, small_tns
+from command import PROGRESS, TIMEOUT, environment, python_line, small_tns
+from forms import exhaustive
 
 from amped.errors import EXIT_INCOMPLETE, EXIT_INPUT, EXIT_UNREAD
 
 CPU = ["--device", "cpu"]
 CPD = ["--rank", 2, "--max-iters", 2, *CPU, "--output", "out"]
-PRINTED = [("info", []), ("plan", ["--rank", 2, *CPU]), ("show", [])]  # verbs whose result is what they print
+# Verbs whose result is what they print.
+PRINTED = [("info", []), exhaustive("plan", ["--rank", 2, *CPU]), exhaustive("show", [])]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def unread(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("streams", [*map(exhaustive, ["2>&-", "2>/dev/full"]), "<&- >&- 2>&-"])
 def test_standard_error_that_takes_nothing(folder: Path, streams: str) -> None:
     path = small_tns(folder)
     again = [*CPD, "--checkpoint", "c"]
@@ -88,7 +90,7 @@ def test_a_reader_that_leaves_costs_no_file(model: Path, folder: Path) -> None:
     for name, line in wanted.items():
         done = unread(*line, cwd=folder)
         assert done.returncode == EXIT_INCOMPLETE, done.stderr
-        others = [each for each in done.stderr.splitlines() if not each.startswith("iteration ")]  # progress
+        others = [each for each in done.stderr.splitlines() if not PROGRESS.match(each)]
         assert len(others) == 1
         assert "standard output: Broken pipe" in others[0]
         assert (folder / name).stat().st_size

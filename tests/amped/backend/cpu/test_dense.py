@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from forms import in_turn
 from oracle import ROUNDING, dense_mttkrp, random_factors
 
 from amped.backend.choose import choose
@@ -86,8 +87,7 @@ def close(got: np.ndarray, tensor: np.ndarray, factors: Sequence[np.ndarray], fo
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize(("shape", "precision"), in_turn(SHAPES), ids=str)
 def test_all_modes_are_right(name: str, shape: tuple[int, ...], precision: str) -> None:
     for rank, slab, threads in ((1, 0, 1), (7, 1, 3), (16, 2, 2), (33, 0, 2), (64, 0, 3)):
         form = form_of(shape, rank, precision, min(slab, shape[0]))

@@ -119,9 +119,7 @@ def check_all(order: int, precision: str, variants: Mapping[str, set[tuple[int, 
         list(pool.map(one, *zip(*jobs, strict=True)))
 
 
-@pytest.mark.parametrize(
-    ("order", "precision"), some_of([(4, "fp32"), (8, "fp64")], [*product((2, 4, 5, 6, 7, 8), DTYPES)])
-)
+@pytest.mark.parametrize(("order", "precision"), some_of([(4, "fp32")], [*product((2, 4, 5, 6, 7, 8), DTYPES)]))
 def test_every_kernel_of_every_order(order: int, precision: str) -> None:
     """Each at rank 32, and at three of all ranks and kinds of values in turn; those of order 3 are below."""
     every = list(product(RANKS, VALUES))
@@ -164,7 +162,7 @@ def test_products_in_double_of_single_precision(order: int, architecture: str) -
 @pytest.mark.parametrize(
     ("order", "architecture", "precision"),
     some_of(
-        [(2, "sm_90", "fp32"), (3, "sm_90", "fp64"), (8, "sm_90", "fp32")],
+        [(2, "sm_90", "fp32"), (3, "sm_90", "fp64")],
         [
             *product((2, 3, 4, 5, 6, 7, 8), ("sm_90",), DTYPES),
             *product((3, 5), ("sm_80", "sm_100"), DTYPES),
@@ -191,7 +189,7 @@ def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> No
 @pytest.mark.parametrize(
     ("order", "architecture", "precision"),
     some_of(
-        [(2, "sm_90", "fp32"), (5, "sm_90", "fp64")],
+        [(2, "sm_90", "fp32")],
         [*product((2, 3, 4, 5, 6, 7, 8), ("sm_90",), DTYPES), *product((3,), ("sm_80", "sm_100"), DTYPES)],
     ),
 )
@@ -238,9 +236,9 @@ def test_phi_computes_all_groups_in_whole_warps(kernel: str, rank: int) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @EVERY
 def test_row_problems(architecture: str, method: RowMethod, every: bool) -> None:
-    """At the highest rank, too."""
+    """In all combinations at the highest rank, too."""
     highest = row_code.MOST_RANK if method == "pdnr" else 1024
-    some = [(2, 1), (3, highest)] if architecture == "sm_90" else [(3, 32), (5, 7)]
+    some = [(2, 1), (3, highest if every else 20)] if architecture == "sm_90" else [(3, 32), (5, 7)]
     more = [(4, 16), (3, 7), (8, 64), (5, 33)] if every and architecture == "sm_90" else []
     for (order, rank), precision in zip([*some, *more], cycle(DTYPES), strict=False):
         made = layout(order, precision, "segmented", rank, "coded" if rank % 2 else "raw", LIMITS[architecture])
@@ -252,8 +250,11 @@ def test_row_problems(architecture: str, method: RowMethod, every: bool) -> None
         assert max(code.shared_for_passes, code.shared_for_steps) <= LIMITS[architecture].shared
 
 
-@pytest.mark.parametrize("loss", [GAUSSIAN, POISSON, HUBER, LOGIT], ids=lambda loss: loss.name)
-@pytest.mark.parametrize("curved", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "curved"),
+    some_of([(HUBER, False), (LOGIT, True)], [*product([GAUSSIAN, POISSON, HUBER, LOGIT], [False, True])]),
+    ids=lambda value: getattr(value, "name", str(value)),
+)
 def test_row_systems(loss: Loss, curved: bool) -> None:
     """A loss's formulas in the place of CP-APR's."""
     for order, rank, precision in ((3, 3, "fp32"), (4, 5, "fp64"), (3, row_code.MOST_RANK, "fp32")):
@@ -312,16 +313,16 @@ def test_packing_and_sums_of_chunks(architecture: str, every: bool) -> None:
     own = {"clear", "copy", "combine_models", "measure", "apply", "sum_logs"}
     for real in REALS.values():
         check(compiled("interleaved_sums", {"REAL": real}, architecture), sums | own)
-    all_ranks = (1, 7, 33, MOST_IN_A_BLOCK, 64, 128) if every else (7, MOST_IN_A_BLOCK, 64, 128)
+    all_ranks = (1, 7, 33, MOST_IN_A_BLOCK, 64, 128) if every else (7, MOST_IN_A_BLOCK, 64)
     ranks, one, several = all_ranks if architecture == "sm_90" else (33, 128), {}, {"SEVERAL": 1}
-    made = [*((r, one) for r in ranks), (8, several), (32, several)]
+    made = [*((r, one) for r in ranks), (8, several), *([(32, several)] if every else [])]
     for (rank, more), real in combined(made, [*REALS.values()], every):
         macros = {"RANK": rank, "REAL": real} | more
         check(compiled("solve", macros, architecture), {"solve", "add_parts"}, FEW)
         if rank <= MOST_IN_A_BLOCK:
             check(compiled("equations", macros, architecture), EQUATIONS, FEW)
         check(compiled("nonnegative", macros | {"LANES": lanes(rank)}, architecture), {"hals"}, FEW)
-    for real in REALS.values():
+    for real in REALS.values() if every else ["double"]:
         check(compiled("equations_large", {"REAL": real, "SIDE": 64}, architecture), WIDE)
         check(compiled("rows_large", {"REAL": real}, architecture), {"store", "add"}, FEW)
     for inputs, real in combined(range(1, 8) if architecture == "sm_90" else (2, 7), [*REALS.values()], every):
@@ -336,7 +337,7 @@ def test_products_of_squares_without_tensor_cores(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_of_coordinates(architecture: str) -> None:
-    for inputs, real, atomic in product((1, 2, 3, 7), REALS, (False, True)):
+    for inputs, real, atomic in product((1, 3), REALS, (False, True)):
         for column in {0, inputs} if not atomic else {0}:
             for double in {False, real == np.float32}:
                 macros = coordinate_macros(inputs, real, 8, 8, column, atomic, double)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from denseblocks import EVERY, Case
+from forms import in_turn
 
 from amped.backend.cuda.code.dense import whole_waves
 from amped.backend.device import Device
@@ -35,11 +36,12 @@ SPACED = [
     (56, 57, 2, 7, 1, 5),
 ]
 PLENTY = 1 << 28
-KINDS = pytest.mark.parametrize(
-    ("precision", "held"),
-    [(np.float32, None), (np.float64, None), (np.float64, np.dtype(np.float32))],
-    ids=["fp32", "fp64", "fp64 of fp32"],
-)
+KINDS = {
+    "fp32": (np.float32, None),
+    "fp64": (np.float64, None),
+    "fp64 of fp32": (np.float64, np.dtype(np.float32)),
+}
+every_kind = pytest.mark.parametrize(("precision", "held"), KINDS.values(), ids=KINDS)
 RANKS = (
     (1, 0, PLENTY),
     (7, 1, PLENTY),
@@ -52,10 +54,10 @@ RANKS = (
 
 
 @EVERY
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@KINDS
-def test_every_kernel_whatever_changes(backend: Device, shape: tuple[int, ...], precision: Any, held: Any) -> None:
+@pytest.mark.parametrize(("shape", "kind"), in_turn(SHAPES, [*KINDS.values()]), ids=str)
+def test_every_kernel_whatever_changes(backend: Device, shape: tuple[int, ...], kind: tuple[Any, Any]) -> None:
     """In turn as CP-ALS goes, then in any order; whole, in slabs, and with next to no scratch memory."""
+    precision, held = kind
     rng, dtype, seen = np.random.default_rng(len(shape)), np.dtype(precision), set[str]()
     for rank, slab, workspace in RANKS:
         stride = backend.stride(rank, dtype.itemsize)
@@ -76,7 +78,7 @@ def test_every_kernel_whatever_changes(backend: Device, shape: tuple[int, ...], 
 
 
 @EVERY
-@KINDS
+@every_kind
 def test_what_is_kept_serves_a_later_sweep(backend: Device, precision: Any, held: Any) -> None:
     dtype = np.dtype(precision)
     form = BlockForm((24, 20, 18, 16), 24, 16, backend.stride(16, dtype.itemsize), dtype, PLENTY, stored=held)
@@ -100,7 +102,7 @@ def test_what_is_kept_serves_a_later_sweep(backend: Device, precision: Any, held
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", [("cuda", None)], indirect=True, ids=["cuda"])
 @pytest.mark.parametrize("shape", SPACED, ids=str)
-@KINDS
+@every_kind
 def test_rows_with_gaps(backend: Device, shape: tuple[int, ...], precision: Any, held: Any) -> None:
     """Every kernel that needs gaps, with partial results that fit, and in pieces."""
     dtype, seen = np.dtype(precision), set[str]()

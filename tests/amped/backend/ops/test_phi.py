@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forms import STANDARD, cases_of, some_of, standard
+from forms import STANDARD, cases_of, some_of, standard, standard_with
 from nonzeros import DTYPES, SHAPES_OF_ROWS, Problem, kernels, padded
 from oracle import BACKENDS, assert_rounding_only, coo_phi, kernel_of, loglikelihood, sum_of_logs
 
@@ -123,16 +123,14 @@ def test_order_and_rank(backend: Device, precision: str, order: int, rank: int, 
 
 
 @every_backend
-@standard
-@pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
+@standard_with("rows", SHAPES_OF_ROWS)
 def test_how_nonzeros_fall_on_rows(backend: Device, order: int, rank: int, precision: str, rows: str) -> None:
     for count in (1, 2, 3, 5, 127, 128, 129, 1009):
         check_all(backend, Problem(order, rank, rows, count), precision, order)
 
 
 @every_backend
-@standard
-@pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
+@standard_with("rows", SHAPES_OF_ROWS)
 def test_however_cut(backend: Device, order: int, rank: int, precision: str, rows: str) -> None:
     for cuts in ([1], [1008], [500, 501, 502, 503], range(1, 40)):
         check_all(backend, Problem(order, rank, rows), precision, order, cuts)

@@ -8,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from forms import in_turn
 from row_tensor import Rows
 from rowproblem import RowProblem, pdnr, pqnr
 from scipy.optimize import minimize
@@ -42,10 +43,10 @@ def two() -> CpuDevice:
 
 @EVERY
 @METHODS
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize(("order", "rank"), SHAPES)
-def test_iterations_are_the_oracles(order: int, rank: int, dtype: str, method: Any, backend: Device) -> None:
+@pytest.mark.parametrize(("shape", "dtype"), in_turn(SHAPES, ["f4", "f8"]))
+def test_iterations_are_the_oracles(shape: tuple[int, int], dtype: str, method: Any, backend: Device) -> None:
     """One nonzero, fewer than the rank, a vector's length and one more, none, and several blocks of Pi."""
+    order, rank = shape
     problem = Rows(order, rank, [1, 0, 3, 8, 9, 40, 0, 700, 64], dtype)
     for inner in (1, 4):
         got, done = problem.solve(backend, method, RowLimits(inner))
@@ -61,10 +62,10 @@ def test_iterations_are_the_oracles(order: int, rank: int, dtype: str, method: A
 
 @EVERY
 @METHODS
-@pytest.mark.parametrize("cuts", [[], [750], [33, 700]])
-@pytest.mark.parametrize(("order", "rank"), SHAPES)
-def test_rows_in_step_are_whole_rows(order: int, rank: int, cuts: list[int], method: Any, backend: Device) -> None:
+@pytest.mark.parametrize(("shape", "cuts"), in_turn(SHAPES, [[], [750], [33, 700]]))
+def test_rows_in_step_are_whole_rows(shape: tuple[int, int], cuts: list[int], method: Any, backend: Device) -> None:
     """Nonzeros of rows lie in one, two and three shards."""
+    order, rank = shape
     problem = Rows(order, rank, [1, 0, 3, 8, 9, 40, 0, 900, 64])
     problem.start[4] = 0  # below the floor
     for inner in (1, 4):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forms import in_turn
 
 from partitioner.errors import InputError
 from partitioner.readers import ReadOptions, read, read_frame
@@ -93,16 +94,15 @@ def test_names_that_differ_in_case_only(tmp_path: Path, source: str) -> None:
             tensor(tmp_path, source, CASES, ReadOptions(key=(wrong, "id")))
 
 
-@pytest.mark.parametrize("source", [*FILES, *FRAMES])
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["id", "ID", "ID_1", "id_1"],
-        ["__key0", "place0", "label", "events", "rowid", "__value"],
-        [" a b ", 'or"der', "select", "it's", "\N{LATIN CAPITAL LETTER A WITH DIAERESIS}", "\xe4"],
-        ["a.b", "a", "hour(t)", "x,y"],
-    ],
-)
+STRANGE_NAMES = [
+    ["id", "ID", "ID_1", "id_1"],
+    ["__key0", "place0", "label", "events", "rowid", "__value"],
+    [" a b ", 'or"der', "select", "it's", "\N{LATIN CAPITAL LETTER A WITH DIAERESIS}", "\xe4"],
+    ["a.b", "a", "hour(t)", "x,y"],
+]
+
+
+@pytest.mark.parametrize(("source", "names"), in_turn([*FILES, *FRAMES], STRANGE_NAMES))
 def test_any_name_is_a_name(tmp_path: Path, source: str, names: list[str]) -> None:
     table = {name: [f"{k}", f"{k}x"] for k, name in enumerate(names)}
     for keys in (names, names[::-1]):
