@@ -311,7 +311,7 @@ class Loss:
     def rows_everywhere(
         self, moments: Moments, mode: int, rows: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the shares (n,) of n `rows` of one mode's factor matrix in `everywhere`, and their gradients (n, R)."""
+        """Return the shares (n,) of n `rows` of a mode's factor matrix in `everywhere`, and their gradients (n, R)."""
         constant = self._closed_form()[0] * moments.without(mode).sums.prod(axis=0)
         rows = rows.astype(np.float64, copy=False)
         linear = rows @ self.curvature_everywhere(moments, mode)
