@@ -251,7 +251,7 @@ def objective(
     on_root(comm, lambda: _check_start(loss, factors))
     with opened(X, comm, chosen, deadline, params.form(PLAIN, comm)) as (machine, source):
         on_root(comm, lambda: check_matrices(factors or (), len(source.shape)))
-        machine, observed = observe(source, params, machine, chosen)
+        observed = observe(source, params, machine, chosen)
         rank = comm.bcast(factors[0].shape[1] if factors else 1)
         placed = loss_elements(source, observed, machine, chosen, LossWork(loss, rank, 1)).gradient()
         start(placed.operator, source, init=factors)

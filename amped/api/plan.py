@@ -92,7 +92,7 @@ def plan(
     """
     comm, chosen, observed = world(), Options(**options), ObservedParams(mask)  # type: ignore[arg-type]
     with opened(X, comm, chosen, deadline, observed.form(PLAIN, comm)) as (machine, source):
-        machine, elements = observe(source, observed, machine, chosen)
+        elements = observe(source, observed, machine, chosen)
         if elements is not None and not isinstance(rank, int):
             raise InputError("mask: only CP decompositions accept missing elements")
         source = source if elements is None else elements.placed

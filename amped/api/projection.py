@@ -78,7 +78,7 @@ def project(
         _check_shape(source.shape, lengths, mode)
         factors = list(model.factors) if model is not None else []
         params = ProjectionParams(mode, nonnegative, ridge, deadline)
-        machine, elements = observe(source, observed, machine, chosen)
+        elements = observe(source, observed, machine, chosen)
         assert isinstance(loss, Loss)
         if loss.name not in COVERED or (elements is not None and loss.name != "gaussian"):
             if model is not None:

@@ -180,10 +180,6 @@ def loss_elements(
         If the sum over the absent elements of a large sparse tensor has no closed form, or a large tensor has weights.
     """
     loss, count = work.loss, math.prod(map(float, source.shape))
-    given, machine = machine, on_host(machine, options, f"loss {loss.name!r}, method {work.method!r}")
-    elements: Any = source if observed is None else observed.placed
-    if machine is not given and elements.kind == "sparse":
-        elements.leave_device()
     if work.lists:
         return _list(source, observed, machine, options, work)
     if observed is not None:
@@ -192,6 +188,7 @@ def loss_elements(
             raise InputError(f"weights: with loss {loss.name!r} at most {MOST_ELEMENTS:,} elements")
         if not weighted and (observed.source.nnz < SPARSE_BELOW * count or count > MOST_ELEMENTS):
             return _sparse(observed.source, False, machine, options, work)
+        machine = _host(observed.placed, machine, options, work)
         array = _masked(observed, machine)
         weights = of_array(array and DenseTensor(array.weights), machine.comm)
         values = of_array(array and DenseTensor(array.values), machine.comm)
@@ -231,6 +228,8 @@ def _list(
     elements: DescribedSource = source if observed is None else observed.weighted(comm)
     scales = None if observed is None else observed.terms.scales
     weighted = scales is not None
+    if weighted:
+        machine = _host(elements, machine, options, work)
     product = poisson_systems(work.poisson, weighted) if work.poisson else row_systems(loss, zeros, weighted)
     if work.method == "mu" and not weighted:
         machine = chosen(machine, elements, options, Work(work.rank, work.evaluations, SYSTEMS))
@@ -248,14 +247,22 @@ def _sparse(source: DescribedSource, zeros: bool, machine: Machine, options: Opt
     if work.loss.compiled:
         machine = chosen(machine, source, options, Work(work.rank, work.evaluations, SYSTEMS))
     else:
-        machine = uncompiled(machine)
+        machine = uncompiled(_host(source, machine, options, work))
     product = RowSystems(work.loss.maps(absent_are_zero=zeros))
     return LossElements(source, machine, _setting(source, machine, options, work, product), work, zeros)
 
 
 def _dense(source: DescribedSource, machine: Machine, options: Options, work: LossWork) -> LossElements:
-    machine = uncompiled(machine)
+    machine = uncompiled(_host(source, machine, options, work))
     return LossElements(source, machine, _setting(source, machine, options, work, Mttkrp()), work)
+
+
+def _host(elements: Any, machine: Machine, options: Options, work: LossWork) -> Machine:
+    """Return the CPU as machine of elements that only a CPU supports; see `on_host`. Collective."""
+    host = on_host(machine, options, f"loss {work.loss.name!r}, method {work.method!r}, of such elements")
+    if host is not machine and elements.kind == "sparse":
+        elements.leave_device()
+    return host
 
 
 def _setting(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.tensors.value_range import ValueRange
+
 from ..backend.device import Device
 from ..backend.exchange import Machine
+from ..backend.ops.mttkrp import MTTKRP, Share
 from ..backend.ops.rowproblems import ROWPROBLEMS
 from ..backend.ops.solve import SolverBytes
 from ..methods import observed_als
@@ -39,27 +42,30 @@ from .observing import ObservedParams, ObservedSource, observed_source
 from .planning import PlannedGapRun, PlannedRun, PlannedSparseRun
 
 
-def solves_rows(device: Device) -> bool:
-    """Return whether a device solves the least-squares problems of rows, which missing elements require."""
-    if device.on_host:  # its providers load the compiler, which a run may not need
-        return True
-    return any(provider.method == observed_als.PROBLEMS.method for provider in ROWPROBLEMS.providers(device))
-
-
 def observe(
     source: DescribedSource, params: ObservedParams, machine: Machine, options: Options
-) -> tuple[Machine, ObservedSource | None]:
-    """Return the observed elements of a tensor (see `observed_source`), and the machine that decomposes them.
+) -> ObservedSource | None:
+    """Return the observed elements of a tensor; see `observed_source`. Collective."""
+    return observed_source(source, params, machine.comm, device_memory(machine, options))
 
-    It is the CPU if the device does not solve rows. Collective.
-    """
-    supported = solves_rows(machine.device)
-    memory = device_memory(machine, options) if supported else None
-    observed = observed_source(source, params, machine.comm, memory)
-    if observed is None or supported:
-        return machine, observed
-    observed.placed.leave_device()
-    return on_host(machine, options, "missing elements and weights"), observed
+
+def solves_rows(device: Device, order: int, rank: int, dtype: np.dtype[Any]) -> bool:
+    """Return whether a device solves least-squares problems of rows of `rank` columns."""
+    if device.on_host:  # its providers load the compiler, which a run may not need
+        return True
+    lengths, values = (1,) * (order - 1), ValueRange(0.0, 0.0, 0.0)
+    share = Share(lengths, slice(0, 1), 1, device.stride(rank, dtype.itemsize), dtype, values)
+    solvers = [each for each in ROWPROBLEMS.providers(device) if each.method == observed_als.PROBLEMS.method]
+    return any(each.suits(kernel, share) for kernel in MTTKRP.providers(device) for each in solvers)
+
+
+def row_machine(observed: ObservedSource, rank: int, machine: Machine, options: Options) -> Machine:
+    """Return the machine that solves the rows: the CPU if a GPU has too little shared memory for them. Collective."""
+    placed = observed.placed
+    if solves_rows(machine.device, len(placed.shape), rank, options.dtype):
+        return machine
+    placed.leave_device()
+    return on_host(machine, options, f"missing elements at rank {rank}")
 
 
 class ObservedRun(NamedTuple):
@@ -105,6 +111,7 @@ def observed_decomposition(
     With `held_out`, the method measures these elements after each iteration.
     """
     shape, terms = observed.source.shape, observed.terms
+    machine = row_machine(observed, rank, machine, options)
     direct = DirectObserved.fits(shape, rank, machine)
     work = Work(rank, budget.repeats if budget else None, ROWS, math.prod(shape) if direct else 0)
     machine = chosen(machine, observed.placed, options, work)
@@ -124,6 +131,7 @@ def observed_decomposition(
 def planned_observed(run: ObservedRun, ranks: int, memory: int | None) -> PlannedRun:
     """Plan CP-ALS over observed elements on `ranks` ranks with `memory` bytes each (None: those free). Collective."""
     comm = run.machine.comm
+    run = run._replace(machine=row_machine(run.observed, run.rank, run.machine, run.options))
     if not run.has_few_gaps:
         setting = _with_memory(_row_setting(run), memory)
         check_lengths(run.observed.placed, setting, comm, elsewhere=True)

@@ -78,11 +78,9 @@ class Session:
 
     def observe(self, params: ObservedParams) -> ObservedSource | None:
         """Restrict the tensor to its observed elements, if not all are observed; see `observe`."""
-        machine, observed = observe(self.source, params, self.machine, self.options)
+        observed = observe(self.source, params, self.machine, self.options)
         if observed is not None:
-            if machine is not self.machine:
-                self.display.note("missing elements: computed on the CPU")
-            self.machine, self.source = machine, observed.source
+            self.source = observed.source
             if self.reporter.enabled:  # counting rows reads all indices
                 self.display.note(observed.note)
         return observed

@@ -475,10 +475,10 @@ def test_plans_in_python() -> None:
         amped.plan(array, 2, loss="gamma", method="als")
 
 
-def test_a_machine_with_gpus_leaves_losses_to_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_with_gpus_leaves_arrays_and_weights_to_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     sparse = amped.SparseTensor(np.argwhere(COUNTS), COUNTS[COUNTS > 0], COUNTS.shape)
-    given: dict[str, Any] = {"loss": "poisson", "method": "lbfgs", "max_iters": 3, "precision": "fp64"}
-    want = amped.cp(sparse, 2, **given).series["objective"]
+    given: dict[str, Any] = {"loss": "poisson", "max_iters": 3, "precision": "fp64"}
+    weights = np.where(COUNTS > 1, 2.0, 0.5)
     switched = []
 
     def on_cpu(machine: Any, options: amped.Options, what: str) -> Any:
@@ -486,8 +486,19 @@ def test_a_machine_with_gpus_leaves_losses_to_its_cpu(monkeypatch: pytest.Monkey
         return machine._replace()
 
     monkeypatch.setattr(gcp_runs, "on_host", on_cpu)
-    assert amped.cp(sparse, 2, **given).series["objective"] == want
-    assert switched == ["loss 'poisson', method 'lbfgs'"]
+    for tensor, options, leaves in (
+        (sparse, {}, False),
+        (COUNTS, {}, True),
+        (COUNTS, {"weights": weights}, True),
+        (COUNTS, {"mask": COUNTS.max() == COUNTS}, False),
+    ):
+        for method in ("lbfgs", "newton"):
+            if method == "newton" and not options:
+                leaves = False  # it has a list of all elements
+            amped.cp(tensor, 2, method=method, **given, **options)
+            assert bool(switched) == leaves
+            assert all(f"method '{method}', of such elements" in what for what in switched)
+            switched.clear()
     monkeypatch.undo()
     options = amped.Options(device="cuda")
     with pytest.raises(amped.InputError, match="only supported on a CPU so far"):

@@ -49,6 +49,7 @@ extern "C" __global__ void __launch_bounds__(ADDING) add_solved(const Solved* __
     if (threadIdx.x < far)
       for (int e = 0; e < RESULTS; e++) sums[e][threadIdx.x] += sums[e][threadIdx.x + far];
   }
+  __syncthreads();
   if (threadIdx.x < RESULTS && (threadIdx.x || measured)) seen[threadIdx.x] += sums[threadIdx.x][0];
 }
 
