@@ -14,9 +14,10 @@ from partitioner.readers import PLAIN
 from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
-from ..methods.gcp import GENERAL, MAX_ITERS, TOL
+from ..methods.gcp import GENERAL, MAX_ITERS, tolerance_of
 from ..methods.initial import Init
 from ..methods.poisson import PoissonMethod
+from ..methods.stochastic import MOST_SAMPLES, SAMPLINGS, SamplingName
 from ..models.kruskal import KruskalTensor
 from ..models.labelled_matrices import in_own_order, places_in
 from ..operators.sparse.tuning import Budget
@@ -31,17 +32,22 @@ from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened
-from .arguments import ARGUMENTS, Matrices, argument_options, check_matrices, one_of, optional
+from ..runs.stochastic import check_stochastic, full_gradient_note, stochastic_of
+from .arguments import ARGUMENTS, Matrices, argument_options, check_matrices, integer, one_of, optional, positive
 from .cp import cp_als, cp_apr
 from .sessions import SideOutputs, session
 
-MethodName = Literal["als", "mu", "pdnr", "pqnr", "lbfgs", "newton"]
+MethodName = Literal["als", "mu", "pdnr", "pqnr", "lbfgs", "newton", "adam", "adagrad", "sgd"]
 
 
 LOSS_ARGUMENTS = ARGUMENTS | {
     "method": optional(one_of(*get_args(MethodName))),
     "max_iters": optional(ARGUMENTS["max_iters"]),
     "tol": optional(ARGUMENTS["tol"]),
+    "sampling": optional(one_of(*SAMPLINGS)),
+    "samples": optional(integer(1, MOST_SAMPLES)),
+    "steps": optional(integer(1)),
+    "rate": optional(positive("a number above 0")),
 }
 
 
@@ -66,6 +72,10 @@ def cp(
     holdout: float | Tensor = None,
     holdout_seed: int = 0,
     patience: int | None = None,
+    sampling: SamplingName | None = None,
+    samples: int | None = None,
+    steps: int | None = None,
+    rate: float | None = None,
     callback: RunCallback | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
@@ -108,23 +118,27 @@ def cp(
         ========================== ================================ =========== =====================================
 
         ``1e-10`` is added to m in logarithms and quotients. A lower bound of 0 makes all factor matrices non-negative.
-        Without a mask, large sparse tensors need a loss whose sum over zeros has a closed form: gaussian or poisson.
-    method : {"als", "mu", "pdnr", "pqnr", "lbfgs", "newton"}, optional
+        Without a mask, large sparse tensors need a loss whose sum over zeros has a closed form, gaussian or poisson, or
+        method "adam", "adagrad" or "sgd".
+    method : {"als", "mu", "pdnr", "pqnr", "lbfgs", "newton", "adam", "adagrad", "sgd"}, optional
         "als": `cp_als`, for the Gaussian loss. "mu", "pdnr", "pqnr": `cp_apr`, for Poisson. "lbfgs": quasi-Newton steps
         with the full gradient, for any loss. "newton": Newton steps for the rows of one mode after the other, for
-        any loss with second derivatives. By default "als" for the Gaussian loss, "mu" for Poisson counts without
-        mask, weights, ridge and fixed modes, and otherwise "lbfgs".
+        any loss with second derivatives. "adam", "adagrad", "sgd": stochastic steps with gradients estimated from
+        samples, for any loss and sparse tensors of any size (Kolda and Hong 2020). By default "als" for the Gaussian
+        loss, "mu" for Poisson counts without mask, weights, holdout, ridge and fixed modes, and otherwise "lbfgs".
     max_iters : int, optional
-        Maximum number of iterations: by default 1000 for "lbfgs" and "newton", 50 for other methods.
+        Maximum number of iterations: by default 1000 for methods of any loss, 50 for other methods. An iteration of
+        "adam", "adagrad" and "sgd" is an epoch.
     tol : float, optional
         For "lbfgs" and "newton": stop when an iteration decreases the objective by less than this part of it, by
-        default 1e-9. For other methods see `cp_als` and `cp_apr`.
+        default 1e-9. For "adam", "adagrad" and "sgd" the same with the estimated objective, by default 1e-5; they also
+        stop after two failed epochs. For other methods see `cp_als` and `cp_apr`.
     seed, init, starts : optional
         See `cp_als`. The model with the lowest objective is returned.
     nonnegative : bool or sequence of int
         Constrain all factor matrices, or those of the listed modes, to be non-negative.
     ridge : float or sequence of float
-        For "lbfgs" and "newton" the penalty ``sum_n ridge_n ||U_n||**2``; for "als" see `cp_als`.
+        For methods of any loss the penalty ``sum_n ridge_n ||U_n||**2``; for "als" see `cp_als`.
     fixed_modes : sequence of int
         Modes whose matrices keep the values of `init`.
     mask, weights : optional
@@ -132,6 +146,18 @@ def cp(
     holdout, holdout_seed, patience : optional
         Hold out observed elements and keep the iteration that predicts them best; see `cp_als`. For losses other than
         Gaussian that is the iteration with the lowest mean deviance on them. Not for "mu", "pdnr" and "pqnr".
+    sampling : {"stratified", "semi-stratified", "uniform", "nonzeros"}, optional
+        The samples of a step of "adam", "adagrad" and "sgd" from a sparse tensor: nonzeros and zeros (the default);
+        nonzeros and any elements as if they were zeros, which needs no search; any elements; or all nonzeros and some
+        zeros. With a mask, and for dense tensors, samples are observed elements.
+    samples : int, optional
+        The number of nonzeros, and of zeros, per step: by default 1000, or 3 / `max_iters` of the nonzeros. If it is
+        at least the number of nonzeros, all of them are used.
+    steps : int, optional
+        Steps per epoch, by default 1000. After an epoch the objective is estimated from samples that stay the same. If
+        it has not decreased, the epoch has failed: the model before it is restored, and the rate divided by 10.
+    rate : float, optional
+        The size of a step: by default 0.001 for "adam" and "sgd", 0.01 for "adagrad".
     callback, verbose, deadline, checkpoint, every, resume, metrics, report : optional
         See `cp_als`. The callback gets the objective. A resumed run of "lbfgs" may take other steps than an
         uninterrupted one, as checkpoints do not contain its estimate of the curvature.
@@ -142,9 +168,10 @@ def cp(
     -------
     KruskalTensor
         Columns have unit 2-norm, or unit 1-norm if any mode is non-negative; weights descend. After "lbfgs", ``series``
-        has ``objective``, ``gradient`` (the largest entry that may change) and ``evaluations`` of each iteration. With
-        `holdout` it has ``holdout_deviance``, twice the mean difference between the loss of held-out elements and the
-        lowest possible one, and their mean loss ``holdout_loss``; for the Gaussian loss ``holdout_rmse``.
+        has ``objective``, ``gradient`` (the largest entry that may change) and ``evaluations`` of each iteration; after
+        "adam", "adagrad" and "sgd" the estimated ``objective`` and the ``rate`` of each epoch. With `holdout` it has
+        ``holdout_deviance``, twice the mean difference between the loss of held-out elements and the lowest possible
+        one, and their mean loss ``holdout_loss``; for the Gaussian loss ``holdout_rmse``.
 
     Raises
     ------
@@ -167,6 +194,8 @@ def cp(
     traits = LossTraits(params.given(comm), special)
     chosen_method = method or default_method(loss.name, traits)
     check_method(loss.name, chosen_method, traits)
+    stochastic: dict[str, Any] = {"sampling": sampling, "samples": samples, "steps": steps, "rate": rate}
+    check_stochastic(chosen_method, stochastic)
     common: dict[str, Any] = {
         "seed": seed, "init": init, "starts": starts, "callback": callback, "verbose": verbose, "deadline": deadline,
         "checkpoint": checkpoint, "every": every, "resume": resume, "metrics": metrics, "report": report, **options,
@@ -178,14 +207,17 @@ def cp(
         return cp_als(X, rank, **common, **constraints, **elements)
     if chosen_method not in GENERAL:
         return cp_apr(X, rank, method=cast(PoissonMethod, chosen_method), **common, **elements)
-    limits = MAX_ITERS if max_iters is None else max_iters, TOL if tol is None else tol
+    limits = MAX_ITERS if max_iters is None else max_iters, tolerance_of(chosen_method) if tol is None else tol
     chosen = Options(**options)
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]
     with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, comm)) as call:
         split = call.hold_out(params, held) if held.given(comm) else None
         observed = split.fitted if split else call.observe(params)
         terms = ConstraintParams(loss.nonnegative or nonnegative, ridge, fixed_modes).of(len(call.source.shape))  # type: ignore[arg-type]
-        work = LossWork(loss, rank, limits[0] * starts, init, chosen_method)
+        how = stochastic_of(chosen_method, stochastic, seed, limits[0])
+        work = LossWork(loss, rank, limits[0] * starts, init, chosen_method, stochastic=how)
+        if how and (note := full_gradient_note(call.source, loss, chosen_method)):
+            call.display.note(note)
         with call.reporter.loading():
             held_out = split.held_out if split else None
             fit = generalised(call.source, observed, call.machine, chosen, work, terms, held_out)

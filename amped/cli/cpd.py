@@ -29,6 +29,7 @@ from ..runs.gcp import LossTraits, LossWork, generalised
 from ..runs.holding_out import PATIENCE, SEED, HoldoutParams, fraction
 from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import ObservedParams
+from ..runs.stochastic import full_gradient_note
 from .decompose import decompose
 from .job import Job, VerbSession
 from .requests import Masked, Modelled
@@ -192,7 +193,11 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
             return counts(source, self.rank, machine, options, poisson, budget, self.init), None
         constraints = self.constraint_params.of(len(source.shape))
         if self.general:
-            work = LossWork(self.loss_function, self.rank, self.iterations * self.starts, self.init, self.chosen_method)
+            loss, method = self.loss_function, self.chosen_method
+            how = self.stochastic(self.first_seed, self.iterations)
+            if how and (note := full_gradient_note(source, loss, method)):
+                job.display.note(note)
+            work = LossWork(loss, self.rank, self.iterations * self.starts, self.init, method, stochastic=how)
             held_out = split.held_out if split else None
             return generalised(source, observed, machine, options, work, constraints, held_out), None
         budget = job.budget(self.iterations * self.starts)

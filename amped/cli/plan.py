@@ -96,7 +96,8 @@ def _params(request: PlanRequest, order: int, observed: ObservedSource | None) -
         return PlanParams(compression=Compression(request.method or "hooi", request.core, init=request.init))
     constraints = request.constraint_params.of(order)
     if request.general:
-        work = LossWork(request.loss_function, request.rank, gcp.MAX_ITERS, request.init, request.chosen_method)
+        loss, method, how = request.loss_function, request.chosen_method, request.stochastic(0, gcp.MAX_ITERS)
+        work = LossWork(loss, request.rank, gcp.MAX_ITERS, request.init, method, stochastic=how)
         return PlanParams(request.rank, None, None, constraints, request.init, observed, work)
     poisson = request.poisson() if request.counts else None
     if poisson and observed:

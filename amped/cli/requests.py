@@ -19,6 +19,7 @@ from ..files import Outputs, check_apart, check_npz
 from ..methods import gcp
 from ..methods.constraints import ConstraintParams, modes_of, ridge_of
 from ..methods.poisson import Poisson
+from ..methods.stochastic import SAMPLINGS, SamplingName, Stochastic
 from ..models.align import observes_zeros
 from ..models.loading import matrices_in
 from ..operators.placement import MAX_DENSE_RANK, check_rank
@@ -26,6 +27,7 @@ from ..options import Options
 from ..report.metrics import Metrics
 from ..runs.gcp import APR_METHODS, LossTraits, check_method, default_method
 from ..runs.observing import ObservedParams
+from ..runs.stochastic import check_stochastic, stochastic_of
 
 R = TypeVar("R", bound="Request")
 
@@ -134,7 +136,13 @@ class Masked(Request):
         return {**super().inputs, "--mask": mask}
 
 
-TOLERANCES = {"als": 1e-5, "mu": 1e-4, "pdnr": 1e-4, "pqnr": 1e-4, "lbfgs": gcp.TOL, "newton": gcp.TOL}
+TOLERANCES = {
+    "als": 1e-5,
+    "mu": 1e-4,
+    "pdnr": 1e-4,
+    "pqnr": 1e-4,
+    **{method: gcp.tolerance_of(method) for method in gcp.GENERAL},
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -146,7 +154,8 @@ class Modelled(Ranked):
     )
     method: str | None = flag(
         None,
-        "als; for poisson mu, or row by row pdnr, pqnr; for any loss lbfgs, newton (als, mu, lbfgs)",
+        "als; for poisson mu, or row by row pdnr, pqnr; for any loss lbfgs, newton, or from samples adam, adagrad, sgd "
+        "(als, mu, lbfgs)",
         choices=tuple(TOLERANCES),
     )
     inner_iters: int | None = flag(
@@ -156,13 +165,24 @@ class Modelled(Ranked):
     kappa: float | None = flag(None, "mu: added to entries that should not be zero (0.01)", type=real_number)
     kappa_tol: float | None = flag(None, "mu: entries below this count as zero (1e-10)", type=real_number)
     eps: float | None = flag(None, "poisson: lower bound of divisors (1e-10)", type=real_number)
+    sampling: SamplingName | None = flag(
+        None, "adam, adagrad, sgd: elements that are sampled (stratified)", choices=SAMPLINGS
+    )
+    samples: int | None = flag(
+        None, "adam, adagrad, sgd: nonzeros, and zeros, per step (1000, or 3 / N of the nonzeros)", type=whole_number,
+        metavar="K",
+    )  # fmt: skip
+    steps: int | None = flag(None, "adam, adagrad, sgd: steps per epoch (1000)", type=whole_number, metavar="K")
+    rate: float | None = flag(
+        None, "adam, adagrad, sgd: size of a step (0.001; adagrad: 0.01)", type=real_number, metavar="X"
+    )
     nonnegative: bool = flag(False, "constrain all factor matrices to be non-negative", group="sign")
     nonnegative_modes: tuple[int, ...] | None = flag(
         None, "constrain only these modes, e.g. 0,2", type=whole_numbers, metavar="MODES", group="sign"
     )
     ridge: tuple[float, ...] | None = flag(
         None,
-        "als: add X to the diagonal of the Gram matrices; lbfgs, newton: penalise squares; X,Y,...: one per mode",
+        "als: add X to the diagonal of the Gram matrices; any loss: penalise squares; X,Y,...: one per mode",
         type=real_numbers,
         metavar="X",
     )
@@ -210,6 +230,14 @@ class Modelled(Ranked):
         ridge = numbers[0] if isinstance(numbers, tuple) and len(numbers) == 1 else numbers
         return ConstraintParams(nonnegative, ridge, modes_of("--fixed-modes", self.fixed_modes or ()))
 
+    def stochastic(self, seed: int, epochs: int) -> Stochastic | None:
+        """Return the parameters of a stochastic method; None for other methods."""
+        return stochastic_of(self.chosen_method, self._given_stochastic, seed, epochs)
+
+    @property
+    def _given_stochastic(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("sampling", "samples", "steps", "rate")}
+
     def poisson(self) -> Poisson:
         """Return the parameters of CP-APR."""
         names = "inner_iters", "mu_iters", "kappa", "kappa_tol", "eps", "method"
@@ -225,6 +253,8 @@ class Modelled(Ranked):
                 raise InputError(f"--{name.replace('_', '-')} requires --method mu")
         if self.mu_iters is not None and self.method in (None, "mu"):
             raise InputError("--mu-iters requires --method pdnr or pqnr")
+        check_stochastic(self.chosen_method, self._given_stochastic)
+        self.stochastic(0, gcp.MAX_ITERS)  # raises for invalid parameters
         self.constraint_params  # noqa: B018 - raises for invalid constraints
         if self.counts:
             self.poisson()

@@ -26,7 +26,7 @@ from .requests import Seeded
 
 TOL_HELP = (
     "stop when the fit changes by less than TOL (default 1e-5; poisson: KKT violation, 1e-4; lbfgs, newton: relative "
-    "decrease of the objective, 1e-9); 0 disables the test"
+    "decrease of the objective, 1e-9; adam, adagrad, sgd: 1e-5); 0 disables the test"
 )
 MAX_ITERS = 50
 FACTS = "made_from"  # name in run.json of the facts in the checkpoints of the run
@@ -39,7 +39,7 @@ class RunRequest(Seeded, ABC, Generic[M]):
     NAME: ClassVar[str]  # of the verb
     random: ClassVar[str | None] = None  # name of the random start in `--init`, if it has one
     max_iters: int | None = flag(
-        None, "maximum number of iterations (50; lbfgs, newton: 1000)", type=whole_number, metavar="N"
+        None, "maximum number of iterations (50; any loss: 1000)", type=whole_number, metavar="N"
     )
     tol: float | None = flag(None, TOL_HELP, type=real_number)
     output: Path | None = flag(None, "folder for model.npz and run.json (named after TENSOR)", type=path, metavar="DIR")

@@ -9,13 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..backend.known_losses import KNOWN
 from ..backend.losses import Loss
+from ..backend.ops.sampled import StepMethod
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Gradient, Placed
 from .constraints import Constraints
@@ -24,7 +25,14 @@ from .quasi_newton import Point, QuasiNewton, Vector, scaled
 from .updates import DivergedError
 
 MAX_ITERS, TOL = 1000, 1e-9  # by default
-GENERAL = "lbfgs", "newton"  # methods of any loss
+STOCHASTIC, STOCHASTIC_TOL = get_args(StepMethod), 1e-5  # methods that estimate gradients, and their default tolerance
+GENERAL: tuple[str, ...] = "lbfgs", "newton", *STOCHASTIC
+"""The methods of any loss."""
+
+
+def tolerance_of(method: str) -> float:
+    """Return the default tolerance of a method of any loss."""
+    return STOCHASTIC_TOL if method in STOCHASTIC else TOL
 
 
 def _formulas(loss: Loss) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from .driver import HELD_OUT, BaseMethod, MethodState, held_out_errors
 from .gcp import Gcp
 from .newton_rows import NewtonRows
 from .observed_als import ObservedAls
+from .stochastic import StochasticGcp
 
 RMSE, DEVIANCE = HELD_OUT
 MEAN_LOSS = "holdout_loss"
@@ -148,3 +149,7 @@ class HeldOutGcp(KeepsBest, Gcp):
 
 class HeldOutNewton(KeepsBest, NewtonRows):
     """Newton steps by rows that keep the best iteration."""
+
+
+class HeldOutStochastic(KeepsBest, StochasticGcp):
+    """Stochastic gradients that keep the best epoch."""

@@ -19,7 +19,7 @@ LONGEST = 1 << 26  # largest size of a record, in bytes
 
 NUMBER = float | int
 SOUND: tuple[tuple[Any, str], ...] = (  # expected types of the entries; [T] is a list of T, {"": T} a dict of T
-    ([NUMBER], "fits objectives rmse loglikelihood kkt gradient evaluations ridge"),
+    ([NUMBER], "fits objectives rmse loglikelihood kkt gradient evaluations ridge rate"),
     ([NUMBER], "holdout_rmse holdout_deviance holdout_loss"),
     ([int], "nonnegative fixed_modes shape"),
     ([str], "key more"),
@@ -28,9 +28,10 @@ SOUND: tuple[tuple[Any, str], ...] = (  # expected types of the entries; [T] is 
     ([[int]], "nonzeros_by_rank"),
     ({"": str}, "versions formulas"),
     (bool, "converged no_values compact dense"),
-    (int, "nonzeros duplicates zeros iterations best_iteration held_out ranks seed index_base"),
+    (int, "nonzeros duplicates zeros iterations best_iteration held_out ranks seed index_base steps samples"),
     (NUMBER, "seconds seconds_an_iteration"),
-    (str, "command tensor init method value where missing precision device_description tensor_kind mask holdout loss"),
+    (str, "command tensor init method value where missing precision device_description tensor_kind mask holdout"),
+    (str, "loss sampling"),
 )
 KINDS = {name: kind for kind, names in SOUND for name in names.split()}
 

@@ -57,6 +57,9 @@ METHODS = {
     "pqnr": "CP of counts (CP-APR), quasi-Newton steps by rows",
     "lbfgs": "generalised CP (GCP) by quasi-Newton steps, L-BFGS-B",
     "newton": "generalised CP (GCP) by Newton steps of rows",
+    "adam": "generalised CP (GCP) by stochastic gradients, Adam",
+    "adagrad": "generalised CP (GCP) by stochastic gradients, AdaGrad",
+    "sgd": "generalised CP (GCP) by stochastic gradients (SGD)",
 }
 
 

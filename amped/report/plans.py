@@ -9,6 +9,7 @@ from ..backend.device import Device
 from ..operators.dense.core import CorePlan
 from ..operators.dense.plan import DensePlan
 from ..operators.placement import Plan
+from ..operators.sparse.sampled import SampledPlan
 from ..operators.ttm.plan import TtmPlan, result_bytes
 from .text import human, table
 
@@ -39,6 +40,11 @@ def sparse_plans(plans: Sequence[Plan], device: Device) -> str:
     return (
         f"{shards}\nbalance: the fullest rank has {balance:.2%} more nonzeros than the mean\n{_memory(plans, device)}"
     )
+
+
+def sampled_plans(plans: Sequence[SampledPlan], device: Device) -> str:
+    """Return the nonzeros and memory of plans for stochastic gradients."""
+    return _memory(plans, device, ("nonzeros at most",), [(f"{plan.nnz:,}",) for plan in plans])
 
 
 def dense_plans(plans: Sequence[DensePlan], device: Device) -> str:

@@ -15,7 +15,7 @@ from ..options import Options
 
 BACKEND = Path(__file__).parents[1] / "backend"
 FOLDERS = BACKEND / "cpu", BACKEND / "normal_equations"
-DENSE, ROWS, SYSTEMS = "dense", "row problems", "row systems"
+DENSE, ROWS, SYSTEMS, SAMPLES = "dense", "row problems", "row systems", "samples"
 COMPILING = {
     "mttkrp": 5.0,
     DENSE: 2.5,
@@ -25,9 +25,10 @@ COMPILING = {
     "rows": 10.0,
     ROWS: 5.0,
     SYSTEMS: 4.0,
+    SAMPLES: 4.0,
 }  # seconds, about
 CODE = {name: Compilable(name, seconds, FOLDERS) for name, seconds in COMPILING.items()}
-SWEPT, MULTIPLIED, UPDATES = 3e-9, 5e-10, {"phi": 2e-9, "rows": 8e-9}
+SWEPT, MULTIPLIED, UPDATES = 3e-9, 5e-10, {"phi": 2e-9, "rows": 8e-9, SAMPLES: 1e-8}
 """Seconds without compiled code, per nonzero and component: of an iteration; of an iteration of a dense tensor; of an
 update of one mode, by product. Repeated index pairs take a third of it, hypersparse tensors four times as long."""
 SUMMED, COMPILED = 5e-9, 1e-9

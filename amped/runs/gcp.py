@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +15,18 @@ from partitioner.wording import alternatives
 from ..backend.exchange import Machine
 from ..backend.known_losses import loss_of
 from ..backend.losses import Loss
+from ..backend.ops.sampled import StepMethod
 from ..backend.ops.solve import SolverBytes
 from ..errors import InputError
 from ..methods.constraints import Constraints
-from ..methods.gcp import GENERAL, Gcp, LossMethod
+from ..methods.gcp import GENERAL, STOCHASTIC, Gcp, LossMethod
 from ..methods.held_out import HeldOut, HeldOutGcp, HeldOutNewton
 from ..methods.initial import Init, start_bytes
 from ..methods.newton_rows import NewtonRows, row_systems, step_bytes
 from ..methods.observed_apr import ObservedApr, poisson_systems
 from ..methods.poisson import Poisson
 from ..methods.quasi_newton import VECTORS
+from ..methods.stochastic import Stochastic
 from ..models.align import with_absent
 from ..operators.base import Gradient
 from ..operators.dense.direct import DirectDense
@@ -46,12 +48,12 @@ from .holding_out import all_observed
 from .kinds import DENSE, SPARSE, kind_of
 from .observing import ObservedSource, observed_source
 from .planning import PlannedRun
+from .stochastic import MOST_ELEMENTS, SampledElements, SampledWork, sampled_elements, stochastic_gcp
 
 METHODS = {"gaussian": ("als", *GENERAL), "poisson": ("mu", "pdnr", "pqnr", *GENERAL)}
 """The methods of losses, the default first; those in `GENERAL` minimise any other loss."""
 APR_METHODS = tuple(method for method in METHODS["poisson"] if method not in GENERAL)  # of CP-APR
 LISTS = "newton", "mu", "pdnr"  # methods that need a list of the elements that count
-MOST_ELEMENTS = 1 << 27  # of a sparse tensor that is evaluated as a dense array
 SPARSE_BELOW = 0.1  # fraction of observed elements below which a list of them is evaluated, not an array
 
 
@@ -67,9 +69,12 @@ class LossWork(NamedTuple):
         An upper bound.
     init : Init, optional
         The start, which may need memory.
-    method : {"lbfgs", "newton", "mu", "pdnr"}
+    method : str
+        One of `GENERAL`, or "mu" or "pdnr".
     poisson : Poisson, optional
         The parameters of CP-APR over observed elements, by "mu" or "pdnr".
+    stochastic : Stochastic, optional
+        The parameters of a stochastic method.
     """
 
     loss: Loss
@@ -78,6 +83,7 @@ class LossWork(NamedTuple):
     init: Init | None = None
     method: str = "lbfgs"
     poisson: Poisson | None = None
+    stochastic: Stochastic | None = None
 
     @classmethod
     def of_counts(cls, poisson: Poisson, rank: int, evaluations: int, init: Init | None = None) -> LossWork:
@@ -88,6 +94,14 @@ class LossWork(NamedTuple):
     def lists(self) -> bool:
         """Whether the method needs a list of all elements that count."""
         return self.method in LISTS
+
+    @property
+    def sampled(self) -> SampledWork | None:
+        """The work of a stochastic method; None for other methods."""
+        if self.method not in STOCHASTIC:
+            return None
+        params = self.stochastic or Stochastic(cast(StepMethod, self.method), epochs=self.evaluations)
+        return SampledWork(self.loss, self.rank, self.init, params)
 
 
 def check_domain(source: DescribedSource, loss: Loss, sparse_zeros: bool, comm: Comm) -> None:
@@ -205,8 +219,8 @@ def _with_zeros(source: DescribedSource, machine: Machine, loss: Loss) -> DenseS
     count = math.prod(map(float, source.shape))
     if count > MOST_ELEMENTS:
         raise InputError(
-            f"loss {loss.name!r}: the sum over {count:.3g} elements has no closed form: use mask 'stored' if absent "
-            "elements are unknown, or loss 'gaussian' or 'poisson'",
+            f"loss {loss.name!r}: the sum over {count:.3g} elements has no closed form: use method 'adam'; or use "
+            "mask 'stored' if absent elements are unknown",
             path=source.path,
         )
     tensor: Any = source.tensor()
@@ -301,6 +315,8 @@ def generalised(
     """
     counted = source if observed is None else observed.source
     check_domain(counted, work.loss, observed is None and counted.kind == "sparse", machine.comm)
+    if (sampled := work.sampled) is not None:
+        return stochastic_gcp(source, observed, machine, options, sampled, constraints, held_out)
     facts: dict[str, Any] = {} if observed is None else observed.terms.facts
     elements = loss_elements(source, observed, machine, options, work)
     if work.lists:
@@ -311,6 +327,15 @@ def generalised(
         return HeldOutNewton(held_out.by(work.loss), *newton) if held_out else NewtonRows(*newton)
     full = elements.gradient(), work.loss, constraints, facts
     return HeldOutGcp(held_out.by(work.loss), *full) if held_out else Gcp(*full)
+
+
+def planned_loss(
+    source: DescribedSource, observed: ObservedSource | None, machine: Machine, options: Options, work: LossWork
+) -> LossElements | SampledElements:
+    """Return the elements of a decomposition for any loss, to be planned. Collective."""
+    if (sampled := work.sampled) is not None:
+        return sampled_elements(source, observed, machine, options, sampled)
+    return loss_elements(source, observed, machine, options, work)
 
 
 class LossTraits(NamedTuple):

@@ -22,7 +22,7 @@ from ..report.notebook import plan_html
 from ..report.text import forecast_line
 from .assembly import as_counts, setting_for
 from .compression import core_setting
-from .gcp import LossWork, loss_elements
+from .gcp import LossWork, planned_loss
 from .kinds import kind_of
 from .observed_runs import ObservedRun, planned_observed
 from .observing import ObservedSource
@@ -38,7 +38,7 @@ class PlanParams(NamedTuple):
     constraints: Constraints = NONE
     init: str | None = None
     observed: ObservedSource | None = None  # the observed elements, if some are missing
-    work: LossWork | None = None  # of a loss with its full gradient
+    work: LossWork | None = None  # of any loss
 
 
 class RunPlan(NamedTuple):
@@ -108,7 +108,7 @@ def planned(
         memory = options.device_memory or machine.device.memory(ranks)
     if params.work is not None:
         counted = source if params.observed is None else params.observed.source
-        elements = loss_elements(counted, params.observed, machine, options, params.work)
+        elements = planned_loss(counted, params.observed, machine, options, params.work)
         run = elements.with_memory(memory).plan(ranks)
         return run, run.forecast(params.constraints)
     if params.observed is not None:

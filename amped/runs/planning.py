@@ -15,8 +15,9 @@ from ..operators.placement import Plan, Setting, make_plan
 from ..operators.products import NoProduct
 from ..operators.sources.dense import DenseSource
 from ..operators.sources.protocols import SparseSource
+from ..operators.sparse.sampled import Distribution, SampledUse, sampled_plan
 from ..parallel.mpi import on_root, together
-from ..report.plans import core_plans, dense_plans, sparse_plans
+from ..report.plans import core_plans, dense_plans, sampled_plans, sparse_plans
 from ..report.text import forecast_line
 
 
@@ -73,6 +74,25 @@ class PlannedSparseRun:
     def text(self, estimate: TimeEstimate) -> str:
         assert self.plans is not None
         return f"{sparse_plans(self.plans, self._machine.device)}\n{forecast_line(*estimate)}"
+
+
+class PlannedSampledRun:
+    """A planned run of stochastic gradients; see `PlannedRun`."""
+
+    def __init__(self, source: SparseSource, machine: Machine, setting: Setting, use: SampledUse, ranks: int) -> None:
+        self._machine, distribution = machine, Distribution.of(source, ranks)
+        loading = source.loading(ranks, setting.options.dtype, machine.device.on_host)
+        self.plans = on_root(
+            machine.comm,
+            lambda: [sampled_plan(source, distribution, part, setting, use, loading) for part in range(ranks)],
+        )
+
+    def forecast(self, constraints: Constraints) -> TimeEstimate:
+        return TimeEstimate(None, "the time of stochastic gradients is not predicted")
+
+    def text(self, estimate: TimeEstimate) -> str:
+        assert self.plans is not None
+        return f"{sampled_plans(self.plans, self._machine.device)}\n{forecast_line(*estimate)}"
 
 
 class PlannedDenseRun:

@@ -11,7 +11,7 @@ from partitioner.validate import whole
 from ..backend.known_losses import loss_of
 from ..backend.losses import Loss
 from ..errors import InputError
-from ..methods.gcp import GENERAL, MAX_ITERS, TOL
+from ..methods.gcp import GENERAL, MAX_ITERS, tolerance_of
 from ..methods.poisson import Poisson, PoissonMethod
 from ..models.dataframe import dataframe
 from ..models.kruskal import KruskalTensor
@@ -73,7 +73,7 @@ class ScanParams(NamedTuple):
         traits = LossTraits(masked, self.holdout is not None)
         method = self.method or default_method(self.loss.name, traits)
         check_method(self.loss.name, method, traits)
-        max_iters, tol = (MAX_ITERS, TOL) if method in GENERAL else LIMITS
+        max_iters, tol = (MAX_ITERS, tolerance_of(method)) if method in GENERAL else LIMITS
         max_iters, tol = self.max_iters or max_iters, tol if self.tol is None else self.tol
         return self._replace(method=method, max_iters=max_iters, tol=tol)
 

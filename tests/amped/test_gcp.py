@@ -233,10 +233,10 @@ LARGE, WEIGHTS = (amped.SparseTensor(CORNERS, values, LENGTHS) for values in ([1
         (
             COUNTS,
             {"loss": "gamma", "method": "als"},
-            "method 'als' does not apply to loss 'gamma': use 'lbfgs' or 'newton'",
+            "method 'als' does not apply to loss 'gamma': use 'lbfgs', 'newton', 'adam', 'sgd' or 'adagrad'",
         ),
         (COUNTS, {"loss": "poisson", "method": "mu", "ridge": 0.1}, "method 'mu' supports no holdout, ridge"),
-        (COUNTS, {"loss": "poisson", "method": "adam"}, "expected 'als'"),
+        (COUNTS, {"loss": "poisson", "method": "adamw"}, "expected 'als'"),
         (COUNTS, {"loss": "gamma", "init": [-np.ones((n, 2)) for n in (2, 3, 4)]}, "negative entries"),
         (LARGE, {"loss": "bernoulli-logit"}, "use mask 'stored' if absent elements are unknown"),
         (LARGE, {"loss": "zero-truncated-poisson"}, "but absent elements are 0"),

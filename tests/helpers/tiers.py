@@ -37,6 +37,7 @@ UNEVEN = """
     amped/test_missing_mpi.py::test_the_same_path_as_an_oracle
     amped/test_missing_mpi.py::test_files_keep_their_zeros
     amped/test_holdout_mpi.py::test_ranks_agree
+    amped/test_stochastic_mpi.py
     amped/test_tables_mpi.py::test_a_store_has_the_same_bytes
     amped/test_tables_mpi.py::test_compact
     amped/test_tables_mpi.py::test_every_rank_has_its_share_and_all_labels
@@ -95,6 +96,7 @@ SMOKE = """
     amped/operators/sparse/test_row_systems_mpi.py::test_value_gradient_and_newton_step
     amped/operators/ttm/test_operator_mpi.py::test_every_rank_has_the_result
     amped/parallel/test_comm_mpi.py
+    amped/test_stochastic_mpi.py::test_full_passes_are_those_of_one_rank
     amped/test_tables_mpi.py::test_every_rank_has_its_share_and_all_labels
     partitioner/test_build_mpi.py::test_swap
     partitioner/test_build_mpi.py::test_the_store_is_the_same_on_any_number_of_ranks

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.host.threads import fair_threads, parallel_map
-from partitioner.shards.partition import Cut, mode_order
 from partitioner.sorting.sort import stable_argsort
 
 from ...parallel.mpi import Comm
 from ..sources.protocols import SparseSource
 from .grouped import add_grams, add_products, add_rows, group_starts
+from .whole_rows import cut_by_rows, load_rows
 
 Matrix = NDArray[np.float64]
 DOUBLE = np.dtype(np.float64)
@@ -42,8 +42,8 @@ class Unfolded:
         self._comm, self._threads = comm, fair_threads(comm)
         self.length, order = source.shape[mode], len(source.shape)
         left = [m for m in range(order) if m != mode and m not in done]
-        along, cut = _whole(source, comm, left or [mode])
-        columns, self._values = _loaded(source, comm, along, cut)
+        along, cut = cut_by_rows(source, comm, left or [mode])
+        columns, self._values = load_rows(source, comm, along, cut, DOUBLE)
         if left:
             by = stable_argsort([columns[m] for m in left], [source.shape[m] for m in left])
             columns, self._values = [column[by] for column in columns], self._values[by]
@@ -129,33 +129,3 @@ class Unfolded:
             total += other
         self._comm.all_reduce(total, "sum")
         return total
-
-
-def _whole(source: SparseSource, comm: Comm, modes: list[int]) -> tuple[int, Cut]:
-    """Return the mode by whose rows nonzeros are distributed, the one with the fewest split rows, and its cut."""
-    cuts = {mode: source.cut(mode, comm.size) for mode in modes}
-    along = min(modes, key=lambda m: (cuts[m].split_rows.size, -source.shape[m]))
-    return along, cuts[along]
-
-
-def _loaded(source: SparseSource, comm: Comm, along: int, cut: Cut) -> tuple[list[NDArray[Any]], Matrix]:
-    """Return the nonzeros of all rows that this rank owns: the columns by mode, and the values."""
-    arrays = [_on_host(column) for column in source.load(along, cut, DOUBLE)]
-    *indices, values = arrays
-    head = int(cut.heads[comm.rank])
-    theirs = int(np.searchsorted(indices[0], head, "right")) if head >= 0 else 0
-    if cut.split_rows.size:  # send the nonzeros of rows that other ranks own
-        sent = comm.allgather([array[:theirs] for array in arrays])
-        begin, end = int(cut.rows[comm.rank]), int(cut.rows[comm.rank + 1])
-        mine = [part for part in sent if part[0].size and begin <= part[0][0] < end]
-        arrays = [np.concatenate([array[theirs:], *(p[k] for p in mine)]) for k, array in enumerate(arrays)]
-        *indices, values = arrays
-    order = mode_order(len(source.shape), along)
-    return [indices[order.index(m)] for m in range(len(order))], values
-
-
-def _on_host(column: Any) -> NDArray[Any]:
-    """Return a column, which may be in device memory or in a file, as a host array."""
-    if hasattr(column, "part"):
-        return np.asarray(column.part(0, column.size))
-    return np.ascontiguousarray(column.get() if hasattr(column, "get") else column)

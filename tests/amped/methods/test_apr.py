@@ -226,10 +226,13 @@ def test_a_command_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "cause"),
     [
-        (["--method", "mu"], "method 'mu' does not apply to loss 'gaussian': use 'als', 'lbfgs' or 'newton'"),
+        (
+            ["--method", "mu"],
+            "method 'mu' does not apply to loss 'gaussian': use 'als', 'lbfgs', 'newton', 'adam', 'sgd' or 'adagrad'",
+        ),
         (
             ["--loss", "poisson", "--method", "als"],
-            "method 'als' does not apply to loss 'poisson': use 'mu', 'pdnr', 'pqnr', 'lbfgs' or 'newton'",
+            "method 'als' does not apply to loss 'poisson': use 'mu', 'pdnr', 'pqnr', 'lbfgs', 'newton', 'adam', ",
         ),
         (["--kappa", "0.1"], "--kappa requires --method mu, pdnr or pqnr"),
         (["--loss", "poisson", "--method", "mu", "--ridge", "1"], "method 'mu' supports no holdout, ridge"),

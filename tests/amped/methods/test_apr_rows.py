@@ -185,10 +185,13 @@ def written(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("flags", "cause"),
     [
-        (["--method", "pdnr"], "method 'pdnr' does not apply to loss 'gaussian': use 'als', 'lbfgs' or 'newton'"),
+        (
+            ["--method", "pdnr"],
+            "method 'pdnr' does not apply to loss 'gaussian': use 'als', 'lbfgs', 'newton', 'adam', 'sgd' or 'adagrad'",
+        ),
         (
             ["--loss", "gamma", "--method", "pdnr"],
-            "method 'pdnr' does not apply to loss 'gamma': use 'lbfgs' or 'newton'",
+            "method 'pdnr' does not apply to loss 'gamma': use 'lbfgs', 'newton', 'adam', 'sgd' or 'adagrad'",
         ),
         (["--loss", "poisson", "--method", "pdnr", "--kappa", "0.1"], "--kappa requires --method mu"),
         (["--loss", "poisson", "--method", "pqnr", "--kappa-tol", "0.1"], "--kappa-tol requires --method mu"),

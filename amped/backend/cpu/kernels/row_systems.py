@@ -35,7 +35,7 @@ def compiled(formula: Formula) -> Any:
 
 
 @operation
-def _call(typing: Typing, address: Type, x: Type, m: Type) -> Operation:
+def call_formula(typing: Typing, address: Type, x: Type, m: Type) -> Operation:
     """Call the formula at an address."""
 
     def generate(context: Context, builder: Builder, signature: Signature, args: Values) -> Value:
@@ -78,12 +78,12 @@ def add_systems(number, team, threads, turn, nonzeros, factors, own, row_begin, 
                 x, share = np.float64(values[q]), 1.0
                 if weighted:
                     share = np.float64(factors[modes][indices[modes][q], 0])
-                sums[sums.size - 1] += share * _call(value, x, model)
-                scale = share * _call(weight, x, model)
+                sums[sums.size - 1] += share * call_formula(value, x, model)
+                scale = share * call_formula(weight, x, model)
                 for r in range(rank):
                     sums[r] += scale * product[r]
                 if curve:
-                    scale = share * _call(curve, x, model)
+                    scale = share * call_formula(curve, x, model)
                     for r in range(rank):
                         for s in range(rank):
                             sums[(r + 1) * rank + s] += scale * product[r] * product[s]

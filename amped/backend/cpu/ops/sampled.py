@@ -1,0 +1,139 @@
+"""Sampled losses on the host's cores, by compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...coordinate_table import MARKED, marks_of, table_size
+from ...counter_rng import key_of
+from ...device import Array
+from ...formulas import Formula
+from ...ops.sampled import (
+    SAMPLED,
+    ListedElements,
+    MatrixRows,
+    SampledFormulas,
+    SampledLoss,
+    SampledProvider,
+    SampledRows,
+    SampleSize,
+    StepRule,
+    Stratum,
+)
+from ..caches import aligned
+from ..device import CpuDevice
+from ..kernels import sampled
+from ..kernels.row_systems import compiled
+from ..simd.doubles import EIGHT
+from ..threads import check
+
+WORTH, ROWS_WORTH = 1 << 15, 1 << 14  # numbers of samples, or of rows, that are worth a further thread
+DOUBLE, INDEX = np.dtype(np.float64), np.dtype(np.int64)
+
+
+class HostSampled:
+    """See `SampledLoss`. Each thread sums the gradient of a part of the samples in its own memory."""
+
+    def __init__(
+        self, device: CpuDevice, elements: ListedElements, rows: MatrixRows, formulas: SampledFormulas, stride: int
+    ) -> None:
+        coordinates, values, slots, begin, lengths = elements
+        self._threads, self._stride, self._rows = device.threads, stride, rows
+        marks = marks_of(coordinates, table_size(len(values), MARKED)) if slots.size else np.zeros(1, np.uint8)
+        self._elements = coordinates, values, slots, marks, np.array(begin, INDEX), np.array(lengths, INDEX)
+        assert isinstance(formulas.value, Formula)
+        assert isinstance(formulas.slope, Formula)
+        self._codes = compiled(formulas.value), compiled(formulas.slope)  # the addresses are valid while these live
+        self._maps = np.array([code.address for code in self._codes], INDEX), float(formulas.lower)
+        self._offsets, self._solved = np.array(rows.offsets, INDEX), np.array(rows.solved, np.uint8)
+        parts, order = self._threads.count, len(lengths)
+        self._gradients = aligned((parts, rows.offsets[-1], stride), DOUBLE)
+        self._gradients.fill(0)
+        self._touched = np.zeros((parts, rows.offsets[-1]), np.uint8)
+        block = parts * sampled.BLOCK
+        products = aligned((parts * (order + 1) * stride,), DOUBLE)
+        self._scratch = products, np.zeros((block, order), INDEX), np.zeros(block)
+        self._turn = np.zeros(1, INDEX)
+
+    def value(self, matrix: Array, strata: Sequence[Stratum], key: int) -> tuple[float, float]:
+        totals = self._add(matrix, strata, key, self._gradients[:0], self._touched[:0])
+        value, slope = totals.sum(axis=0)
+        return float(value), float(slope)
+
+    def gradient(self, matrix: Array, strata: Sequence[Stratum], key: int) -> SampledRows:
+        self._add(matrix, strata, key, self._gradients, self._touched)
+        numbers = self._gradients[0].size
+        check(sampled.join_parts(*self._team(numbers // ROWS_WORTH), self._gradients, self._touched))
+        return SampledRows(self._gradients[0], self._touched[0])
+
+    def step(self, matrix: Array, moments: Sequence[Array], rows: SampledRows, rule: StepRule) -> None:
+        missing = 2 - len(moments)
+        both = (*moments, *(matrix[:0] for _ in range(missing)))
+        lower, ridge = np.array(self._rows.lower, DOUBLE), np.array(self._rows.ridge, DOUBLE)
+        corrections = (1 / (1 - beta**rule.number) for beta in rule.betas)
+        numbers = len(moments), self._rows.rank, rule.rate, *rule.betas, *corrections, rule.eps
+        by_mode = self._offsets, lower, ridge, self._solved
+        check(
+            sampled.take_step(
+                *self._team(rows.gradient.size // ROWS_WORTH), matrix, both, tuple(rows), by_mode, numbers
+            )
+        )
+
+    def _add(
+        self, matrix: Array, strata: Sequence[Stratum], key: int, gradients: Array, touched: Array
+    ) -> NDArray[np.float64]:
+        if not strata:
+            return np.zeros((1, 2))
+        samples = sum(stratum.samples for stratum in strata)
+        team = self._team(samples * self._stride * self._solved.size // WORTH)
+        totals = np.zeros((team[2], 2))
+        stored = matrix.ctypes.data, matrix.dtype == DOUBLE, self._stride
+        model = stored, self._offsets, self._solved
+        out = gradients.reshape(-1), touched, totals, *self._scratch
+        check(sampled.add_samples(*team, self._elements, _columns(strata, key), model, self._maps, out))
+        return totals
+
+    def _team(self, worth: int) -> tuple[int, NDArray[np.int64], int, NDArray[np.int64]]:
+        """Return the arguments of a call by at most `worth` threads."""
+        return 0, self._threads.team, max(1, min(self._threads.count, worth)), self._turn
+
+
+def _columns(strata: Sequence[Stratum], key: int) -> tuple[NDArray[Any], ...]:
+    """Return strata as arrays, with their keys."""
+    origins, counts, weights, less_zero = zip(*strata, strict=True)
+    keys = [key_of(key, number) for number in range(len(strata))]
+    return (
+        np.array(origins, INDEX), np.array(counts, INDEX), np.array(less_zero, np.uint8), np.array(keys, np.uint64),
+        np.array(weights, DOUBLE),
+    )  # fmt: skip
+
+
+class HostProvider:
+    """See `SampledProvider`."""
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._device = device
+
+    def suits(self, formulas: SampledFormulas) -> bool:
+        return isinstance(formulas.value, Formula) and isinstance(formulas.slope, Formula)
+
+    def stride(self, rank: int) -> int:
+        return -(-rank // EIGHT) * EIGHT
+
+    def bytes(self, size: SampleSize) -> int:
+        rows, stride, order, nnz = size
+        scratch = 8 * ((order + 1) * stride + sampled.BLOCK * (order + 1))
+        return self._device.count * (rows * (8 * stride + 1) + scratch) + table_size(nnz, MARKED) // 8
+
+    def make(self, elements: ListedElements, rows: MatrixRows, formulas: SampledFormulas, stride: int) -> SampledLoss:
+        return HostSampled(self._device, elements, rows, formulas, stride)
+
+
+@SAMPLED.provider("cpu")
+def providers(device: CpuDevice) -> Sequence[SampledProvider]:
+    """Return the providers of the operation."""
+    return [HostProvider(device)]
