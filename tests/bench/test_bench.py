@@ -356,6 +356,18 @@ def test_losses(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 
 @pytest.mark.exhaustive
+def test_stochastic(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyttb")
+    places = np.argwhere(np.random.default_rng(0).random((40, 30, 20)) < 0.005)
+    np.savetxt(folder / "small.tns", np.column_stack([places + 1, 1 + places[:, :1] % 3]), fmt="%d")
+    flags = ["--rank", "2", "--samples", "30", "--steps", "2", "--repeats", "2", "--output", str(folder)]
+    main(["stochastic", str(folder / "small.tns"), *flags])
+    assert "pyttb / amped fp64" in capsys.readouterr().out
+    (row,) = json.loads((folder / "stochastic-cpu.json").read_text())["cases"]
+    assert row["seconds_per_step"]["amped fp32"]["runs"] == 2
+
+
+@pytest.mark.exhaustive
 def test_methods_of_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each from the same starts, with its path and how long it takes to MU's value."""
     tensor = folder / "small.tns"

@@ -31,7 +31,7 @@ from ..kernels.row_systems import compiled
 from ..simd.doubles import EIGHT
 from ..threads import check
 
-WORTH, ROWS_WORTH = 1 << 15, 1 << 14  # numbers of samples, or of rows, that are worth a further thread
+WORTH, ROWS_WORTH = 1 << 15, 1 << 17  # numbers of samples, or of rows, that are worth a further thread
 DOUBLE, INDEX = np.dtype(np.float64), np.dtype(np.int64)
 
 

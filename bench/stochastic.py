@@ -1,0 +1,120 @@
+"""Stochastic gradients (GCP): seconds per step of Adam beside pyttb's `gcp_opt`, with equal numbers of samples."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import amped
+
+from .harness import Facts, Result, common_flags, in_turn, medians, summaries, versions_of
+from .spread import ratio
+
+SAMPLES = 212_000  # nonzeros, and zeros, per step
+EPOCHS = 3  # of which the first is not timed, as it includes the start
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags."""
+    add = common_flags(parser, "stochastic-cpu", device=None, repeats=5)
+    add("tensor", type=Path, metavar="TENSOR", help="file of counts")
+    add("--rank", type=int, default=16, metavar="R", help="number of components (16)")
+    add("--samples", type=int, default=SAMPLES, metavar="K", help=f"nonzeros, and zeros, per step ({SAMPLES:,})")
+    add("--steps", type=int, default=20, metavar="N", help="of an epoch of amped (20); pyttb takes 3")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure each package in turn; write the results file."""
+    tensor = amped.read(args.tensor)
+    rng = np.random.default_rng(0)
+    start = [rng.random((length, args.rank)) * 0.1 for length in tensor.shape]
+    processor: dict[str, list[float]] = {}
+    ways = {"pyttb": of_pyttb(tensor, start, args)}
+    ways |= {f"amped {precision}": of_amped(tensor, start, args, precision) for precision in ("fp64", "fp32")}
+    device = amped.cp(np.eye(3), 1, max_iters=1, device="cpu").run["device_description"].split(",")
+    result = Result(args, "stochastic-cpu", [",".join(device[:2])])
+    seconds = in_turn({name: noting(way, processor.setdefault(name, [])) for name, way in ways.items()}, args.repeats)
+    processor = {name: each[-args.repeats :] for name, each in processor.items()}
+    case: Facts = {
+        "tensor": args.tensor.name.split(".")[0], "shape": tensor.shape, "nonzeros": tensor.nnz, "rank": args.rank,
+        "samples": args.samples, "loss": "poisson", "sampling": "stratified", **versions_of(["pyttb"]),
+        "seconds_per_step": summaries(seconds), "processor_seconds_per_step": summaries(processor),
+        "ratio": {name: ratio(seconds["pyttb"], each) for name, each in seconds.items() if name != "pyttb"},
+    }  # fmt: skip
+    ratios = ", ".join(f"{name} {found['ratio']:.1f}" for name, found in case["ratio"].items())
+    processor_times = medians(case["processor_seconds_per_step"], 1e3)
+    line = f"ms per step: {medians(case['seconds_per_step'], 1e3)}; of processors: {processor_times}"
+    result.add(case, f"{line}; pyttb / {ratios}")
+
+
+Times = tuple[float, float]
+"""Seconds by the host's clock, and of all processors."""
+
+
+def noting(way: Callable[[], Times], processor: list[float]) -> Callable[[], float]:
+    """Return a function that returns seconds by the host's clock, and appends those of processors to a list."""
+
+    def timed() -> float:
+        seconds, of_processors = way()
+        processor.append(of_processors)
+        return seconds
+
+    return timed
+
+
+def now() -> NDArray[np.float64]:
+    """Return the time by both clocks."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def of_amped(
+    tensor: amped.SparseTensor, start: list[NDArray[np.float64]], args: argparse.Namespace, precision: Any
+) -> Callable[[], Times]:
+    """Return a function that returns the seconds of a step, including its share of the estimate of the objective."""
+
+    def timed() -> Times:
+        ends = list[NDArray[np.float64]]()
+        amped.cp(
+            tensor, args.rank, loss="poisson", method="adam", samples=args.samples, steps=args.steps, init=start,
+            max_iters=EPOCHS, tol=0, device="cpu", precision=precision, callback=lambda _, __: ends.append(now()),
+        )  # fmt: skip
+        wall, processor = (ends[-1] - ends[0]) / (args.steps * (EPOCHS - 1))
+        return float(wall), float(processor)
+
+    return timed
+
+
+def of_pyttb(
+    tensor: amped.SparseTensor, start: list[NDArray[np.float64]], args: argparse.Namespace
+) -> Callable[[], Times]:
+    """Return a function that returns the seconds of a step: the difference of runs of four steps and of one."""
+    import pyttb
+    from pyttb.gcp.handles import Objectives
+    from pyttb.gcp.optimizers import Adam
+    from pyttb.gcp.samplers import GCPSampler, Samplers, StratifiedCount
+
+    data = pyttb.sptensor(tensor.columns.T.astype(int), tensor.values[:, None].astype(float), tensor.shape)
+    few, many = StratifiedCount(1000, 1000), StratifiedCount(args.samples, args.samples)
+    kind = Samplers.STRATIFIED
+    sampler = GCPSampler(
+        data, function_sampler=kind, function_samples=few, gradient_sampler=kind, gradient_samples=many
+    )
+
+    def whole(steps: int) -> NDArray[np.float64]:
+        init = pyttb.ktensor([np.asfortranarray(each) for each in start])
+        optimizer = Adam(max_iters=1, epoch_iters=steps, printitn=0)
+        began = now()
+        pyttb.gcp_opt(data, args.rank, Objectives.POISSON, optimizer, init=init, sampler=sampler, printitn=0)
+        return now() - began
+
+    def timed() -> Times:
+        wall, processor = (whole(4) - whole(1)) / 3
+        return float(wall), float(processor)
+
+    return timed
