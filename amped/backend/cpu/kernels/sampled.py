@@ -115,43 +115,36 @@ def _model(matrix, offsets, wanted, products, part, q):
     """Write the products of the factor rows up to each mode to `products`; return the model's value."""
     address, wide, columns = matrix
     order = wanted.shape[1]
-    at = part * (order + 1) * columns
-    row = (offsets[0] + wanted[q, 0]) * columns
-    for c in range(0, columns, EIGHT):
-        store(products, at + c, eight(address, row + c, wide, columns))
-    for k in range(1, order):
-        row = (offsets[k] + wanted[q, k]) * columns
-        for c in range(0, columns, EIGHT):
-            product = times(load(products, at + c), eight(address, row + c, wide, columns))
-            store(products, at + columns + c, product)
-        at += columns
+    first = part * order * columns
     result = each(0.0)
     for c in range(0, columns, EIGHT):
-        result = plus(result, load(products, at + c))
+        product = eight(address, (offsets[0] + wanted[q, 0]) * columns + c, wide, columns)
+        store(products, first + c, product)
+        for k in range(1, order):
+            product = times(product, eight(address, (offsets[k] + wanted[q, k]) * columns + c, wide, columns))
+            store(products, first + k * columns + c, product)
+        result = plus(result, product)
     return total(result)
 
 
 @inner
 def _scatter(matrix, offsets, solved, wanted, products, slope, gradients, touched, part, q):
-    """Add the gradient of a sample, from the last mode to the first; the last row of `products` is scratch."""
+    """Add the gradient of a sample, from the last mode to the first."""
     address, wide, columns = matrix
     order, rows = wanted.shape[1], touched.shape[1]
-    first = part * (order + 1) * columns
-    after = first + order * columns
+    first = part * order * columns
+    for k in range(order):
+        touched[part, offsets[k] + wanted[q, k]] |= solved[k]
     for c in range(0, columns, EIGHT):
-        store(products, after + c, each(slope))
-    for k in range(order - 1, -1, -1):
-        row = offsets[k] + wanted[q, k]
-        own, out, before = row * columns, (part * rows + row) * columns, first + (k - 1) * columns
-        if solved[k]:
-            touched[part, row] = 1
-        for c in range(0, columns, EIGHT):
-            rest = load(products, after + c)
+        rest = each(slope)
+        for k in range(order - 1, -1, -1):
+            row = offsets[k] + wanted[q, k]
             if solved[k]:
-                whole = times(rest, load(products, before + c)) if k else rest
-                store(gradients, out + c, plus(load(gradients, out + c), whole))
+                out = (part * rows + row) * columns + c
+                whole = times(rest, load(products, first + (k - 1) * columns + c)) if k else rest
+                store(gradients, out, plus(load(gradients, out), whole))
             if k:
-                store(products, after + c, times(rest, eight(address, own + c, wide, columns)))
+                rest = times(rest, eight(address, row * columns + c, wide, columns))
 
 
 @inner
@@ -204,7 +197,7 @@ def add_samples(number, team, threads, turn, elements, strata, model, maps, out)
     `strata` are origins, counts, whether zeros are subtracted, keys and weights; `model` the matrix (its address,
     whether it is float64, and its columns, a multiple of 8), its rows by mode and the solved modes; `maps` the
     addresses of value and slope, and the lower bound. Of `out`, gradients, (parts * rows * columns,), and touched,
-    (parts, rows), are added to; if they are empty, totals, (parts, 2), are. `products`, (parts * (order + 1) *
+    (parts, rows), are added to; if they are empty, totals, (parts, 2), are. `products`, (parts * order *
     columns,), `wanted`, (parts * BLOCK, order), and `drawn`, (parts * BLOCK,), are scratch.
     """
     origins, counts, less_zero, keys, weights = strata

@@ -55,7 +55,7 @@ class HostSampled:
         self._gradients.fill(0)
         self._touched = np.zeros((parts, rows.offsets[-1]), np.uint8)
         block = parts * sampled.BLOCK
-        products = aligned((parts * (order + 1) * stride,), DOUBLE)
+        products = aligned((parts * order * stride,), DOUBLE)
         self._scratch = products, np.zeros((block, order), INDEX), np.zeros(block)
         self._turn = np.zeros(1, INDEX)
 
@@ -126,7 +126,7 @@ class HostProvider:
 
     def bytes(self, size: SampleSize) -> int:
         rows, stride, order, nnz = size
-        scratch = 8 * ((order + 1) * stride + sampled.BLOCK * (order + 1))
+        scratch = 8 * (order * stride + sampled.BLOCK * (order + 1))
         return self._device.count * (rows * (8 * stride + 1) + scratch) + table_size(nnz, MARKED) // 8
 
     def make(self, elements: ListedElements, rows: MatrixRows, formulas: SampledFormulas, stride: int) -> SampledLoss:
