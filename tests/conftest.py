@@ -10,9 +10,9 @@ from pathlib import Path
 import forms
 import pytest
 import tiers
-from budget import BUDGET, Budget
+from budget import BUDGET, WITH_SHARED, Budget
 from hypothesis import HealthCheck, settings
-from oracle import BACKENDS
+from oracle import BACKENDS, SHARED
 
 from amped.backend.choose import choose
 from amped.backend.cpu.kernels import sums
@@ -45,7 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     forms.most_modes = 6 if everything else forms.most_modes
     if everything and not config.getoption("hypothesis_profile", default=None):
         settings.load_profile("exhaustive")
-    config.pluginmanager.register(Budget(math.inf if everything else BUDGET))
+    budget = WITH_SHARED if (SHARED / "data").is_dir() else BUDGET
+    config.pluginmanager.register(Budget(math.inf if everything else budget))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -63,7 +63,7 @@ def test_each_pair_of_values_occurs() -> None:
 
 
 @pytest.mark.parametrize(("most", "status"), [(4, 0), (3, 1)])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [forms.exhaustive(0), 2])
 def test_too_many_variants_fail(tmp_path: Path, most: int, status: int, workers: int) -> None:
     """What several workers have, and what comes from the cache on the disk, counts once."""
     for name, text in (("kernels", KERNELS), ("test_kernels", TESTS), ("conftest", PLUGIN.format(most=most))):

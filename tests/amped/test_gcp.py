@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import refused, run_amped, succeeded
+from forms import in_turn
 from gcp import model_array, oracle, values_for
 from oracle import load, machine_of, random_factors, reference, splitmix_factors
 
@@ -117,8 +118,7 @@ def test_binary_data_of_the_reference(name: str, rank: int) -> None:
     assert model.series["objective"][-1] <= reference("gcp.json", f"{name}|R{rank}|bernoulli-logit")["f"]
 
 
-@pytest.mark.parametrize("method", ["lbfgs", "newton"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "method"), in_turn(NAMES, ["lbfgs", "newton"]))
 def test_the_objective_falls_below_that_of_the_planted_model(name: str, method: Any) -> None:
     planted = [f + 0.4 for f in random_factors(0, (8, 7, 6), 2)]
     array = values_for(name, model_array(planted))

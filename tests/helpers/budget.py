@@ -18,6 +18,8 @@ import pytest
 from partitioner.host.jit import Compiled
 
 BUDGET = 70
+WITH_SHARED = 76
+"""Where tensors that are not redistributed are present: tests load them at further orders and ranks."""
 KEY = "variants"
 
 

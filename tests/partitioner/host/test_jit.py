@@ -178,7 +178,7 @@ def test_a_folder_of_an_older_version_is_taken_over_but_not_what_others_can_writ
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-@pytest.mark.parametrize("what", ["folder", "file"])
+@pytest.mark.parametrize("what", [exhaustive("folder"), "file"])
 def test_what_belongs_to_another_user_is_not_read(folder: Path, what: str) -> None:
     call(folder / "first")
     kept = harmed(folder)
