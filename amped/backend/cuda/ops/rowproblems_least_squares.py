@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from partitioner.cuda.code import allow_shared, load, prepare
+from partitioner.cuda.code import allow_shared, load
 
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
@@ -40,6 +40,7 @@ from .mttkrp import inputs_of
 from .rowproblems import CudaRowProblems, CudaRows, batches, most_of_row, split
 
 NOWHERE = np.uint64(0)
+LEAST_CAPABILITY = 80  # compute capability 8.0: tensor cores support TF32
 RESULTS = SOLVED_BYTES // 8  # numbers: the statistics from `RESIDUAL` on
 
 
@@ -120,6 +121,7 @@ class CudaLeastSquares:
 
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._number = device.limits, device.number
+        self._has_tf32 = device.capability >= LEAST_CAPABILITY
         self._rows = CudaRowProblems(device, "pqnr")
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
@@ -127,10 +129,9 @@ class CudaLeastSquares:
         packed = Offers.PACKED in kernel.offers
         return packed and suits(make_layout(kernel.name, share, self._limits), "pdnr", self._limits)
 
-    def prepare(self, kernel: Kernel, share: Share, rank: int) -> None:
-        """Start compiling."""
-        layout, code = make_layout(kernel.name, share, self._limits), LeastSquaresCode(rank, share.dtype)
-        prepare([code.fused(layout) if fuses(layout) else systems(layout, code.sums_of, SQUARES), code.solving()])
+    def _fuses(self, layout: PackedLayout) -> bool:
+        """Return whether rows are summed and solved in one pass."""
+        return self._has_tf32 and fuses(layout)
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         if not nnz:
@@ -138,7 +139,7 @@ class CudaLeastSquares:
         rows = min(share.rows.stop - share.rows.start, nnz)
         kept = self._rows.bytes(kernel, share, nnz).kept
         code = LeastSquaresCode(share.stride, share.dtype)
-        if fuses(make_layout(kernel.name, share, self._limits)):
+        if self._fuses(make_layout(kernel.name, share, self._limits)):
             parts = most_parts(nnz, self._limits)
             heavy = min(parts, rows)
             running = 4 * code.part * parts + (8 * code.sums + SOLVED_BYTES) * heavy + SOLVED_BYTES * (rows + parts)
@@ -149,7 +150,7 @@ class CudaLeastSquares:
 
     def make(self, shard: CudaShard, share: Share, whole: slice | None = None) -> SolvedRows:
         rows, fused = self._rows.make(shard, share, whole), None
-        if rows.rows.size and fuses(shard.layout):
+        if rows.rows.size and self._fuses(shard.layout):
             fused = fused_tasks(rows, whole, task_size(shard.nnz, self._limits))
         return SolvedRows(rows, fused)
 
