@@ -1,11 +1,11 @@
-"""Losses (GCP): a dense binary tensor beside pyttb, and counts by L-BFGS beside CP-APR: time to the best likelihood."""
+"""Losses (GCP): a dense binary tensor beside pyttb, and counts by all methods: time to the best likelihood."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 import amped
 
 from .harness import Facts, Result, common_flags, in_turn, medians, summaries
-from .spread import ratio
+from .spread import ratio, summary
 
 LENGTH, RANK = 100, 5  # of the binary tensor
 CLOSE = 1e-4  # relative distance from the best likelihood
-METHODS = {"mu": 300, "pdnr": 60, "pqnr": 60, "lbfgs": 2000}  # iterations at most
+METHODS = {"mu": 300, "pdnr": 60, "pqnr": 60, "lbfgs": 2000, "newton": 500}  # iterations at most
+APR = "mu", "pdnr", "pqnr"  # methods that report log-likelihoods; others report objectives
+POINTS = 60  # of a course, at most
 Seen = list[tuple[float, float]]
 """Seconds since the start of a run, and the objective, after each iteration."""
 
@@ -40,8 +42,9 @@ def run(args: argparse.Namespace) -> None:
     result.add(case, f"binary: {medians(case['seconds'])} s; pyttb / amped {case['ratio']['ratio']:.2f}")
     for text in args.tensors:
         name, _, rank = text.rpartition(":")
-        for each in of_counts(Path(name), int(rank), args.limit):
+        for each in of_counts(Path(name), int(rank), args.limit, args.repeats):
             result.add(each, line(each), key="counts")
+    result.draw(picture)
 
 
 def binary(args: argparse.Namespace) -> Facts:
@@ -92,26 +95,60 @@ def binary_loss(hits: NDArray[np.float64], model: NDArray[np.float64]) -> float:
     return float(np.sum(np.logaddexp(0, model) - hits * model))
 
 
-def of_counts(path: Path, rank: int, limit: float) -> list[Facts]:
+def of_counts(path: Path, rank: int, limit: float, repeats: int) -> list[Facts]:
     """Return for each method the best negative log-likelihood, and the seconds to come close to the best of all."""
-    tensor, seen = amped.read(path), dict[str, Seen]()
-    for method, most in METHODS.items():
+    tensor, courses = amped.read(path), {method: list[Seen]() for method in METHODS}
+    for method in METHODS:
         amped.cp(tensor, rank, loss="poisson", method=method, max_iters=1, device="cpu", precision="fp64")  # compiles
-        seen[method] = watched(tensor, rank, method, most, limit)
-    best = min(objective for each in seen.values() for _, objective in each)
+    for _ in range(repeats):
+        for method, most in METHODS.items():
+            courses[method].append(watched(tensor, rank, method, most, limit))
+    best = min(objective for each in courses.values() for course in each for _, objective in course)
     return [
         {
-            "tensor": path.name.split(".")[0], "rank": rank, "method": method, "iterations": len(each),
-            "objective": min(objective for _, objective in each), "best": best, "seconds": each[-1][0],
-            "seconds_to_best": next((at for at, f in each if f <= best + CLOSE * abs(best)), None),
+            "tensor": path.name.split(".")[0], "rank": rank, "method": method,
+            "iterations": int(np.median([len(each) for each in runs])),
+            "objective": float(np.median([min(f for _, f in each) for each in runs])), "best": best,
+            "seconds": summary([each[-1][0] for each in runs]), "seconds_to_best": to_best(runs, best),
+            "course": thinned(runs[0], best),
         }
-        for method, each in seen.items()
+        for method, runs in courses.items()
     ]  # fmt: skip
+
+
+def to_best(runs: Sequence[Seen], best: float) -> dict[str, float] | None:
+    """Return the seconds after which runs are close to the best objective; None if any is not."""
+    found = [next((at for at, f in each if f <= best + CLOSE * abs(best)), None) for each in runs]
+    reached = [each for each in found if each is not None]
+    return summary(reached) if len(reached) == len(found) else None
+
+
+def thinned(seen: Seen, best: float) -> list[tuple[float, float]]:
+    """Return seconds and relative distances from the best, at iterations that are evenly spaced in logarithm."""
+    places = np.unique(np.geomspace(1, len(seen), POINTS).astype(int)) - 1
+    return [(seen[at][0], (seen[at][1] - best) / abs(best)) for at in places]
+
+
+def picture(pyplot: Any, facts: Facts) -> Any:
+    """Return a figure: the distance from the best log-likelihood over time, a panel per tensor."""
+    cases = facts.get("counts", [])
+    names = list(dict.fromkeys((case["tensor"], case["rank"]) for case in cases)) or [("", 0)]
+    figure, panels = pyplot.subplots(1, len(names), figsize=(2.6 * len(names), 2.6), sharey=True, squeeze=False)
+    for (name, rank), axes in zip(names, panels[0], strict=True):
+        for case in cases:
+            if (case["tensor"], case["rank"]) == (name, rank):
+                seconds, gaps = zip(*case["course"], strict=True)
+                axes.plot(seconds, np.maximum(gaps, CLOSE / 100), label=case["method"])
+        axes.axhline(CLOSE, color="#999999", lw=0.8, ls=":")
+        axes.set(xscale="log", yscale="log", title=f"{name}, rank {rank}", xlabel="seconds", ylim=(CLOSE / 100, 3))
+    panels[0][0].set_ylabel("relative distance from the best")
+    panels[0][-1].legend(frameon=False)
+    return figure
 
 
 def watched(tensor: amped.SparseTensor, rank: int, method: Any, most: int, limit: float) -> Seen:
     """Run a method; return the course of its objective."""
-    seen, sign = Seen(), 1 if method == "lbfgs" else -1
+    seen, sign = Seen(), -1 if method in APR else 1
     began = time.perf_counter()
 
     def note(iteration: int, number: float) -> bool:
@@ -126,8 +163,8 @@ def watched(tensor: amped.SparseTensor, rank: int, method: Any, most: int, limit
 
 def line(case: Facts) -> str:
     """Return a case as text."""
-    to_best = "never" if case["seconds_to_best"] is None else f"{case['seconds_to_best']:.2f} s"
+    to_best = "never" if case["seconds_to_best"] is None else f"{case['seconds_to_best']['median']:.2f} s"
     return (
         f"{case['tensor']} rank {case['rank']} {case['method']}: {case['objective']:.8g} after {case['iterations']} "
-        f"iterations, {case['seconds']:.1f} s; close to the best: {to_best}"
+        f"iterations, {case['seconds']['median']:.1f} s; close to the best: {to_best}"
     )

@@ -28,6 +28,7 @@ Text = str | Callable[..., Any]
 
 SAMPLES = 0.25, 0.7, 1.0, 1.9, 3.0
 """Values of x and m, or with the opposite sign, at which derivatives are checked."""
+LIMITED = 0.999  # how much less a function with a finite limit at 0 changes within 1e-3 than within 1
 STEP, AGREES, KINKS = 1e-6, 1e-4, 0.2  # of finite differences: their error, and the share of samples at kinks
 
 
@@ -272,6 +273,15 @@ class Loss:
     def nonnegative(self) -> bool:
         """Whether the model's values, and therefore all factor matrices, must not be negative."""
         return self.lower >= 0
+
+    @cached_property
+    def fits_zeros(self) -> bool:
+        """Whether the zero model fits data that are all zero: f(0, m) has a finite minimum at m = 0."""
+        small, m = np.array([0.0, 1e-6, 1e-3, 1.0]), np.array(SAMPLES)
+        near, others = self.of(np.zeros(4), small), m if self.nonnegative else np.concatenate([-m, m])
+        drops = np.abs(np.diff(near[1:]))  # of a logarithm or a pole they do not shrink
+        lowest = bool(np.all(self.of(np.zeros(others.size), others) >= near[0]))
+        return lowest and bool(np.isfinite(near[0]) and drops[0] <= LIMITED * drops[1])
 
     @property
     def compiled(self) -> bool:

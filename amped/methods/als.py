@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.tensors.value_range import NO_NORM
 from partitioner.wording import setting
 
 from ..backend import rows
@@ -228,7 +229,7 @@ class CpAls(BaseMethod[Operator]):
 
     def _count(self, fit: float, squares: float) -> None:
         series = self.state.series
-        series["fit"].append(fit)
+        series["fit"].append(1.0 if self.operator.norm == NO_NORM else fit)
         if "objective" in series:
             series["objective"].append(self.constraints.objective(fit, squares, self.operator.norm))
         self.state.iterations += 1

@@ -57,6 +57,7 @@ class LossMethod(BaseMethod[Placed], ABC):
     """
 
     name: str
+    starts_at_zero = False  # if all elements are zero, and so is the best model
     measure = "objective"
     own_start = None
     SERIES: ClassVar[tuple[str, ...]]
@@ -90,7 +91,9 @@ class LossMethod(BaseMethod[Placed], ABC):
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
         """See `Method`: accepts any matrices that satisfy the constraints; the first step may scale random ones."""
         self._constraints.check_start(factors, how)
-        self._scales = how is None and self._loss.nonnegative
+        self._scales = how is None and self._loss.nonnegative and not self.starts_at_zero
+        if self.starts_at_zero:
+            return [np.zeros_like(factor) if mode in self._modes else factor for mode, factor in enumerate(factors)]
         return factors
 
     @abstractmethod

@@ -243,7 +243,8 @@ def _steps(now: EvaluatedRows, curvature: Matrix, lower: float) -> Matrix:
     change = now.rows - np.maximum(now.rows - now.gradient, lower)
     near = np.minimum(NEAR, np.linalg.norm(change, axis=1, keepdims=True))
     fixed = (now.rows <= lower + near) & (now.gradient > 0)
+    lengths = np.linalg.norm(now.rows, axis=1)
     curvature[fixed[:, :, None] | fixed[:, None, :]] = 0.0
     rows, entries = np.nonzero(fixed)
     curvature[rows, entries, entries] = 1.0
-    return np.where(fixed, -now.gradient, newton_steps(np.where(fixed, 0.0, now.gradient), curvature))
+    return np.where(fixed, -now.gradient, newton_steps(np.where(fixed, 0.0, now.gradient), curvature, lengths))

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.tensors.ingest import MAX_ORDER
+from partitioner.tensors.value_range import NO_NORM
 
 from ..backend.device import Array, Replay
 from ..backend.ops.rowproblems import DEFICIENT, LEAST_SQUARES, RESIDUAL, SIZE, RowTerms
@@ -194,7 +195,7 @@ class ObservedAls(BaseMethod[Placed]):
         if not np.isfinite(squares + penalty):
             raise DivergedError(f"iteration {state.iterations + 1}: the objective is {squares + penalty}")
         state.arrays["deficient"] = statistics[:, DEFICIENT].sum(keepdims=True)
-        state.series["fit"].append(1 - math.sqrt(squares) / self.operator.norm)
+        state.series["fit"].append(1 - math.sqrt(squares) / (self.operator.norm or NO_NORM))
         state.series["objective"].append(squares + penalty)
         state.series["rmse"].append(math.sqrt(squares / self._terms_of_run.total))
         state.iterations += 1

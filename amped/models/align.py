@@ -236,4 +236,4 @@ def with_absent(tensor: AnyTensor) -> AnyTensor:
     """Return a sparse tensor as a dense one, without labels; raise `InputError` if memory is insufficient."""
     if not isinstance(tensor, SparseTensor):
         return tensor
-    return with_zeros(SparseTensor(tensor.indices, tensor.values, tensor.shape))
+    return with_zeros(SparseTensor(tensor.indices, tensor.values, tensor.shape, keep_zeros=True))

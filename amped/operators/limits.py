@@ -50,7 +50,7 @@ def check_range(values: ValueRange, dtype: np.dtype[Any], path: str | os.PathLik
     if not np.isfinite(largest):
         raise InputError(f"values up to {largest}: all values must be finite", path=path)
     low, high = value_limits(dtype)
-    if not low <= largest <= high:
+    if largest and not low <= largest <= high:
         advice = "use precision fp64, or scale them" if dtype == np.float32 else "scale them"
         cause = f"values up to {largest:.3g} are beyond the range of {dtype}, {low:.1e} to {high:.1e}"
         raise InputError(f"{cause}: {advice}", path=path)
@@ -76,7 +76,7 @@ def check_result(operator: Operator, mode: int, whole: NDArray[Any], values: Val
             advice = f"gather fp16 is limited to 65504; {advice}"
         raise InputError(f"mode {mode}: the MTTKRP is not finite: products exceed {options.precision}; {advice}")
     floor = least_product(options.dtype)
-    if np.all(result >= floor):
+    if not values.largest or np.all(result >= floor):
         return
     inputs = [largest(operator.factor(m)) for m in range(operator.order) if m != mode]
     # A kernel may multiply the small numbers first.

@@ -315,6 +315,24 @@ def generalised(
     """
     counted = source if observed is None else observed.source
     check_domain(counted, work.loss, observed is None and counted.kind == "sparse", machine.comm)
+    zero = not counted.value_range.largest
+    if zero and not work.loss.fits_zeros:
+        raise InputError(f"every element is zero: loss {work.loss.name!r} has no minimum there", path=counted.path)
+    method = _generalised(source, observed, machine, options, work, constraints, held_out)
+    method.starts_at_zero = zero
+    return method
+
+
+def _generalised(
+    source: DescribedSource,
+    observed: ObservedSource | None,
+    machine: Machine,
+    options: Options,
+    work: LossWork,
+    constraints: Constraints,
+    held_out: HeldOut | None,
+) -> LossMethod:
+    """Place the elements and return the method. Collective."""
     if (sampled := work.sampled) is not None:
         return stochastic_gcp(source, observed, machine, options, sampled, constraints, held_out)
     facts: dict[str, Any] = {} if observed is None else observed.terms.facts

@@ -358,6 +358,14 @@ def sparse_of(tensor: DenseTensor) -> SparseTensor:
     return sparse
 
 
+def one_zero(tensor: DenseTensor) -> SparseTensor:
+    """Return a tensor of zeros as a sparse one, which stores at least one element."""
+    columns, values = np.zeros((tensor.order, 1), np.int32), np.zeros(1, tensor.dtype)
+    sparse = SparseTensor.from_columns(columns, values, tensor.shape, path=tensor.path, keep_zeros=True)
+    sparse.labels = tensor.labels
+    return sparse
+
+
 def forget(block: NDArray[Any] | Stored) -> None:
     """Release the pages of a block that is mapped from a file, which count as this process's memory once read.
 

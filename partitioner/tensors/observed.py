@@ -74,8 +74,6 @@ def observed_elements(
         at = int(np.argmin(np.isfinite(values)))
         place = columns[:, at].tolist()
         raise InputError(f"element {place} is observed, but is {values[at]}", path=getattr(tensor, "path", None))
-    if not values.any():
-        raise InputError("every observed element is zero")
     elements = SparseTensor.from_columns(columns, values, tensor.shape, keep_zeros=True)
     elements.labels = tensor.labels
     return Observed(elements, None if chosen is None or (chosen == 1).all() else chosen)

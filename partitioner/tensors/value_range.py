@@ -16,6 +16,9 @@ T = TypeVar("T")
 BLOCK = 1 << 20  # values processed together
 FINEST_GRAIN = 8  # binary digits after the point
 
+NO_NORM = 1e-150
+"""Stands for the norm of a tensor of zeros, by which residuals are divided; the fit of the zero model is 1."""
+
 
 class ValueRange(NamedTuple):
     """Bounds on the values of a tensor.

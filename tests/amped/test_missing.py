@@ -359,7 +359,6 @@ def test_a_resumed_run_continues_the_path(tmp_path: Path) -> None:
         (np.where(SEEN, np.inf, NOISY), {"mask": "nan"}, "is observed, but is inf"),
         (NOISY, {"mask": "missing.npy"}, "missing.npy: no such file; expected 'nan', 'stored', an array"),
         (NOISY, {"weights": "missing.npy"}, "weights: missing.npy: no such file$"),
-        (NOISY * 0, {"mask": SEEN}, "every observed element is zero"),
         (
             amped.SparseTensor([[0, 0], [1, 1]], [0.0, 1.0], (2, 2)),
             {"mask": "stored", "init": None},

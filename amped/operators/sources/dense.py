@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from partitioner.host.threads import fair_threads
 from partitioner.readers import PLAIN, ReadOptions, open_dense
 from partitioner.store.shared_fs import check_same
-from partitioner.tensors.dense import DenseTensor, Stored, sparse_of
+from partitioner.tensors.dense import DenseTensor, Stored, one_zero, sparse_of
 from partitioner.tensors.digest import MASK
 from partitioner.tensors.labels import Labels
 from partitioner.tensors.statistics import ElementStatistics, joined
-from partitioner.tensors.value_range import ValueRange
+from partitioner.tensors.value_range import NO_NORM, ValueRange
 
 from ...errors import InputError
 from ...parallel.mpi import Comm, on_root, together
@@ -89,8 +89,6 @@ class DenseSource:
 
     def _take(self, statistics: ElementStatistics) -> None:
         together(self._comm, lambda: self._tensor.check_finite(statistics) if self._tensor is not None else None)
-        if not statistics.largest:
-            raise InputError("every element is zero", path=self.path)
         self.known = statistics
 
     @property
@@ -124,9 +122,10 @@ class DenseSource:
         return None
 
     def sparse(self, memory: DeviceMemory | None) -> SparseSource:
-        """See `DescribedSource`: zeros are left out. Collective."""
+        """See `DescribedSource`: zeros are left out, but for one of a tensor of zeros. Collective."""
         tensor = self.tensor()
-        nonzeros = on_root(self._comm, lambda: None if tensor is None else sparse_of(tensor))
+        convert = sparse_of if self.statistics.largest else one_zero
+        nonzeros = on_root(self._comm, lambda: None if tensor is None else convert(tensor))
         return TensorSource(nonzeros, self._comm, self.path, memory)
 
     def product(self) -> ProductSource:
@@ -154,8 +153,8 @@ class DenseSource:
         return Grid.of(self.lengths, self._comm.size).block(self._comm.rank)
 
     def rounded_norm(self, dtype: np.dtype[Any]) -> float:
-        """Return the norm of the elements rounded to the type of factor matrices."""
-        return self.statistics.norm(rounded=dtype == np.float32)
+        """Return the norm of the elements rounded to the type of factor matrices; `NO_NORM` if all are zero."""
+        return self.statistics.norm(rounded=dtype == np.float32) or NO_NORM
 
     def used(self, mode: int) -> int:
         """See `DescribedSource`: all indices."""

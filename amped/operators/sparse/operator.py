@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from partitioner.shards.partition import Cut
-from partitioner.tensors.value_range import norm
+from partitioner.tensors.value_range import NO_NORM, norm
 
 from ...backend.device import Array
 from ...backend.exchange import Machine, RowRanges, agree
@@ -91,6 +91,8 @@ class SparseOperator(Factors):
 
     def _rounded_norm(self, source: SparseSource) -> float:
         """Return the norm of the tensor with rounded values, as fits near 1 must refer to it."""
+        if not source.value_range.largest:
+            return NO_NORM
         if source.value_dtype == self.options.dtype or source.value_range.exact_in(self.options.dtype):
             return source.norm
         sums = self.machine.comm.allgather(self.stream.modes[0].squares)
