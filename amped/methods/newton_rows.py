@@ -24,6 +24,7 @@ from ..operators.sparse.operator import SparseOperator
 from .constraints import Constraints
 from .gcp import LossMethod
 from .newton import RowDerivatives, derivatives, newton_steps
+from .quasi_newton import Point, scaled
 from .updates import DivergedError
 
 Matrix = NDArray[np.float64]
@@ -111,6 +112,8 @@ class NewtonRows(LossMethod):
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         state, self._passes, total, moved = self.state, 0, np.zeros(1), False
+        if self._scales and not state.iterations and not state.mode:
+            self._scale_start(self._modes[0])
         for mode in [mode for mode in self._modes if mode >= state.mode]:
             if mode > self._modes[0] and stop():
                 state.mode = mode
@@ -128,6 +131,18 @@ class NewtonRows(LossMethod):
         state.series["evaluations"].append(float(self._passes))
         state.iterations += 1
         return True
+
+    def _scale_start(self, mode: int) -> None:
+        """Scale a mode of the random start to the size of the elements. Collective."""
+        rows, moments = self._rows(mode), self._moments() if self._zeros else None
+
+        def evaluate(scale: float) -> Point:
+            now = self._evaluated(mode, scale * rows, moments)
+            return Point(now.rows, self._total(now.values.sum()), now.gradient)
+
+        point = scaled(evaluate(1.0), evaluate, lambda point: self._total(float(np.vdot(point.x, point.gradient))))
+        self._set_rows(mode, point.x)
+        self.operator.wait_comm()
 
     def _solve(self, mode: int) -> tuple[EvaluatedRows, bool]:
         """Take a Newton step in the rows of a mode; return them, and whether any has moved on any rank. Collective."""
@@ -223,6 +238,11 @@ class NewtonRows(LossMethod):
                 total += ridge * np.vdot(rows, rows)
         self._sum(total)
         return float(total[0])
+
+    def _total(self, mine: float) -> float:
+        numbers = np.array([mine])
+        self._sum(numbers)
+        return float(numbers[0])
 
     def _sum(self, numbers: NDArray[np.float64]) -> None:
         if self.operator.machine.comm.size > 1:
