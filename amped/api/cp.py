@@ -254,7 +254,7 @@ def cp_apr(
         separately, by damped Newton or quasi-Newton steps (Hansen, Plantenga and Kolda 2015).
     mask, weights : optional
         The observed elements, and a weight per element; see `cp_als`. The model is summed over the observed elements
-        only. Not for "pqnr". On GPUs such runs are computed on the CPU.
+        only. Not for "pqnr".
     inner_iters : int
         Maximum number of updates of a mode, or of a row, per outer iteration.
     mu_iters : int
