@@ -242,7 +242,7 @@ def _list(
     elements: DescribedSource = source if observed is None else observed.weighted(comm)
     scales = None if observed is None else observed.terms.scales
     weighted = scales is not None
-    if weighted:
+    if weighted or work.poisson:
         machine = _host(elements, machine, options, work)
     product = poisson_systems(work.poisson, weighted) if work.poisson else row_systems(loss, zeros, weighted)
     if work.method == "mu" and not weighted:
