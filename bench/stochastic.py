@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> None:
     processor: dict[str, list[float]] = {}
     ways = {"pyttb": of_pyttb(tensor, start, args)}
     ways |= {f"amped {precision}": of_amped(tensor, start, args, precision) for precision in ("fp64", "fp32")}
+    ways["amped fp32, one thread"] = of_amped(tensor, start, args, "fp32", 1)
     device = amped.cp(np.eye(3), 1, max_iters=1, device="cpu").run["device_description"].split(",")
     result = Result(args, "stochastic-cpu", [",".join(device[:2])])
     seconds = in_turn({name: noting(way, processor.setdefault(name, [])) for name, way in ways.items()}, args.repeats)
@@ -74,7 +75,11 @@ def now() -> NDArray[np.float64]:
 
 
 def of_amped(
-    tensor: amped.SparseTensor, start: list[NDArray[np.float64]], args: argparse.Namespace, precision: Any
+    tensor: amped.SparseTensor,
+    start: list[NDArray[np.float64]],
+    args: argparse.Namespace,
+    precision: Any,
+    threads: int | None = None,
 ) -> Callable[[], Times]:
     """Return a function that returns the seconds of a step, including its share of the estimate of the objective."""
 
@@ -82,7 +87,8 @@ def of_amped(
         ends = list[NDArray[np.float64]]()
         amped.cp(
             tensor, args.rank, loss="poisson", method="adam", samples=args.samples, steps=args.steps, init=start,
-            max_iters=EPOCHS, tol=0, device="cpu", precision=precision, callback=lambda _, __: ends.append(now()),
+            max_iters=EPOCHS, tol=0, device="cpu", precision=precision, threads=threads,
+            callback=lambda _, __: ends.append(now()),
         )  # fmt: skip
         wall, processor = (ends[-1] - ends[0]) / (args.steps * (EPOCHS - 1))
         return float(wall), float(processor)
