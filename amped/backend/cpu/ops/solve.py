@@ -19,6 +19,7 @@ from ..device import CpuDevice
 from ..kernels import normal_equations
 
 PART_ROWS = 4096  # with fewer, starting a thread takes longer than the work
+SAMPLED, EMPTY = 16, 0.75  # each of so many rows tells whether most are empty: at least this fraction
 MOST_PARTS = 16  # each has its own sums
 NO_DOTS = np.empty(0)
 
@@ -115,9 +116,28 @@ def providers(device: CpuDevice) -> Sequence[Solver]:
 
 def _solve(scratch: PartScratch, source: Matrix, inverse: Matrix, target: Matrix, sums: Sums) -> None:
     for block in blocks_of(len(source), len(scratch.rows)):
-        rows = np.matmul(source[block], inverse, out=scratch.rows[: block.stop - block.start])
-        normal_equations.put(rows, source[block], target[block], sums.largest, dots_of(sums))
-        np.add(sums.gram, np.matmul(rows.T, rows, out=scratch.gram), out=sums.gram)
+        if (some := _nonempty(source[block])) is None:
+            _solve_block(scratch, source[block], inverse, target[block], sums)
+        else:
+            solved = np.empty((some.size, target.shape[1]), target.dtype)
+            _solve_block(scratch, source[block][some], inverse, solved, sums)
+            target[block] = 0
+            target[block][some] = solved
+
+
+def _nonempty(source: Matrix) -> NDArray[np.intp] | None:
+    """Return the rows that are not zero, as those without nonzeros are; None unless they are few."""
+    sample = source[::SAMPLED, 0]
+    if np.count_nonzero(sample) > (1 - EMPTY) * sample.size:
+        return None
+    some = np.flatnonzero(np.bitwise_or.reduce(source.view(np.uint64), axis=1))
+    return some if some.size <= (1 - EMPTY) * len(source) else None
+
+
+def _solve_block(scratch: PartScratch, source: Matrix, inverse: Matrix, target: Matrix, sums: Sums) -> None:
+    rows = np.matmul(source, inverse, out=scratch.rows[: len(source)])
+    normal_equations.put(rows, source, target, sums.largest, dots_of(sums))
+    np.add(sums.gram, np.matmul(rows.T, rows, out=scratch.gram), out=sums.gram)
 
 
 def dots_of(sums: Sums) -> Matrix:

@@ -57,6 +57,25 @@ def test_rows_and_totals(backend: Any, rank: int, dtype: str) -> None:
     np.testing.assert_allclose(backend.to_host(dots), want, rtol=1e-11, atol=1e-13 * scale)
 
 
+@pytest.mark.parametrize("rank", [5, 33])
+@pytest.mark.parametrize("every", [5, 40, 20_000])
+def test_rows_of_which_most_are_empty(backend: Any, rank: int, every: int) -> None:
+    """Also those whose first entry is zero, or whose entries cancel."""
+    rng = np.random.default_rng(every)
+    rows, inverse = np.zeros((20_011, rank)), rng.random((rank, rank)) - 0.5
+    rows[every // 2 :: every] = rng.random(rows[every // 2 :: every].shape) - 0.5
+    rows[every // 2 :: 2 * every, 0] = 0
+    rows[7, :2] = 1, -1
+    totals = [backend.zeros(shape, np.float64) for shape in ((rank, rank), (rank,), (rank,))]
+    matrix = solved(backend, rows, inverse, "f8", 3, totals)
+    np.testing.assert_allclose(matrix, rows @ inverse, rtol=0, atol=1e-14)
+    assert not matrix[~rows.any(axis=1)].any()
+    gram, largest, dots = (backend.to_host(each) for each in totals)
+    np.testing.assert_allclose(gram, matrix.T @ matrix, rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(largest, np.abs(matrix).max(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(dots, (rows * matrix).sum(axis=0), rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("rank", [5, 130])
 def test_the_same_bits_each_time_and_no_dots(backend: Any, rank: int) -> None:
     rng = np.random.default_rng(rank)
