@@ -19,8 +19,8 @@ from partitioner.readers.arrays.members import Member, check_sizes, read_header
 from partitioner.readers.arrays.npz import DAMAGED
 from partitioner.store.locks import MARK, BusyError, Claim
 from partitioner.store.staging import draft_of, is_draft_of
-from partitioner.tensors.dense import Stored
 from partitioner.tensors.npy_file import FileElements
+from partitioner.tensors.stored import Stored
 
 from .errors import InputError, OutputError
 

@@ -12,8 +12,9 @@ from amped.backend.exchange import Machine
 from amped.operators.sources.dense import DenseSource
 from amped.operators.sources.grid import Grid
 from partitioner.host.threads import fair_threads, parallel_map
-from partitioner.tensors.dense import DenseTensor, Stored
+from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.statistics import ElementStatistics, joined
+from partitioner.tensors.stored import Stored
 
 BASE = 1 << 27  # bytes of random numbers in host memory, again and again
 

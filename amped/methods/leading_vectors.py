@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.host.threads import in_order
-from partitioner.tensors.dense import DenseTensor, Place, blocks, forget
+from partitioner.tensors.dense import DenseTensor, blocks
+from partitioner.tensors.stored import Place, forget
 
 from ..backend.blas import packing_bytes
 from .eigenvectors import leading, leading_bytes

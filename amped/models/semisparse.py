@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from partitioner.sorting.sort import stable_argsort, strictly_increasing
 from partitioner.tensors.conversion import Unconverted
-from partitioner.tensors.dense import Stored
 from partitioner.tensors.ingest import MAX_MODE_LENGTH, refuse_masked
 from partitioner.tensors.labels import Labels, find, named
 from partitioner.tensors.sparse import SparseTensor
+from partitioner.tensors.stored import Stored
 from partitioner.validate import whole
 
 from ..errors import InputError

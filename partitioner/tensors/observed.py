@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..sorting.sort import sort_nonzeros
-from .dense import DenseTensor, Stored
+from .dense import DenseTensor
 from .ingest import MAX_ORDER
 from .interop import AnyTensor
 from .sparse import SparseTensor
+from .stored import Stored
 
 NAN, STORED = "nan", "stored"
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.host.threads import fair_threads, in_order, parallel_map
-from partitioner.tensors.dense import DenseTensor, Stored
+from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.npy_file import BAND
 from partitioner.tensors.statistics import ElementStatistics, joined
+from partitioner.tensors.stored import Stored
 
 from ...backend.blas import packing_bytes
 from ...backend.contract import contracted

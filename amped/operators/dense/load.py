@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.host.threads import parallel_map
-from partitioner.tensors.dense import Place, Stored, expect, forget, pieces
 from partitioner.tensors.npy_file import PART, READERS, RUN
 from partitioner.tensors.statistics import ElementStatistics, facts_of
+from partitioner.tensors.stored import Place, Stored, expect, forget, pieces
 
 from ...backend.device import Array, Device
 from ...backend.ops.dense import RowLayout

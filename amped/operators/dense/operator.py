@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from partitioner.host.stages import STAGES
 from partitioner.host.threads import fair_threads
-from partitioner.tensors.dense import DenseTensor, Stored, pieces
+from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.statistics import ElementStatistics, joined
+from partitioner.tensors.stored import Stored, pieces
 
 from ...backend.device import Array, Device, Slot
 from ...backend.exchange import Machine

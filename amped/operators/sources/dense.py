@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from partitioner.host.threads import fair_threads
 from partitioner.readers import PLAIN, ReadOptions, open_dense
 from partitioner.store.shared_fs import check_same
-from partitioner.tensors.dense import DenseTensor, Stored, one_zero, sparse_of
+from partitioner.tensors.dense import DenseTensor, one_zero, sparse_of
 from partitioner.tensors.digest import MASK
 from partitioner.tensors.labels import Labels
 from partitioner.tensors.statistics import ElementStatistics, joined
+from partitioner.tensors.stored import Stored
 from partitioner.tensors.value_range import NO_NORM, ValueRange
 
 from ...errors import InputError

@@ -12,7 +12,8 @@ import psutil
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ...tensors.dense import DenseTensor, Stored
+from ...tensors.dense import DenseTensor
+from ...tensors.stored import Stored
 from ..pieces import cause_of, naming
 from . import hdf5, zarrs
 from .opened import Opened, Place

@@ -8,8 +8,9 @@ from os import PathLike
 
 from ...errors import InputError
 from ...host.checksums import open_regular
-from ...tensors.dense import DenseTensor, Stored, check_elements
+from ...tensors.dense import DenseTensor, check_elements
 from ...tensors.npy_file import FileElements
+from ...tensors.stored import Stored
 from ..pieces import cause_of, naming
 from .members import read_header
 from .npz import DAMAGED

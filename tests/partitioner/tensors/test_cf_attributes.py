@@ -13,7 +13,7 @@ import pytest
 
 import amped
 from partitioner.errors import InputError
-from partitioner.tensors.dense import Stored
+from partitioner.tensors.stored import Stored
 
 NUMBERS = np.random.default_rng(0).integers(0, 200, (4, 5, 6)).astype(np.int16)
 MISSING = NUMBERS.copy()

@@ -18,7 +18,8 @@ from amped.errors import InputError
 from partitioner.build import partition
 from partitioner.readers import with_zeros
 from partitioner.tensors import dense, statistics
-from partitioner.tensors.dense import DenseTensor, Stored, joined, pieces
+from partitioner.tensors.dense import DenseTensor, joined
+from partitioner.tensors.stored import Stored, pieces
 
 RNG = np.random.default_rng(0)
 ARRAY = RNG.standard_normal((4, 1, 5, 3))

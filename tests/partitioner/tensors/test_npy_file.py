@@ -14,9 +14,9 @@ import pytest
 
 import amped
 from partitioner.errors import InputError
-from partitioner.tensors import dense, npy_file
-from partitioner.tensors.dense import Stored
+from partitioner.tensors import npy_file, stored
 from partitioner.tensors.npy_file import FileElements
+from partitioner.tensors.stored import Stored
 
 ARRAY = np.random.default_rng(0).random((7, 1, 9, 8))
 PLACES = [
@@ -81,8 +81,8 @@ def test_elements_are_converted_and_looked_at(
     tmp_path: Path, order: str, kind: str, part: int, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In pieces of a part, where it is long: of few numbers, as they are looked at."""
-    monkeypatch.setattr(dense, "PART", part)
-    monkeypatch.setattr(dense, "PIECE", piece)
+    monkeypatch.setattr(stored, "PART", part)
+    monkeypatch.setattr(stored, "PIECE", piece)
     array = np.array(10 * ARRAY, kind, order=order)  # type: ignore[call-overload]
     np.save(tmp_path / "x.npy", array)
     tensor = amped.read(tmp_path / "x.npy")

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from partitioner.errors import InputError
-from partitioner.tensors.dense import DenseTensor, Stored
+from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.observed import observed_elements, with_weights
 from partitioner.tensors.sparse import SparseTensor
+from partitioner.tensors.stored import Stored
 
 RNG = np.random.default_rng(5)
 SHAPE = (4, 5, 3)

@@ -17,8 +17,8 @@ from amped.operators.dense import load as dense_load
 from amped.operators.dense import plan as dense_plan
 from amped.operators.dense.load import begin_copy
 from amped.parallel.mpi import Comm, SingleComm
-from partitioner.tensors import dense
-from partitioner.tensors.dense import Place, Stored
+from partitioner.tensors import stored as stored_elements
+from partitioner.tensors.stored import Place, Stored
 
 ARRAY = np.random.default_rng(0).integers(0, 100, (13, 6, 9))
 SLACK = 1 << 19  # bytes of other objects
@@ -45,7 +45,7 @@ def test_all_parts_arrive_and_are_looked_at(
     run: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module, sizes in ((dense_load, {"PART": part, "RUN": run}), (dense, {"PART": part, "PIECE": 40})):
+    for module, sizes in ((dense_load, {"PART": part, "RUN": run}), (stored_elements, {"PART": part, "PIECE": 40})):
         for name, value in sizes.items():
             monkeypatch.setattr(module, name, value)
     if device == "cuda":
@@ -69,7 +69,7 @@ def test_what_reading_takes_is_planned(
     """Threads buffer at most the elements that plans count, for any type."""
     for module, sizes in (
         (dense_load, {"PART": 1 << 19, "RUN": 1, "PIECE": 1 << 19}),
-        (dense, {"PART": 1 << 16, "PIECE": 1 << 17}),
+        (stored_elements, {"PART": 1 << 16, "PIECE": 1 << 17}),
         (cpu_device, {"PART": 1 << 19, "RUN": 1, "PIECE": 1 << 17}),
         (dense_plan, {"PIECE": 1 << 19}),
     ):
