@@ -195,7 +195,7 @@ def test_the_density_is_that_of_fewer_bytes_and_operations() -> None:
         (b"nothing", "damaged header"),
         (None, "no such file"),
     ],
-    ids=range(10),
+    ids=range(9),
 )
 @pytest.mark.parametrize("verb", ["cpd", "info", "plan", "mttkrp"])
 def test_wrong_files_are_refused(folder: Path, verb: str, content: Any, part: str) -> None:
@@ -205,7 +205,7 @@ def test_wrong_files_are_refused(folder: Path, verb: str, content: Any, part: st
     elif content is not None:
         np.save(file, content)
     flags = [] if verb == "info" else ["--rank", 2, "--device", "cpu"]
-    if ("beyond" in part and verb == "info") or (part.split()[0] in ("beyond", "element", "every") and verb == "plan"):
+    if ("beyond" in part and verb == "info") or (part.split()[0] in ("beyond", "element") and verb == "plan"):
         assert run_amped(verb, file, *flags).code == 0, "a plan looks at no element"
         return
     refused(run_amped(verb, file, *flags), "x.npy: " if "beyond" not in part else "", part)
