@@ -20,9 +20,6 @@ from ..kernels import normal_equations
 
 PART_ROWS = 4096  # with fewer, starting a thread takes longer than the work
 SAMPLED, EMPTY = 16, 0.75  # one row in 16 is sampled; matrices are hypersparse if at least this fraction is empty
-    16,
-    0.75,
-)  # one row in 16 is sampled; a matrix is hypersparse if at least this fraction of them is empty
 MOST_PARTS = 16  # each has its own sums
 NO_DOTS = np.empty(0)
 
