@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.readers import ReadOptions, read_frame
+from partitioner.readers.tables.frames import level_names
 from partitioner.tensors.interop import is_tensor
 from partitioner.tensors.sparse import SparseTensor
 
@@ -21,7 +22,7 @@ CONFIG = "_sklearn_output_config"  # scikit-learn's `clone` copies this attribut
 
 def from_frame(
     frame: Any,
-    keys: Sequence[str] | str,
+    keys: Sequence[str] | Mapping[str, str] | str | None = None,
     value: str | None = None,
     *,
     where: str | None = None,
@@ -35,8 +36,10 @@ def from_frame(
     frame : pandas, Polars or Arrow table, DuckDB relation, or object with ``__arrow_c_stream__``
         The columns are read without a copy. The levels of a pandas index count as columns, and the values of a pandas
         Series are the default `value`.
-    keys : sequence of str
+    keys : sequence of str, or mapping, optional
         One column per mode, or an expression in DuckDB's SQL, such as ``"hour(time)"``. Their values become ``labels``.
+        ``"hour(time) AS hour"``, or the mapping ``{"hour": "hour(time)"}``, names the mode. The default is the levels
+        of the index of a pandas Series.
     value : str, optional
         A column or expression to sum, or an aggregate such as ``"avg(delay)"``. By default rows are counted.
     where : str, optional
@@ -74,6 +77,7 @@ def from_frame(
     if is_tensor(frame):
         kind = type(frame).__name__
         raise InputError(f"frame is of type {kind}: a tensor has no keys; pass it to cp_als as it is")
+    keys = level_names(frame) if keys is None else keys
     form = ReadOptions(key=keys, value=value, where=where, missing=missing, keep_zeros=keep_zeros)  # type: ignore[arg-type]
     return read_frame(frame, form)
 

@@ -131,10 +131,10 @@ def _elements(request: PredictRequest, model: AnyKind) -> ReadCoordinates:
     labels, place = model.labels, request.at
     try:
         if is_table(place):
-            if labels is None or labels.names is None:
+            if labels is None or labels.keys is None:
                 raise InputError("is a table, but the model has no names of key columns")
             missing = labels.query.missing if labels.query else "drop"
-            table = read(place, keys=labels.names, where="true", missing=missing)
+            table = read(place, keys=labels.keys, where="true", missing=missing)
             assert table.labels is not None
             shown = [own[column] for own, column in zip(table.labels, table.columns, strict=True)]  # type: ignore[union-attr]
             return ReadCoordinates(coordinates_of(table, model.shape, labels), shown, None, None)

@@ -150,7 +150,7 @@ def _query(labels: Labels | None, value: str | None, where: str | None) -> ReadO
         raise InputError("X is a table, but the model's modes have no names that could be its key columns")
     query = labels.query or TableQuery(missing="keep" if any(map(_has_missing, labels)) else "drop")
     value, where = query.value if value is None else value, query.where if where is None else where
-    return ReadOptions(key=labels.names, value=value, where=where, missing=query.missing)
+    return ReadOptions(key=labels.keys or (), value=value, where=where, missing=query.missing)
 
 
 def _has_missing(labels: NDArray[Any]) -> bool:

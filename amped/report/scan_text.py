@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..models.scanned import ScannedRank, Suggestion
 from .progress import Display
 
@@ -23,6 +25,12 @@ class ScanTable:
         """Close the live display and print the suggestion."""
         self._display.close()
         self._display.note(suggested(suggestion))
+
+
+def table(tried: Sequence[ScannedRank], suggestion: Suggestion) -> str:
+    """Return the table and the suggestion."""
+    head = ["  ".join(_heads(tried[0]))] if tried else []
+    return "\n".join([*head, *map(line, tried), suggested(suggestion)])
 
 
 def suggested(suggestion: Suggestion) -> str:

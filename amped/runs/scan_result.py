@@ -19,6 +19,7 @@ from ..models.scanned import ScannedRank, Suggestion
 from ..operators.placement import MAX_DENSE_RANK
 from ..report.notebook import scan_columns, scan_html
 from ..report.scan_picture import draw
+from ..report.scan_text import table as scan_table
 from .gcp import APR_METHODS, LossTraits, check_method, default_method
 
 LIMITS = 200, 1e-6  # iterations and tolerance of a start, unless its method is one of `GENERAL`
@@ -137,6 +138,9 @@ class Scan(NamedTuple):
             If pandas is not installed.
         """
         return dataframe(scan_columns(self.tried, self.suggestion))
+
+    def __str__(self) -> str:
+        return scan_table(self.tried, self.suggestion)
 
     def _repr_html_(self) -> str:
         return scan_html(self.tried, self.suggestion)

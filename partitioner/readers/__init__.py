@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike, fsdecode, fspath, stat
@@ -56,7 +56,7 @@ def read(
     compact: bool = False,
     dense: bool = False,
     shape: Sequence[int] | None = None,
-    keys: Sequence[str] | str = (),
+    keys: Sequence[str] | Mapping[str, str] | str = (),
     value: str | None = None,
     where: str | None = None,
     missing: str = "drop",
@@ -81,8 +81,9 @@ def read(
         Convert a sparse tensor to a dense one.
     shape : sequence of int, optional
         Mode lengths; each must be larger than the mode's highest index.
-    keys : sequence of str
-        For tables: one column, or expression in DuckDB's SQL, per mode. Its values become labels.
+    keys : sequence of str, or mapping
+        For tables: one column, or expression in DuckDB's SQL, per mode. Its values become labels. ``"EXPR AS NAME"``,
+        or a mapping from names to expressions, names the mode.
     value : str, optional
         For tables: expression that is summed over rows with equal keys, or an aggregate; by default rows are counted.
     where : str, optional

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from os import PathLike, fspath
 
@@ -30,7 +30,8 @@ class ReadOptions:
     shape : tuple of int, optional
         Mode lengths; each must be larger than the mode's highest index.
     key : tuple of str
-        For tables: one column or SQL expression per mode.
+        For tables: one column or SQL expression per mode, optionally with a name: ``EXPR AS NAME``. A mapping from
+        names to expressions is converted to this form.
     value : str, optional
         For tables: SQL expression that is summed, or an aggregate; by default rows are counted.
     where : str, optional
@@ -51,7 +52,9 @@ class ReadOptions:
     shape: tuple[int, ...] | None = flag(
         None, "mode lengths (default: as the indices require)", type=whole_numbers, metavar="I1,I2,..."
     )
-    key: tuple[str, ...] = flag(None, "table: column or SQL expression of a mode", action="append", metavar="EXPR")
+    key: tuple[str, ...] = flag(
+        None, "table: column or SQL expression of a mode [AS NAME]", action="append", metavar="EXPR"
+    )
     value: str | None = flag(None, "table: expression to sum, or an aggregate (default: count(*))", metavar="EXPR")
     where: str | None = flag(None, "table: condition that selects rows (default: all)", metavar="EXPR")
     missing: str = flag("drop", "table: rows without a key (default: drop)", choices=MISSING)
@@ -64,6 +67,8 @@ class ReadOptions:
     def __post_init__(self) -> None:
         for name in ("key", "more"):
             value = getattr(self, name) or ()
+            if isinstance(value, Mapping):
+                value = [f'{text} AS "{str(title).replace(chr(34), 2 * chr(34))}"' for title, text in value.items()]
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
         for name, value in (*(("keys", each) for each in self.key), ("value", self.value), ("where", self.where)):
             if value is not None and not isinstance(value, str):

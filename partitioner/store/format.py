@@ -111,7 +111,7 @@ class Store:
         names = None if entry is None else entry["names"]
         self._names = None if names is None else [str(name) for name in names]
         query = None if entry is None else entry.get("query")
-        self._query = None if query is None else query_of(query)
+        self._query = None if query is None else query_of(query, self.order)
         if entry is None:  # before version 4 labels were original indices
             modes = range(self.order if label_name(0) in self._files else 0)
             return {label_name(mode): (INT64, self.shape[mode]) for mode in modes}
@@ -285,7 +285,7 @@ def write_labels(folder: Path, labels: Labels | None) -> tuple[dict[str, checksu
             name = label_name(mode, what)
             entries[name] = checksums.write_array(folder / name, part)
         kinds.append({"dtype": parts[""].dtype.str, **{what or "size": part.size for what, part in parts.items()}})
-    return entries, {"names": labels.names, "query": labels.query, "modes": kinds}
+    return entries, {"names": labels.names, "query": labels.query and labels.query.fields(), "modes": kinds}
 
 
 def label_name(mode: int, what: str = "") -> str:

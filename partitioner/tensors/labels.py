@@ -34,11 +34,22 @@ class TableQuery(NamedTuple):
         SQL condition that selected rows; None if all rows were read.
     missing : {"drop", "keep"}
         Treatment of rows without a key.
+    keys : tuple of str
+        The keys, one per mode; empty if they are the names of the modes.
     """
 
     value: str | None = None
     where: str | None = None
     missing: str = "drop"
+    keys: tuple[str, ...] = ()
+
+    def fields(self) -> list[str | None]:
+        """Return the query as a list of texts, for files."""
+        return [self.value, self.where, self.missing, *self.keys]
+
+    def taken(self, modes: Sequence[int]) -> TableQuery:
+        """Return the query with its keys in the order of selected modes."""
+        return self._replace(keys=tuple(self.keys[mode] for mode in modes if self.keys))
 
 
 class Labels(tuple[NDArray[Any], ...]):
@@ -85,6 +96,11 @@ class Labels(tuple[NDArray[Any], ...]):
         if [each.shape for each in arrays] != [(length,) for length in shape]:
             raise InputError(f"labels of shapes {[each.shape for each in arrays]} for a tensor of shape {tuple(shape)}")
         return cls(arrays, *(getattr(labels, name, None) for name in ("names", "query", "units")))
+
+    @property
+    def keys(self) -> tuple[str, ...] | None:
+        """The keys of the table, one per mode: columns or expressions. None if the modes have no names."""
+        return (self.query.keys if self.query is not None else ()) or self.names
 
     def replaced(self, arrays: Iterable[NDArray[Any]]) -> Labels:
         """Return other labels with the same names, query and units."""
@@ -201,9 +217,10 @@ def named(labels: Labels | None) -> dict[str, NDArray[Any]]:
     if labels is None:
         return {}
     arrays = dict[str, NDArray[Any]]()
+    query = None if labels.query is None else labels.query.fields()
     for mode, each in enumerate(labels):
         arrays |= {"_".join(filter(None, ("labels", str(mode), what))): part for what, part in to_parts(each).items()}
-    for name, texts in (("names", labels.names), ("query", labels.query), ("units", labels.units)):
+    for name, texts in (("names", labels.names), ("query", query), ("units", labels.units)):
         if texts is not None:
             parts = to_parts(np.array(texts, TEXT))
             arrays |= {"_".join(filter(None, (name, what))): part for what, part in parts.items()}
@@ -227,15 +244,16 @@ def find(arrays: Mapping[str, NDArray[Any]], order: int) -> Labels | None:
     names, query, units = (texts or None for texts in stored)
     if units is not None and len(units) != order:
         raise ValueError(f"{len(units)} units for {order} modes")
-    return Labels(each, names, None if query is None else query_of(query), units)
+    return Labels(each, names, None if query is None else query_of(query, order), units)
 
 
-def query_of(fields: Sequence[Any]) -> TableQuery:
-    """Return the query stored in a file; raise `ValueError` if it is invalid."""
-    query = TableQuery(*fields) if len(fields) == len(TableQuery._fields) else TableQuery(missing="")
-    if query.missing not in ("drop", "keep") or not all(isinstance(each, (str, type(None))) for each in query):
+def query_of(fields: Sequence[Any], order: int) -> TableQuery:
+    """Return the query stored in a file, of a tensor of `order` modes; raise `ValueError` if it is invalid."""
+    value, where, missing, *keys = fields if len(fields) in (3, 3 + order) else (None, None, None)
+    optional = all(each is None or isinstance(each, str) for each in (value, where))
+    if missing not in ("drop", "keep") or not optional or not all(isinstance(each, str) for each in keys):
         raise ValueError("not the query of a table")
-    return query
+    return TableQuery(value, where, missing, tuple(keys))
 
 
 def _parts(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:

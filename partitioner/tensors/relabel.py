@@ -148,7 +148,7 @@ def in_order_of(tensor: SparseTensor | DenseTensor, labels: Labels) -> SparseTen
         return tensor
     moved = _transposed(tensor, modes)
     units = own.units and [own.units[mode] for mode in modes]
-    moved.labels = Labels((own[mode] for mode in modes), labels.names, own.query, units)
+    moved.labels = Labels((own[mode] for mode in modes), labels.names, own.query and own.query.taken(modes), units)
     return moved
 
 

@@ -181,6 +181,10 @@ def test_unusual_tensors(name: str, how: dict[str, Any]) -> None:
 def test_a_matrix() -> None:
     found = amped.scan(UNUSUAL["order 2"], (1, 2), starts=2, max_iters=10, **HOW)
     assert found.tried[1].squared == pytest.approx(1, abs=1e-6), "its rank is 2"
+    head, *rows, suggested = str(found).splitlines()
+    assert head.split()[:2] == ["components", "explained"]
+    assert [row.split()[0] for row in rows] == ["1", "2"]
+    assert suggested.startswith("suggested: ")
 
 
 @pytest.mark.exhaustive

@@ -260,3 +260,19 @@ def test_missing_keys_are_kept_after_the_fit_too() -> None:
     table = pyarrow.table({"a": ["x", "x", None, "y"], "b": ["u", "v", "u", "u"], "c": [1, 2, 1, 2]})
     model = amped.cp_als(amped.from_frame(table, ["a", "b", "c"], missing="keep"), 1, max_iters=3, device="cpu")
     assert model.score(table) == pytest.approx(model.fits[-1], abs=1e-6)
+
+
+def test_models_know_the_expressions_of_named_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = pyarrow.table({"a": list("xxyy"), "b": list("uvuw"), "c": [1, 2, 1, 2]})
+    duckdb.from_arrow(table).write_csv("t.csv")
+    keys = ["--key", "upper(a) AS big", "--key", "b", "--key", "c"]
+    succeeded(run_amped("table", "t.csv", *keys, "--output", "store"))
+    succeeded(run_amped("cpd", "store", "--rank", 1, "--max-iters", 3, "--device", "cpu", "--output", "m"))
+    model = amped.load("m")
+    assert model.labels.names == ("big", "b", "c")  # type: ignore[union-attr]
+    assert model.score("t.csv") == pytest.approx(model.score(table)) == pytest.approx(model.fits[-1], abs=1e-6)  # type: ignore[union-attr]
+    turned = amped.from_frame(table, {"c": "c", "big": "upper(a)", "b": "b"})
+    assert model.score(turned) == pytest.approx(model.fits[-1], abs=1e-6)  # type: ignore[union-attr]
+    predicted = succeeded(run_amped("predict", "m", "--at", "t.csv"))
+    assert "X" in predicted.out

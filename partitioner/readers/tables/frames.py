@@ -37,6 +37,11 @@ def series_name(obj: Any) -> str | None:
     return str(obj.name or SERIES)
 
 
+def level_names(series: Any) -> list[str]:
+    """Return the names of the index levels of a pandas Series, which are columns; empty for other objects."""
+    return [] if series_name(series) is None else [name for name, _ in _levels(series)]
+
+
 def arrow_table(paths: Sequence[str]) -> Any:
     """Return Arrow files (Feather, IPC) as one memory-mapped table."""
     import pyarrow

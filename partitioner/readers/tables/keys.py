@@ -27,6 +27,8 @@ MAX_LABEL = 1 << 20  # bytes of a computed label; DuckDB's memory limit does not
 NESTED = re.compile(r"\]$|^(STRUCT|MAP|UNION|VARIANT|LIST)\b")
 """Types with several values."""
 PARTS = "date_part", "datepart"
+NAMED = re.compile(r"\s*(.*\S)\s+AS\s+(?:\"((?:[^\"]|\"\")+)\"|(\w+))\s*", re.IGNORECASE | re.DOTALL)
+"""An expression and its name. No expression ends like this, as casts end with a parenthesis."""
 
 
 @dataclass
@@ -36,7 +38,7 @@ class Key:
     Attributes
     ----------
     text : str
-        The expression as the user wrote it, which names the mode.
+        The expression as the user wrote it.
     sql : str
         The expression in parentheses.
     kind : str
@@ -49,6 +51,8 @@ class Key:
         Whether it is not just a column, so that labels may be longer than any value in the table.
     column : int or None
         Position of the column, if the key is just a column.
+    title : str
+        The name of the mode: the name in ``EXPR AS NAME``, otherwise the expression.
     """
 
     text: str
@@ -59,6 +63,7 @@ class Key:
     written: str | None = None
     computed: bool = False
     column: int | None = None
+    title: str = ""
 
     @property
     def may_be_category(self) -> bool:
@@ -159,10 +164,19 @@ def function_of(tree: dict[str, Any]) -> tuple[str | None, str | None]:
     return "date_part" if name in PARTS else "date_trunc" if name == "datetrunc" else name, unit
 
 
-def keys_of(database: Database, columns: TableColumns, texts: Sequence[str]) -> list[Key]:
-    """Return keys, bound to the table; raise an `InputError` that names an invalid one."""
+def split_name(text: str, columns: Sequence[str]) -> tuple[str, str]:
+    """Return the expression and the name of a key, ``EXPR AS NAME``; without a name both are the expression."""
+    named = None if text in columns else NAMED.fullmatch(text)
+    if named is None:
+        return text, text
+    expression, quoted_name, name = named.groups()
+    return expression, name or quoted_name.replace('""', '"')
+
+
+def keys_of(database: Database, columns: TableColumns, named: Sequence[tuple[str, str]]) -> list[Key]:
+    """Return keys, bound to the table, from expressions and names; raise an `InputError` that names an invalid one."""
     keys = []
-    for text in texts:
+    for text, title in named:
         name = f"{parameter('key')} {text!r}"
         sql, tree = columns.expression(database, name, text)
         with database.naming(name):
@@ -173,5 +187,5 @@ def keys_of(database: Database, columns: TableColumns, texts: Sequence[str]) -> 
             raise InputError(f"{name}: is {kind}: {advice}")
         function, unit = function_of(tree)
         details = columns.text_of(tree), tree.get("class") != "COLUMN_REF", columns.position(tree)
-        keys.append(Key(text, sql, kind, function, unit, *details))
+        keys.append(Key(text, sql, kind, function, unit, *details, title))
     return keys

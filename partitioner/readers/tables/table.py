@@ -28,7 +28,7 @@ from .database import EVENTS, Database, EncodingError, MisreadError, is_arrow, i
 from .encodings import readable
 from .files import FileTable
 from .frames import FrameTable, arrow_table
-from .keys import Key, keys_of
+from .keys import Key, keys_of, split_name
 from .losses import doubtful_dates, lost_texts, staged
 from .rows import ROWS, RowCounts, check_not_empty, facts_of, kept_rows, labels_column, listed, state_of
 from .sums import Value
@@ -121,20 +121,21 @@ class TablePart:
     def _scan(self, database: Database, source: object, paths: Sequence[str], whole: bool) -> None:
         """Determine the rows to read, and their labels."""
         form = self._form
-        expressions = [(f"{parameter('key')} {key!r}", key) for key in form.key]
-        others = (("value", form.value), ("where", form.where))
-        expressions += [(f"{parameter(name)} {text!r}", text) for name, text in others if text]
+        others = [("value", form.value), ("where", form.where)]
+        filters = [(f"{parameter(name)} {text!r}", text) for name, text in others if text]
         table: FileTable | FrameTable
         if paths and is_arrow(paths[0]):
             source, paths = arrow_table(paths), ()
         if paths:
-            table = FileTable(database, paths, " ".join(text for _, text in expressions), whole)
+            table = FileTable(database, paths, " ".join((*form.key, *(text for _, text in filters))), whole)
         else:
             table = FrameTable(database, source)
         columns = table.columns
         database.names = columns.names
-        table.use(columns.usage(database, expressions, len(form.key)))
-        keys = keys_of(database, columns, form.key)
+        named = [split_name(key, columns.names) for key in form.key]
+        expressions = [(f"{parameter('key')} {text!r}", text) for text, _ in named]
+        table.use(columns.usage(database, [*expressions, *filters], len(named)))
+        keys = keys_of(database, columns, named)
         value = Value.of(database, columns, form.value)
         self._what = "groups of rows" if value.aggregate else "rows"
         with ExitStack() as watched:
@@ -179,7 +180,7 @@ class TablePart:
         """Raise `InputError` if there is nothing to read; warn of dropped rows."""
         if not counts.rows:
             raise InputError("no rows" if self._form.where is None else f"no row satisfies {self._form.where}")
-        missing = [f"{count:,} without {key.text}" for key, count in zip(keys, counts.missing, strict=True) if count]
+        missing = [f"{count:,} without {key.title}" for key, count in zip(keys, counts.missing, strict=True) if count]
         dropped = self._form.missing == "drop"
         if not counts.kept and counts.valueless == counts.rows:
             raise InputError(f"no row has a value: {self._form.value} is missing in all {counts.rows:,}")
@@ -233,8 +234,9 @@ class TablePart:
             labels.append(names)
             database.number(f"amped_labels{k}", places)
         database.run("DROP TABLE amped_found")
-        query = TableQuery(self._form.value, self._form.where, self._form.missing)
-        self._labels = Labels(labels, [key.text for key in keys], query)
+        texts, titles = tuple(key.text for key in keys), [key.title for key in keys]
+        query = TableQuery(self._form.value, self._form.where, self._form.missing, texts if titles != [*texts] else ())
+        self._labels = Labels(labels, titles, query)
         self.lengths = tuple(each.size for each in labels)
 
     def _nonzeros_sql(self, keys: Sequence[Key], value: Value) -> str:

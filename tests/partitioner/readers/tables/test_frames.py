@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import amped
 from partitioner.errors import InputError, InputWarning
 from partitioner.readers import ReadOptions, read_frame
 from partitioner.tensors.sparse import SparseTensor
@@ -118,3 +119,35 @@ def test_what_may_be_any_column() -> None:
     keys = "a", "(SELECT count(*) FROM events)", "(SELECT max(COLUMNS('n')) FROM events)"
     assert labels(read_frame(frame, ReadOptions(key=keys))) == [["x", "y"], [2], [2]]
     assert labels(read_frame(frame, ReadOptions(key=("'k'", "1")))) == [["k"], [1]]
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "expected"),
+    [("upper(a) AS big", "big", ["X", "Y"]), ('a as "the a"', "the a", ["x", "y"]), ("a as b", "a as b", ["p", "q"]),
+     ("cast(a AS VARCHAR)", "cast(a AS VARCHAR)", ["x", "y"]), ('"c d" AS "q""t"', 'q"t', ["r", "s"])],
+)  # fmt: skip
+def test_keys_may_have_names(key: str, name: str, expected: list[str]) -> None:
+    frame = pandas.DataFrame({**BASE, "a as b": ["p", "q"], "c d": ["r", "s"]})
+    tensor = read_frame(frame, ReadOptions(key=(key, "b")))
+    assert labels(tensor)[0] == expected
+    assert tensor.labels is not None
+    assert tensor.labels.names == (name, "b")
+    expression = key if name == key else key[: key.lower().rindex(" as ")]
+    assert tensor.labels.keys == (expression, "b")
+
+
+def test_a_mapping_names_keys() -> None:
+    tensor = amped.from_frame(pandas.DataFrame(BASE), {'the "big" a': "upper(a)", "b": "b"})
+    assert tensor.labels is not None
+    assert tensor.labels.names == ('the "big" a', "b")
+    assert labels(tensor) == [["X", "Y"], ["u", "v"]]
+
+
+def test_levels_of_a_series_are_its_keys() -> None:
+    series = pandas.DataFrame({**BASE, "n": [2.0, 3.0]}).set_index(["a", "b"])["n"]
+    tensor = amped.from_frame(series)
+    assert tensor.labels is not None
+    assert tensor.labels.names == ("a", "b")
+    assert tensor.todense().tolist() == [[2, 0], [0, 3]]
+    with pytest.raises(InputError, match="specifies the column of each mode"):
+        amped.from_frame(pandas.DataFrame(BASE))
