@@ -149,7 +149,9 @@ class RunRequest(Seeded, ABC, Generic[M]):
         return Metrics(self.metrics, self.force, extends if self.resume else None)
 
 
-TENSORS = ".tns .npz .npy .h5 .hdf5 .nc .nc4 .netcdf .zarr .csv .tsv .json .jsonl .ndjson .parquet .pq".split()
+TENSORS = (
+    ".tns .npz .npy .h5 .hdf5 .nc .nc4 .netcdf .zarr .mat .mtx .csv .tsv .json .jsonl .ndjson .parquet .pq".split()
+)
 
 
 def tensor_stem(path: str | os.PathLike[str]) -> str:

@@ -119,7 +119,7 @@ def open_path(
     memory: DeviceMemory | None = None,
 ) -> DescribedSource:
     """Open the tensor of any kind in a file or store. Collective."""
-    if is_dense(path):
+    if comm.bcast(comm.rank == 0 and is_dense(path)):
         return open_dense_source(path, comm, form)
     if not form.dense:
         return open_source(path, comm, progress, verify, form, memory)

@@ -71,7 +71,8 @@ def read(
     path : str or PathLike
         A folder is a store. The file name selects the format: ``.npz`` is a NumPy archive of a sparse tensor; ``.npy``,
         ``.h5``, ``.hdf5``, ``.nc`` (netCDF-4), ``.zarr`` and ``.zarr.zip`` are dense tensors, optionally with the name
-        of an array (``FILE.h5:NAME``); ``.csv``, ``.tsv``, ``.json`` and ``.parquet`` are tables, which require `keys`;
+        of an array (``FILE.h5:NAME``); ``.mat`` (MATLAB, ``FILE.mat:NAME``) and ``.mtx`` (Matrix Market) are dense or
+        sparse; ``.csv``, ``.tsv``, ``.json`` and ``.parquet`` are tables, which require `keys`;
         any other file is text with one nonzero per line, plain or compressed by gzip.
     no_values : bool
         Lines contain only indices, as in an event log. Each line counts as 1, and repeated indices add up.

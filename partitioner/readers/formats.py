@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from .arrays import market, matlab
 from .arrays.chunked import ENDINGS, split
 from .form import PLAIN, ReadOptions
 from .pieces import FilePart
@@ -107,8 +108,69 @@ class TextReader(Reader):
         return TextPart(path, part, of, no_values=form.no_values, base=form.index_base, **options)
 
 
+class MarketArrayReader(Reader):
+    """A dense matrix in a Matrix Market file, according to its first line."""
+
+    name = "a Matrix Market array"
+    kind = "dense"
+
+    def recognizes(self, path: str | PathLike[str]) -> bool:
+        return fspath(path).lower().endswith(market.ENDINGS) and market.is_array(path)
+
+    def dense(self, path: str | PathLike[str]) -> DenseTensor:
+        return market.read_array(path)
+
+
+class MarketReader(Reader):
+    """A sparse matrix in a Matrix Market file, read by rank 0."""
+
+    name = "a Matrix Market file"
+    extensions = market.ENDINGS
+
+    def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **options: Any) -> FilePart:
+        return market.market_part(path, form, part)
+
+
+class MatlabFile(Reader):
+    """A variable in a MATLAB file, the only array or that of a name: ``FILE.mat:NAME``."""
+
+    def recognizes(self, path: str | PathLike[str]) -> bool:
+        return split(path, matlab.ENDINGS) is not None and not Path(path).is_dir()
+
+    def file(self, path: str | PathLike[str]) -> str:
+        parts = split(path, matlab.ENDINGS)
+        assert parts is not None
+        return parts[0]
+
+
+class MatlabArrayReader(MatlabFile):
+    """A dense array in a MATLAB file."""
+
+    name = "an array in a MATLAB file"
+    kind = "dense"
+
+    def recognizes(self, path: str | PathLike[str]) -> bool:
+        return super().recognizes(path) and matlab.is_full(path)
+
+    def dense(self, path: str | PathLike[str]) -> DenseTensor:
+        return matlab.read_full(path)
+
+
+class MatlabReader(MatlabFile):
+    """A sparse matrix in a MATLAB file, read by rank 0."""
+
+    name = "a MATLAB file"
+    extensions = matlab.ENDINGS
+
+    def part(self, path: str | PathLike[str], form: ReadOptions, part: int, of: int, **options: Any) -> FilePart:
+        return matlab.matlab_part(path, form, part)
+
+
 TABLE, TEXT = TableReader(), TextReader()
-READERS: tuple[Reader, ...] = (ChunkedReader(), NpyReader(), TABLE, ArchiveReader())
+READERS: tuple[Reader, ...] = (
+    *(ChunkedReader(), NpyReader(), TABLE, ArchiveReader()),
+    *(MarketArrayReader(), MarketReader(), MatlabArrayReader(), MatlabReader()),
+)
 """Readers by file name; the first that recognizes a path is used."""
 
 

@@ -14,10 +14,6 @@ _TABLE = "save it as .csv or .parquet; in Python, amped.from_frame(pandas.{}(pat
 _ARRAY = "in Python, pass the array: {}; or save it as .npy with numpy.save"
 _UNPACK = "unpack it first"
 REMEDIES = {
-    ".mat": (
-        "a MATLAB file",
-        _ARRAY.format("scipy.io.loadmat(path)['NAME'] (h5py.File(path)['NAME'][...] from v7.3)"),
-    ),
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb", ".ods"), ("a spreadsheet", _TABLE.format("read_excel"))),
     **dict.fromkeys((".sas7bdat", ".xpt"), ("a SAS table", _TABLE.format("read_sas"))),
     ".dta": ("a Stata table", _TABLE.format("read_stata")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ from .opened import Opened, Place
 ENDINGS = (*zarrs.ARCHIVES, *zarrs.FOLDERS, *hdf5.ENDINGS)
 
 
-def split(path: str | PathLike[str]) -> tuple[str, str] | None:
+def split(path: str | PathLike[str], endings: Sequence[str] = ENDINGS) -> tuple[str, str] | None:
     """Split ``FILE:NAME`` into a file or folder and an array's name, which may be empty; None for other files."""
     text = fspath(path).rstrip("/")
-    for ending in ENDINGS:
+    for ending in endings:
         if text.lower().endswith(ending):
             return text, ""
         at = text.lower().rfind(f"{ending}:")
@@ -44,15 +45,15 @@ def read_chunked(path: str | PathLike[str]) -> DenseTensor:
     with naming(path):
         is_hdf5 = file.lower().endswith(hdf5.ENDINGS)
         opened = hdf5.open_hdf5(file, name, path) if is_hdf5 else zarrs.open_zarr(file, name)
-        _check_chunk(opened)
-        return DenseTensor(Stored(opened.plain or Chunked(opened, path)), path)
+        return DenseTensor(stored(opened, path), path)
 
 
-def _check_chunk(opened: Opened) -> None:
-    """Raise `InputError` if a chunk exceeds memory, as libraries read chunks as a whole."""
+def stored(opened: Opened, path: str | PathLike[str]) -> Stored:
+    """Return the elements of an open array; raise `InputError` if a chunk, which is read as a whole, exceeds memory."""
     needed = math.prod(opened.chunk or ()) * opened.array.dtype.itemsize
     if needed > (available := psutil.virtual_memory().total):
         raise InputError(f"has chunks of {needed:,} bytes, which must fit memory: {available:,} bytes are available")
+    return Stored(opened.plain or Chunked(opened, path))
 
 
 class Chunked:
