@@ -10,7 +10,7 @@ import numpy as np
 
 from ...host.checksums import open_regular
 from ...tensors.dense import DenseTensor, check_elements
-from ...tensors. import Stored
+from ...tensors.stored import Stored
 from ..form import ReadOptions
 from ..pieces import ArrayPart
 from .matrices import check_options, empty_part, faults_of, matrix_part

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...host.checksums import open_regular
 from ...tensors.dense import DenseTensor, check_elements
-from ...tensors. import Stored
+from ...tensors.stored import Stored
 from ..form import ReadOptions
 from ..pieces import ArrayPart
 from .chunked import split, stored
