@@ -39,7 +39,7 @@ class Request:
     POSITIONAL: ClassVar[dict[str, Any]] = {
         "type": path,
         "metavar": "TENSOR",
-        "help": ".tns, .tns.gz, .npz, a store; dense: .npy, .h5, .nc, .zarr; or a table: .csv, .json, .parquet",
+        "help": ".tns[.gz], .npz, .mtx, .mat, a store; dense: .npy, .h5, .nc, .zarr; or a table: .csv, .json, .parquet",
     }
     SECOND: ClassVar[dict[str, Any] | None] = None  # another positional argument, the field `other`
     COMPUTES: ClassVar[bool] = True  # whether the verb has the flags of `Options` and `ReadOptions`
