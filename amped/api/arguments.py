@@ -26,6 +26,7 @@ from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import modes_of, nonnegative_of, ridge_of
 from ..methods.poisson import MOST_INNER, PoissonMethod
+from ..methods.proximal.terms import Terms, by_mode
 from ..models.align import tensor_or_path
 from ..models.labelled_matrices import LabelledMatrices
 from ..models.semisparse import SemiSparseTensor
@@ -191,6 +192,15 @@ def _loss_text(loss: Loss) -> str:
 LOSS = Argument(_loss, _loss_text)
 """Any loss."""
 
+
+def _constraints(name: str, value: object) -> tuple[tuple[int, Terms], ...]:
+    return () if value is None else by_mode(name, value)
+
+
+def _constraints_text(terms: tuple[tuple[int, Terms], ...]) -> str:
+    return str({mode: list(each.names) for mode, each in terms})
+
+
 ARGUMENTS = {
     "X": TENSOR,
     "rank": integer(1, MAX_DENSE_RANK),
@@ -210,6 +220,7 @@ ARGUMENTS = {
     "mode": integer(0),
     "nonnegative": Argument(nonnegative_of),
     "ridge": Argument(ridge_of),
+    "constraints": Argument(_constraints, _constraints_text),
     "fixed_modes": Argument(modes_of),
     "mask": optional(Argument(_mask, _tensor_text, of_root=True)),
     "weights": TENSOR,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..errors import InputError, warn
 from ..methods.constraints import NONE, ConstraintParams
 from ..methods.initial import Init
 from ..methods.poisson import Poisson, PoissonMethod
+from ..methods.proximal.terms import ModeConstraints
 from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
 from ..operators.limits import check_result
@@ -52,6 +53,7 @@ def cp_als(
     nonnegative: bool | Sequence[int] = False,
     ridge: float | Sequence[float] = 0.0,
     fixed_modes: Sequence[int] = (),
+    constraints: Mapping[int, ModeConstraints] | None = None,
     mask: Mask | None = None,
     weights: Tensor = None,
     holdout: float | Tensor = None,
@@ -100,6 +102,16 @@ def cp_als(
     fixed_modes : sequence of int
         Modes whose matrices keep the values of `init`, except for the norms of their columns. See also
         `KruskalTensor.transform`.
+    constraints : mapping of int to str, list of str or callable, optional
+        Further constraints of modes, such as ``{1: "unimodal", 0: ["nonnegative", "l1:0.1"]}``, by AO-ADMM (Huang,
+        Sidiropoulos and Liavas 2016), so far on CPUs. Names: "nonnegative", "bounds:LOW:HIGH", "l1:X", "l2:X",
+        "smooth:X" and "smooth:X:2" (first and second differences), "unimodal", "monotone", "monotone:decreasing",
+        "simplex" (columns), "simplex:rows", "orthonormal", "sparse:K" (nonzeros of a column), "ball" (columns of a
+        2-norm of at most 1). No iteration increases ``||X - M||**2 / 2`` plus the penalties ``X |U|_1``,
+        ``X |U|_F**2 / 2`` and ``X |D U|_F**2 / 2``; with any of these, modes without a penalty or bounds are in the
+        ball, as otherwise their size would make the penalty vanish. A function ``prox(matrix, step)`` is a proximal
+        operator; its attribute ``penalty``, a function of the matrix, returns the penalty (by default 0, as of a
+        set). Not with `mask`, `weights`, `holdout` or `ridge`.
     mask : {"nan", "stored"}, array, tensor or path, optional
         The observed elements; others are missing and do not count (by default all are observed). "nan": all but NaN,
         of a dense tensor. "stored": the stored elements of a sparse tensor, including explicit zeros that it keeps.
@@ -148,11 +160,12 @@ def cp_als(
     Returns
     -------
     KruskalTensor
-        Columns have unit 2-norm, or unit 1-norm if any mode is `nonnegative`; weights descend. ``fits`` and
+        Columns have unit 2-norm, or unit 1-norm if any mode is `nonnegative`; weights descend. In modes with bounds,
+        a simplex, orthonormal columns or a function, columns stay as they were solved. ``fits`` and
         ``converged`` describe the run. The same on every rank. If elements are missing, fits refer to the observed
         ones, and ``series`` has ``objective``, ``sum w (x - m)**2 + sum_n ridge_n |U_n|**2`` with the matrices as they
         were solved, and ``rmse`` after each iteration; with `holdout` also ``holdout_rmse``, and ``run`` has the number
-        ``best_iteration`` of the returned model.
+        ``best_iteration`` of the returned model. With `constraints`, ``series`` has ``objective``.
 
     Raises
     ------
@@ -180,18 +193,25 @@ def cp_als(
         split = call.hold_out(params, held) if held.given(call.comm) else None
         observed = split.fitted if split else call.observe(params)
         comm, machine, source = call.comm, call.machine, call.source
-        constraint_params = ConstraintParams(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
-        constraints = constraint_params.of(len(source.shape))
+        constraint_params = ConstraintParams(nonnegative, ridge, fixed_modes, constraints)  # type: ignore[arg-type]
+        chosen_constraints = constraint_params.of(len(source.shape))
         if comm.bcast(isinstance(init, str) and init == "tucker"):
             if nonnegative:
                 raise InputError("init 'tucker' yields negative entries: use another init, or no constraint")
             init = cp_start(source, machine, chosen, rank, seed)
         with call.reporter.loading():
             method: Decomposition[KruskalTensor] = (
-                decomposition(source, rank, machine, chosen, budget, constraints, init)
+                decomposition(source, rank, machine, chosen, budget, chosen_constraints, init)
                 if observed is None
                 else observed_decomposition(
-                    observed, rank, machine, chosen, constraints, init, budget, split.held_out if split else None
+                    observed,
+                    rank,
+                    machine,
+                    chosen,
+                    chosen_constraints,
+                    init,
+                    budget,
+                    split.held_out if split else None,
                 )
             )
         run = RunParams(max_iters, tol, seed, init, starts, deadline, patience=held.iterations if split else None)

@@ -1,6 +1,6 @@
-"""Constraints on factor matrices: non-negative, penalised by a ridge, or fixed.
+"""Constraints on factor matrices: non-negative, penalised by a ridge, fixed, or with proximal operators.
 
-Under constraints all columns have unit 2-norm when the next mode is solved, and the weights are multiplied into the
+Under the first three all columns have unit 2-norm when the next mode is solved, and the weights are multiplied into the
 rows from which that solve starts. Therefore no solve increases the objective.
 """
 
@@ -18,6 +18,7 @@ from partitioner.validate import real, whole
 from ..backend.ops.equations import ConstraintBounds
 from ..errors import InputError
 from ..operators.placement import MAX_RANK as MOST_MODES  # far more than any tensor has
+from .proximal.terms import Terms, with_nonnegative
 
 Modes = tuple[int, ...]
 SWEEPS = 5  # over the columns per solve of a mode; 1 to 10 give similar fits (docs/design/constraints.md)
@@ -30,12 +31,14 @@ class ConstraintParams(NamedTuple):
     nonnegative: bool | Modes = False
     ridge: float | tuple[float, ...] = 0.0
     fixed_modes: Modes = ()
+    terms: tuple[tuple[int, Terms], ...] = ()
 
     def of(self, order: int) -> Constraints:
         """Return the constraints for a tensor of this order; raise `InputError` if a mode does not exist."""
         modes = tuple(range(order))
         nonnegative = self.nonnegative if isinstance(self.nonnegative, tuple) else modes if self.nonnegative else ()
-        for name, chosen in (("nonnegative", nonnegative), ("fixed_modes", self.fixed_modes)):
+        given = tuple(mode for mode, _ in self.terms)
+        for name, chosen in (("nonnegative", nonnegative), ("fixed_modes", self.fixed_modes), ("constraints", given)):
             for mode in chosen:
                 if mode >= order:
                     raise InputError(f"{name}: there is no mode {mode}; the tensor has modes 0 to {order - 1}")
@@ -44,8 +47,30 @@ class ConstraintParams(NamedTuple):
             raise InputError(f"ridge: {len(ridge)} numbers for a tensor of order {order}: give one, or one per mode")
         if set(self.fixed_modes) == set(modes):
             raise InputError("fixed_modes: all modes are fixed; leave at least one to solve")
+        if self.terms:
+            return self._with_terms(nonnegative, ridge, order)
         result = Constraints(nonnegative, ridge, self.fixed_modes)
         return result if any((nonnegative, any(ridge), self.fixed_modes)) else NONE
+
+    def _with_terms(self, nonnegative: Modes, ridge: tuple[float, ...], order: int) -> Constraints:
+        """Return constraints that are solved by ADMM in all modes."""
+        if any(ridge):
+            raise InputError("ridge: together with constraints, write it as the constraint 'l2:X' of each mode")
+        terms = dict(self.terms)
+        if both := [mode for mode in terms if mode in self.fixed_modes]:
+            raise InputError(f"constraints: mode {both[0]} is fixed")
+        for mode in set(nonnegative) - set(self.fixed_modes):
+            terms[mode] = with_nonnegative(terms.get(mode, Terms()))
+        solved = [mode for mode in range(order) if mode not in self.fixed_modes]
+        if any(each.penalised for each in terms.values()):
+            for mode in solved:
+                if (each := terms.get(mode, Terms())).scalable and not each.penalised:
+                    terms[mode] = each.in_ball()
+        if all(mode in terms and terms[mode].fixes_scale for mode in range(order)):
+            names = ", ".join(terms[mode].names[0] for mode in solved)
+            raise InputError(f"constraints {names}: all modes have a fixed size; leave one for the tensor's size")
+        nonnegative = tuple(sorted({*nonnegative, *(mode for mode, each in terms.items() if each.nonnegative)}))
+        return Constraints(nonnegative, ridge, self.fixed_modes, tuple(sorted(terms.items(), key=lambda m: m[0])))
 
 
 @dataclass(frozen=True)
@@ -55,6 +80,7 @@ class Constraints:
     nonnegative: Modes = ()
     ridge: tuple[float, ...] = ()  # per mode, added to the diagonal of the other modes' Gram product
     fixed: Modes = ()
+    terms: tuple[tuple[int, Terms], ...] = ()  # by mode; if there are any, ADMM solves all modes
 
     def __bool__(self) -> bool:
         return self != NONE
@@ -94,7 +120,15 @@ class Constraints:
         """The active constraints, as stored in a checkpoint."""
         ridge = self.ridge if any(self.ridge) else ()
         facts = {"nonnegative": self.nonnegative, "ridge": ridge, "fixed_modes": self.fixed}
-        return {name: list(numbers) for name, numbers in facts.items() if numbers}
+        terms = {"constraints": {str(mode): list(each.names) for mode, each in self.terms}} if self.terms else {}
+        return {**{name: list(numbers) for name, numbers in facts.items() if numbers}, **terms}
+
+    def check_sizes(self, shape: Sequence[int], rank: int) -> None:
+        """Raise `InputError` if a mode is too short for `rank` orthonormal columns."""
+        for mode, each in self.terms:
+            if each.shape == "orthonormal" and shape[mode] < rank:
+                cause = f"{rank} columns of {shape[mode]} rows cannot be orthonormal"
+                raise InputError(f"constraints: mode {mode}: {cause}; use a smaller rank")
 
     def check_start(self, factors: Sequence[NDArray[Any]], init: str | None) -> None:
         """Raise `InputError` unless a decomposition can start from these matrices.

@@ -94,12 +94,15 @@ class KruskalTensor(Evaluation):
         copy.run = dict(self.run)
         return copy.labelled(self.labels).arrange(norm=norm)
 
-    def arrange(self, scales: NDArray[np.float64] | float = 1.0, norm: int = 2) -> KruskalTensor:
+    def arrange(
+        self, scales: NDArray[np.float64] | float = 1.0, norm: int = 2, kept: Sequence[int] = ()
+    ) -> KruskalTensor:
         """Normalise the columns to unit 2-norm or 1-norm and sort the components by descending weight, in place.
 
-        The columns are first multiplied by `scales`, (order, R), which must not be negative.
+        The columns are first multiplied by `scales`, (order, R), which must not be negative. Columns of the modes
+        `kept` are not normalised.
         """
-        norms = [column_norms(f, norm) for f in self.factors]
+        norms = [np.ones(self.rank) if mode in kept else column_norms(f, norm) for mode, f in enumerate(self.factors)]
         weights = self.weights * np.prod(np.multiply(norms, scales), axis=0)
         order = np.argsort(-weights, kind="stable")
         for factor, length in zip(self.factors, norms, strict=True):

@@ -134,6 +134,9 @@ def _method(model: KruskalTensor, run: Run) -> list[Fact]:
         facts.append(Fact("constraint", f"non-negative in {modes}"))
     if run.get("ridge"):
         facts.append(Fact("ridge", ", ".join(f"{number:g}" for number in run["ridge"])))
+    if run.get("constraints"):
+        of_modes = [f"{_modes(model, [int(mode)])}: {', '.join(names)}" for mode, names in run["constraints"].items()]
+        facts.append(Fact("constraints", _text("; ".join(of_modes))))
     if run.get("fixed_modes"):
         facts.append(Fact("fixed modes", _modes(model, run["fixed_modes"])))
     if run.get("init") is not None:

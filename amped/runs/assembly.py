@@ -26,7 +26,8 @@ from ..backend.ops.phi import interleaved
 from ..backend.ops.solve import SolverBytes
 from ..backend.ops.ttm import TTM
 from ..errors import InputError
-from ..methods import als, apr
+from ..methods import als, apr, constrained_als
+from ..methods.constrained_als import ConstrainedAls
 from ..methods.constraints import NONE, Constraints
 from ..methods.driver import Method
 from ..methods.initial import Init, initial_factors, start_bytes
@@ -199,18 +200,39 @@ def decomposition(
     budget: Budget | None = None,
     constraints: Constraints = NONE,
     init: Init | None = None,
-) -> als.CpAls:
+) -> als.CpAls | ConstrainedAls:
     """Place a tensor and return its CP-ALS; `begin` sets the start. `init` only reserves memory. Collective."""
+    if constraints.terms:
+        constraints.check_sizes(source.shape, rank)
+        machine = admm_machine(source, machine, options)
     machine = chosen(machine, source, options, Work(rank, budget.repeats if budget else None))
 
     def setting() -> Setting:
-        solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
+        solving = als_bytes(source, rank, machine, options, constraints)
         memory = start_bytes(source, rank, machine.comm, init)
         return setting_for(source, rank, machine, options, solving)._replace(late=not constraints, root_bytes=memory)
 
+    method = ConstrainedAls if constraints.terms else als.CpAls
     if isinstance(source, DenseSource) and DirectDense.suits(source, machine, rank):
-        return als.CpAls(DirectDense(source, rank, machine, options, setting), constraints)
-    return als.CpAls(kind_of(source).place(source, machine, setting(), budget), constraints)
+        return method(DirectDense(source, rank, machine, options, setting), constraints)
+    return method(kind_of(source).place(source, machine, setting(), budget), constraints)
+
+
+def admm_machine(source: DescribedSource, machine: Machine, options: Options) -> Machine:
+    """Return the machine of a run under constraints that are solved by ADMM, so far a CPU. Collective."""
+    host = on_host(machine, options, "constraints")
+    if host is not machine and not isinstance(source, DenseSource):
+        source.sparse(device_memory(machine, options)).leave_device()
+    return host
+
+
+def als_bytes(
+    source: DescribedSource, rank: int, machine: Machine, options: Options, constraints: Constraints
+) -> Solving:
+    """Return the memory that CP-ALS needs in addition to the MTTKRP."""
+    if constraints.terms:
+        return constrained_als.solving_bytes(source.shape, rank, constraints)
+    return als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
 
 
 Key = TypeVar("Key")

@@ -15,6 +15,7 @@ from ..backend.exchange import Machine
 from ..backend.ops.mttkrp import MTTKRP, Share
 from ..backend.ops.rowproblems import ROWPROBLEMS
 from ..backend.ops.solve import SolverBytes
+from ..errors import InputError
 from ..methods import observed_als
 from ..methods.constraints import NONE, Constraints
 from ..methods.held_out import HeldOut, HeldOutAls
@@ -110,6 +111,8 @@ def observed_decomposition(
 
     With `held_out`, the method measures these elements after each iteration.
     """
+    if constraints.terms:
+        raise InputError("constraints: not supported with a mask, weights, missing or held-out elements")
     shape, terms = observed.source.shape, observed.terms
     machine = row_machine(observed, rank, machine, options)
     direct = DirectObserved.fits(shape, rank, machine)

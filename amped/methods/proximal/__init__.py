@@ -1,0 +1,1 @@
+"""Constraints of factor matrices by their proximal operators, and ADMM for one mode."""

@@ -1,0 +1,238 @@
+"""Constraints of a mode as text such as "l1:0.1", and what they mean together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.validate import real, whole
+
+from ...errors import InputError
+
+Prox = Callable[[NDArray[np.float64], float], NDArray[np.float64]]
+"""A user's proximal operator: takes an (I_n, R) matrix and a step; see `Terms.function`."""
+ModeConstraints = str | Prox | Sequence[str]
+"""The constraints of a mode as they are passed: one by name, a function, or several names."""
+
+FORMS = {
+    "nonnegative": "nonnegative", "bounds": "bounds:LOW:HIGH", "l1": "l1:X", "l2": "l2:X", "smooth": "smooth:X[:ORDER]",
+    "unimodal": "unimodal", "monotone": "monotone[:decreasing]", "simplex": "simplex[:rows]",
+    "orthonormal": "orthonormal", "sparse": "sparse:K", "ball": "ball",
+}  # fmt: skip
+"""The names of constraints, and how they are written."""
+SHAPES = "unimodal", "monotone", "simplex", "orthonormal", "sparse"
+"""Of these a mode has at most one."""
+CONES = "", "unimodal", "monotone", "sparse"
+"""Shapes that multiples of a column keep."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The constraints of one mode together.
+
+    Attributes
+    ----------
+    names : tuple of str
+        As they are written.
+    low, high : float
+        Bounds of all entries.
+    l1, l2, smooth : float
+        Factors of the penalties ``|U|_1``, ``|U|_F**2 / 2`` and ``|D U|_F**2 / 2``.
+    order : int
+        Of the differences D: 1 or 2.
+    shape : str
+        One of `SHAPES`, or empty.
+    option : str
+        "decreasing" or "rows", or empty.
+    count : int
+        Nonzeros of a column at most; of the shape "sparse".
+    ball : bool
+        Whether the 2-norm of a column is at most 1.
+    function : callable, optional
+        A user's proximal operator: ``function(matrix, step)`` returns the Z that minimises
+        ``g(Z) + |Z - matrix|_F**2 / (2 step)``. Its attribute ``penalty``, if it has one, returns g(Z); without it
+        the function is the projection onto a set.
+    """
+
+    names: tuple[str, ...] = ()
+    low: float = -math.inf
+    high: float = math.inf
+    l1: float = 0.0
+    l2: float = 0.0
+    smooth: float = 0.0
+    order: int = 1
+    shape: str = ""
+    option: str = ""
+    count: int = 0
+    ball: bool = False
+    function: Prox | None = None
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether no entry is negative."""
+        return self.low >= 0 or self.shape == "simplex"
+
+    @property
+    def penalised(self) -> bool:
+        """Whether smaller entries have a smaller penalty."""
+        return bool(self.l1 or self.l2 or self.smooth)
+
+    @property
+    def scalable(self) -> bool:
+        """Whether multiples of a column meet the constraints, except for penalties and the ball."""
+        bounds = self.low in (-math.inf, 0.0) and self.high == math.inf
+        return bounds and self.shape in CONES and self.function is None
+
+    @property
+    def fixes_scale(self) -> bool:
+        """Whether all matrices that meet the constraints have the same size."""
+        return self.shape in ("simplex", "orthonormal")
+
+    @property
+    def columnwise(self) -> bool:
+        """Whether the rows of a matrix depend on each other."""
+        row_shape = self.shape == "simplex" and self.option == "rows"
+        return bool((self.shape and not row_shape) or self.smooth or self.ball or self.function)
+
+    @property
+    def free(self) -> bool:
+        """Whether the rows are those of least squares, perhaps with a ridge."""
+        return replace(self, names=(), l2=0.0) == Terms()
+
+    def in_ball(self) -> Terms:
+        """Return the same constraints with columns of a 2-norm of at most 1."""
+        return self if self.ball else replace(self, names=(*self.names, "ball"), ball=True)
+
+
+def terms_of(value: Any) -> Terms:
+    """Return the constraints of a mode from a text, a function, or a sequence of texts; raise `InputError`."""
+    given = [value] if isinstance(value, str) or callable(value) else value
+    if not isinstance(given, Sequence) or not given or not all(isinstance(g, str) or callable(g) for g in given):
+        raise InputError(f"constraints: {value!r} is not a name, a function, or a list of names")
+    if (functions := [each for each in given if callable(each)]) and len(given) > 1:
+        raise InputError(f"constraints: the function {_name(functions[0])} must be the only constraint of its mode")
+    if functions:
+        return Terms((_name(functions[0]),), function=functions[0])
+    result = Terms()
+    for text in given:
+        result = _with(result, text)
+    _check(result)
+    return result
+
+
+def with_nonnegative(terms: Terms) -> Terms:
+    """Return the same constraints of a mode with non-negative entries; raise `InputError` if that is impossible."""
+    if terms.nonnegative:
+        return terms
+    if terms.function is not None:
+        raise InputError(f"constraints: the function {terms.names[0]} must be the only constraint of its mode")
+    return terms_of([*terms.names, "nonnegative"])
+
+
+def by_mode(name: str, value: Any) -> tuple[tuple[int, Terms], ...]:
+    """Return the constraints of all modes from a mapping, in the order of the modes; raise `InputError`."""
+    if not isinstance(value, Mapping):
+        example = '{1: "unimodal", 0: ["nonnegative", "l1:0.1"]}'
+        raise InputError(f"{name} {value!r}: expected a mapping such as {example}")
+    return tuple(sorted(((whole(f"{name}: mode", m, 0), terms_of(v)) for m, v in value.items()), key=lambda m: m[0]))
+
+
+def from_texts(texts: Sequence[str]) -> tuple[tuple[int, Terms], ...]:
+    """Return the constraints of all modes from texts such as "1:smooth:0.1"; raise `InputError`."""
+    result = dict[int, list[str]]()
+    for text in texts:
+        mode, colon, rest = text.partition(":")
+        if not mode.isdecimal() or not mode.isascii() or not colon:
+            raise InputError(f"--constraint {text}: expected MODE:NAME, such as 1:unimodal or 0:l1:0.1")
+        result.setdefault(int(mode), []).append(rest)
+    return by_mode("--constraint", result)
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _with(terms: Terms, text: str) -> Terms:
+    """Return constraints with a further one."""
+    name, *parts = text.split(":")
+    if name not in FORMS:
+        from difflib import get_close_matches  # takes some milliseconds to import
+
+        near = get_close_matches(name, FORMS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(FORMS)}"
+        raise InputError(f"constraint {text!r}: unknown; {hint}")
+    if any(other.partition(":")[0] == name for other in terms.names):
+        raise InputError(f"constraint {text!r}: a mode has {name!r} only once")
+    terms = replace(terms, names=(*terms.names, text))
+    if name in SHAPES:
+        if terms.shape:
+            raise InputError(f"constraints {terms.shape!r} and {name!r} exclude each other in a mode")
+        return _with_shape(terms, name, parts, text)
+    if name in ("nonnegative", "ball"):
+        _check_count(text, name, parts, 0, 0)
+        return replace(terms, ball=True) if name == "ball" else replace(terms, low=max(terms.low, 0.0))
+    if name == "bounds":
+        _check_count(text, name, parts, 2, 2)
+        low, high = (_number(text, part, infinite=True) for part in parts)
+        if not low < high:
+            raise InputError(f"constraint {text!r}: the lower bound must be below the upper one")
+        return replace(terms, low=max(low, terms.low), high=high)
+    _check_count(text, name, parts, 1, 2 if name == "smooth" else 1)
+    number = real(f"constraint {text!r}:", _number(text, parts[0]), "a number above 0", above=True)
+    if len(parts) == 2:
+        if parts[1] not in ("1", "2"):
+            raise InputError(f"constraint {text!r}: the order of the differences is 1 or 2")
+        terms = replace(terms, order=int(parts[1]))
+    changes: dict[str, Any] = {name: number}
+    return replace(terms, **changes)
+
+
+def _with_shape(terms: Terms, name: str, parts: list[str], text: str) -> Terms:
+    """Return constraints with a further one of `SHAPES`."""
+    if name == "sparse":
+        _check_count(text, name, parts, 1, 1)
+        if not (parts[0].isdecimal() and parts[0].isascii() and int(parts[0])):
+            raise InputError(f"constraint {text!r}: the number of nonzeros of a column is at least 1")
+        return replace(terms, shape=name, count=int(parts[0]))
+    known: dict[str, tuple[str, ...]] = {"monotone": ("increasing", "decreasing"), "simplex": ("columns", "rows")}
+    choices = known.get(name, ())
+    _check_count(text, name, parts, 0, bool(choices))
+    if parts and parts[0] not in choices:
+        raise InputError(f"constraint {text!r}: expected {name}:{choices[0]} or {name}:{choices[1]}")
+    return replace(terms, shape=name, option=parts[0] if parts and parts[0] == choices[1] else "")
+
+
+def _check_count(text: str, name: str, parts: list[str], least: int, most: int) -> None:
+    if not least <= len(parts) <= most:
+        raise InputError(f"constraint {text!r}: write it as {FORMS[name]}")
+
+
+def _number(text: str, part: str, infinite: bool = False) -> float:
+    try:
+        number = float(part)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number) or (math.isinf(number) and not infinite):
+        raise InputError(f"constraint {text!r}: {part!r} is not a number")
+    return number
+
+
+def _check(terms: Terms) -> None:
+    """Raise `InputError` for constraints whose proximal operator together is not known."""
+    shape, bounded = terms.shape, not (terms.low in (-math.inf, 0.0) and terms.high == math.inf)
+    if terms.low >= terms.high:
+        raise InputError(f"constraints {', '.join(terms.names)}: no matrix meets them")
+    if bounded and shape in ("simplex", "orthonormal"):
+        raise InputError(f"constraints {shape!r} and 'bounds' exclude each other in a mode")
+    if shape == "sparse" and not terms.low <= 0 <= terms.high:
+        raise InputError("constraint 'sparse': the bounds of its mode must include 0")
+    if terms.ball and (bounded or terms.fixes_scale):
+        raise InputError(f"constraint 'ball': not together with {shape or 'bounds'!r}")
+    if terms.l1 and (shape == "simplex" or (shape not in ("", "sparse") and terms.low != 0)):
+        needs = "a constant" if shape == "simplex" else "only supported with 'nonnegative'"
+        raise InputError(f"constraint 'l1' together with {shape!r}: {needs}")
