@@ -17,9 +17,8 @@ from ..backend.device import Device
 from ..errors import InputError
 from ..files import Outputs
 from ..methods import als, apr, gcp
-from ..methods.constraints import NONE, ConstraintParams
+from ..methods.constraints import NONE
 from ..methods.initial import Init
-from ..methods.proximal.terms import from_texts
 from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
 from ..operators.sources.protocols import DescribedSource
@@ -61,13 +60,6 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
         group="start",
     )
     starts: int = flag(1, "best of K random starts, seeds --seed, +1, ... (1)", type=whole_number, metavar="K")
-    constraint: list[str] | None = flag(
-        None,
-        "als: constrain a mode, e.g. 1:unimodal or 0:l1:0.1; repeatable: bounds:LOW:HIGH, l1:X, l2:X, smooth:X[:2], "
-        "unimodal, monotone[:decreasing], simplex[:rows], orthonormal, sparse:K, ball, nonnegative",
-        action="append",
-        metavar="MODE:NAME",
-    )
     weights: Path | None = flag(
         None, "weight of each element, at least 0; those of weight 0 are missing", type=path, metavar="FILE"
     )
@@ -113,26 +105,12 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
         if self.init == "tucker" and (self.chosen_method != "als" or self.nonnegative or self.nonnegative_modes):
             raise InputError("--init tucker yields negative entries: it needs --method als without --nonnegative")
         self._check_holdout()
-        self._check_constraints()
         if self.starts < 1:
             raise InputError(f"--starts {self.starts}: at least 1")
         if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
             reason = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
             raise InputError(f"--starts {self.starts}: {reason}")
         super().check()
-
-    def _check_constraints(self) -> None:
-        if self.constraint is None:
-            return
-        if self.chosen_method != "als":
-            raise InputError("--constraint requires --method als and the gaussian loss")
-        for name in ("mask", "weights", "holdout"):
-            if getattr(self, name) is not None:
-                raise InputError(f"--constraint and --{name} exclude each other")
-
-    @property
-    def constraint_params(self) -> ConstraintParams:
-        return super().constraint_params._replace(terms=from_texts(self.constraint or ()))
 
     def _check_holdout(self) -> None:
         if self.holdout is None:

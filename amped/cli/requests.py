@@ -19,6 +19,7 @@ from ..files import Outputs, check_apart, check_npz
 from ..methods import gcp
 from ..methods.constraints import ConstraintParams, modes_of, ridge_of
 from ..methods.poisson import Poisson
+from ..methods.proximal.terms import from_texts
 from ..methods.stochastic import SAMPLINGS, SamplingName, Stochastic
 from ..models.align import observes_zeros
 from ..models.loading import matrices_in
@@ -190,6 +191,14 @@ class Modelled(Ranked):
         None, "do not update the factor matrices of these modes; needs --init", type=whole_numbers, metavar="MODES"
     )
 
+    constraint: list[str] | None = flag(
+        None,
+        "als: constrain a mode, e.g. 1:unimodal or 0:l1:0.1; repeatable: bounds:LOW:HIGH, l1:X, l2:X, smooth:X[:2], "
+        "unimodal, monotone[:decreasing], simplex[:rows], orthonormal, sparse:K, ball, nonnegative",
+        action="append",
+        metavar="MODE:NAME",
+    )
+
     @property
     def loss_function(self) -> Loss:
         """The loss."""
@@ -228,7 +237,8 @@ class Modelled(Ranked):
             nonnegative = True
         numbers = ridge_of("--ridge", self.ridge or 0.0)
         ridge = numbers[0] if isinstance(numbers, tuple) and len(numbers) == 1 else numbers
-        return ConstraintParams(nonnegative, ridge, modes_of("--fixed-modes", self.fixed_modes or ()))
+        fixed = modes_of("--fixed-modes", self.fixed_modes or ())
+        return ConstraintParams(nonnegative, ridge, fixed, from_texts(self.constraint or ()))
 
     def stochastic(self, seed: int, epochs: int) -> Stochastic | None:
         """Return the parameters of a stochastic method; None for other methods."""
@@ -243,6 +253,15 @@ class Modelled(Ranked):
         names = "inner_iters", "mu_iters", "kappa", "kappa_tol", "eps", "method"
         return Poisson(self.tolerance, **{n: value for n in names if (value := getattr(self, n)) is not None})
 
+    def _check_constraints(self) -> None:
+        if self.constraint is None:
+            return
+        if self.chosen_method != "als":
+            raise InputError("--constraint requires --method als and the gaussian loss")
+        for name in ("mask", "weights", "holdout"):
+            if getattr(self, name, None) is not None:
+                raise InputError(f"--constraint and --{name} exclude each other")
+
     def check(self) -> None:
         check_method(self.loss_function.name, self.chosen_method, self.traits)
         for name in ("inner_iters", "mu_iters", "kappa", "kappa_tol", "eps"):
@@ -256,6 +275,7 @@ class Modelled(Ranked):
         check_stochastic(self.chosen_method, self._given_stochastic)
         self.stochastic(0, gcp.MAX_ITERS)  # raises for invalid parameters
         self.constraint_params  # noqa: B018 - raises for invalid constraints
+        self._check_constraints()
         if self.counts:
             self.poisson()
         super().check()

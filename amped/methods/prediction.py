@@ -93,7 +93,9 @@ def hopeless(plan: Plan, machine: Machine, constraints: Constraints = NONE) -> s
 
 
 def settling(plan: Plan, constraints: Constraints) -> str | None:
-    """Return why iterations cannot be predicted if only one non-negative mode is solved; else None."""
+    """Return why iterations cannot be predicted under some constraints; else None."""
+    if constraints.terms:
+        return "ADMM takes a varying number of iterations"
     if constraints.nonnegative and len(constraints.fixed) == len(plan.modes) - 1:
         return "the rows of the only non-fixed mode are solved until they converge"
     return None

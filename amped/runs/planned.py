@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..backend.exchange import Machine
-from ..methods import als, apr
+from ..methods import apr
 from ..methods.constraints import NONE, Constraints
 from ..methods.hosvd import Compression
 from ..methods.initial import start_bytes
@@ -20,7 +20,7 @@ from ..options import Options
 from ..parallel.mpi import together
 from ..report.notebook import plan_html
 from ..report.text import forecast_line
-from .assembly import as_counts, setting_for
+from .assembly import admm_machine, als_bytes, as_counts, setting_for
 from .compression import core_setting
 from .gcp import LossWork, planned_loss
 from .kinds import kind_of
@@ -115,6 +115,8 @@ def planned(
         assert params.rank is not None
         run = planned_observed(ObservedRun(params.observed, params.rank, machine, options, params.init), ranks, memory)
         return run, run.forecast(params.constraints)
+    if params.constraints.terms:
+        machine = admm_machine(source, machine, options)
     setting = _setting(source, machine, options, params)
     setting = setting if memory is None else setting._replace(memory=memory)
     check_lengths(source, setting, machine.comm, elsewhere=True)
@@ -134,7 +136,8 @@ def _setting(source: DescribedSource, machine: Machine, options: Options, params
     if params.poisson is not None:
         solving = apr.solving_bytes(machine, params.poisson, order)
     else:
-        solving = als.solving_bytes(machine, options.dtype, order, params.constraints)
+        params.constraints.check_sizes(source.shape, params.rank)
+        solving = als_bytes(source, params.rank, machine, options, params.constraints)
     setting = setting_for(source, params.rank, machine, options, solving, params.poisson)
     return setting._replace(root_bytes=start_bytes(source, params.rank, machine.comm, params.init))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.flags import NUMBER
 from partitioner.validate import real, whole
 
 from ...errors import InputError
@@ -213,10 +215,7 @@ def _check_count(text: str, name: str, parts: list[str], least: int, most: int) 
 
 
 def _number(text: str, part: str, infinite: bool = False) -> float:
-    try:
-        number = float(part)
-    except ValueError:
-        number = math.nan
+    number = float(part) if re.fullmatch(NUMBER, part) else math.nan
     if math.isnan(number) or (math.isinf(number) and not infinite):
         raise InputError(f"constraint {text!r}: {part!r} is not a number")
     return number
