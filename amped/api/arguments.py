@@ -26,7 +26,7 @@ from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import modes_of, nonnegative_of, ridge_of
 from ..methods.poisson import MOST_INNER, PoissonMethod
-from ..methods.proximal.terms import Terms, by_mode
+from ..methods.proximal.terms import ModeTerms, by_mode
 from ..models.align import tensor_or_path
 from ..models.labelled_matrices import LabelledMatrices
 from ..models.semisparse import SemiSparseTensor
@@ -193,11 +193,11 @@ LOSS = Argument(_loss, _loss_text)
 """Any loss."""
 
 
-def _constraints(name: str, value: object) -> tuple[tuple[int, Terms], ...]:
+def _constraints(name: str, value: object) -> tuple[tuple[int, ModeTerms], ...]:
     return () if value is None else by_mode(name, value)
 
 
-def _constraints_text(terms: tuple[tuple[int, Terms], ...]) -> str:
+def _constraints_text(terms: tuple[tuple[int, ModeTerms], ...]) -> str:
     return str({mode: list(each.names) for mode, each in terms})
 
 

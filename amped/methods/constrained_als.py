@@ -22,9 +22,9 @@ from ..operators.placement import Solving
 from ..parallel.mpi import on_root, share
 from .constraints import Constraints
 from .driver import BaseMethod, MethodState
-from .proximal.admm import Equations, ModeSolver, Solution
+from .proximal.admm import ModeSolver, RowEquations, Solution
 from .proximal.operators import Proximal
-from .proximal.terms import Terms
+from .proximal.terms import ModeTerms
 from .updates import DivergedError, gains, gram_of
 
 Matrix = NDArray[np.float64]
@@ -63,7 +63,7 @@ class ConstrainedAls(BaseMethod[Operator]):
         constraints.check_sizes(operator.shape, self.rank)
         terms = dict(constraints.terms)
         self._modes = constraints.solved(operator.order)
-        self._proximal = {mode: Proximal(terms.get(mode, Terms())) for mode in self._modes}
+        self._proximal = {mode: Proximal(terms.get(mode, ModeTerms())) for mode in self._modes}
         self.restart()
 
     def restart(self, state: MethodState | None = None) -> None:
@@ -132,14 +132,14 @@ class ConstrainedAls(BaseMethod[Operator]):
             raise DivergedError(f"iteration {self.state.iterations + 1}, mode {mode}: the equations are not finite")
         with operator.span("solve", mode):
             solve = self._solve_whole if self._proximal[mode].terms.columnwise else self._solve_own
-            solution = solve(mode, Equations(mine, gram))
+            solution = solve(mode, RowEquations(mine, gram))
         self._penalties[mode] = solution.penalty
         operator.publish(mode)
         operator.wait_comm()
         grams[mode] = self._gram(mode)
         return solution
 
-    def _solve_own(self, mode: int, equations: Equations) -> Solution:
+    def _solve_own(self, mode: int, equations: RowEquations) -> Solution:
         """Solve the rows that this rank owns. Collective."""
         operator, dual = self.operator, self._dual(mode)
         owned, mine = operator.owned(mode), self._owned(mode)
@@ -151,7 +151,7 @@ class ConstrainedAls(BaseMethod[Operator]):
             self._gather(mode, part)
         return found
 
-    def _solve_whole(self, mode: int, equations: Equations) -> Solution:
+    def _solve_whole(self, mode: int, equations: RowEquations) -> Solution:
         """Solve all rows on rank 0. Collective."""
         operator, comm, mine = self.operator, self.operator.machine.comm, self._owned(mode)
         whole = np.empty((operator.shape[mode], self.rank))
@@ -161,7 +161,7 @@ class ConstrainedAls(BaseMethod[Operator]):
 
         def solve() -> Solution:
             start = np.array(operator.factor(mode), np.float64, order="C")
-            return solver.solve(Equations(whole, equations.gram), start, self._dual(mode))
+            return solver.solve(RowEquations(whole, equations.gram), start, self._dual(mode))
 
         found = on_root(comm, solve)
         data, penalty = comm.bcast((found.data, found.penalty) if found else (0.0, 0.0))
@@ -239,7 +239,7 @@ class ConstrainedAls(BaseMethod[Operator]):
 def solving_bytes(shape: Sequence[int], rank: int, constraints: Constraints) -> Solving:
     """Return the memory that this method needs in addition to the MTTKRP."""
     terms = dict(constraints.terms)
-    blocks = [len(Proximal(terms.get(mode, Terms())).blocks) for mode in range(len(shape))]
+    blocks = [len(Proximal(terms.get(mode, ModeTerms())).blocks) for mode in range(len(shape))]
     duals = 8 * rank * sum(count * length for count, length in zip(blocks, shape, strict=True))
 
     def takes(rows: int, rank: int) -> SolverBytes:

@@ -18,7 +18,7 @@ from partitioner.validate import real, whole
 from ..backend.ops.equations import ConstraintBounds
 from ..errors import InputError
 from ..operators.placement import MAX_RANK as MOST_MODES  # far more than any tensor has
-from .proximal.terms import Terms, with_nonnegative
+from .proximal.terms import ModeTerms, with_nonnegative
 
 Modes = tuple[int, ...]
 SWEEPS = 5  # over the columns per solve of a mode; 1 to 10 give similar fits (docs/design/constraints.md)
@@ -31,7 +31,7 @@ class ConstraintParams(NamedTuple):
     nonnegative: bool | Modes = False
     ridge: float | tuple[float, ...] = 0.0
     fixed_modes: Modes = ()
-    terms: tuple[tuple[int, Terms], ...] = ()
+    terms: tuple[tuple[int, ModeTerms], ...] = ()
 
     def of(self, order: int) -> Constraints:
         """Return the constraints for a tensor of this order; raise `InputError` if a mode does not exist."""
@@ -60,11 +60,11 @@ class ConstraintParams(NamedTuple):
         if both := [mode for mode in terms if mode in self.fixed_modes]:
             raise InputError(f"constraints: mode {both[0]} is fixed")
         for mode in set(nonnegative) - set(self.fixed_modes):
-            terms[mode] = with_nonnegative(terms.get(mode, Terms()))
+            terms[mode] = with_nonnegative(terms.get(mode, ModeTerms()))
         solved = [mode for mode in range(order) if mode not in self.fixed_modes]
         if any(each.penalised for each in terms.values()):
             for mode in solved:
-                if (each := terms.get(mode, Terms())).scalable and not each.penalised:
+                if (each := terms.get(mode, ModeTerms())).scalable and not each.penalised:
                     terms[mode] = each.in_ball()
         if all(mode in terms and terms[mode].fixes_scale for mode in range(order)):
             names = ", ".join(terms[mode].names[0] for mode in solved)
@@ -80,7 +80,7 @@ class Constraints:
     nonnegative: Modes = ()
     ridge: tuple[float, ...] = ()  # per mode, added to the diagonal of the other modes' Gram product
     fixed: Modes = ()
-    terms: tuple[tuple[int, Terms], ...] = ()  # by mode; if there are any, ADMM solves all modes
+    terms: tuple[tuple[int, ModeTerms], ...] = ()  # by mode; if there are any, ADMM solves all modes
 
     def __bool__(self) -> bool:
         return self != NONE

@@ -10,9 +10,9 @@ import numpy as np
 from oracle import dense_mttkrp
 
 from amped.methods.constraints import ConstraintParams
-from amped.methods.proximal.admm import Equations, ModeSolver
+from amped.methods.proximal.admm import ModeSolver, RowEquations
 from amped.methods.proximal.operators import Proximal
-from amped.methods.proximal.terms import Terms, by_mode
+from amped.methods.proximal.terms import ModeTerms, by_mode
 
 
 def smooth_tensor(seed: int, shape: Sequence[int] = (20, 40, 15), noise: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -29,7 +29,7 @@ def dense_ao_admm(
     """Return the factor matrices, and the objective after each iteration."""
     found = ConstraintParams(**others, terms=by_mode("constraints", constraints)).of(dense.ndim)
     terms = dict(found.terms)
-    proximal = [Proximal(terms.get(mode, Terms())) for mode in range(dense.ndim)]
+    proximal = [Proximal(terms.get(mode, ModeTerms())) for mode in range(dense.ndim)]
     factors = [each.projected(factor) for each, factor in zip(proximal, start, strict=True)]
     duals = [np.zeros((len(each.blocks), *factor.shape)) for each, factor in zip(proximal, factors, strict=True)]
     objectives = list[float]()
@@ -37,7 +37,7 @@ def dense_ao_admm(
         for mode in found.solved(dense.ndim):
             gram = np.prod([f.T @ f for m, f in enumerate(factors) if m != mode], axis=0)
             solver = ModeSolver(proximal[mode], lambda rows: rows, lambda numbers: None)
-            solution = solver.solve(Equations(dense_mttkrp(dense, factors, mode), gram), factors[mode], duals[mode])
+            solution = solver.solve(RowEquations(dense_mttkrp(dense, factors, mode), gram), factors[mode], duals[mode])
             factors[mode], duals[mode] = solution.rows, solution.dual
         letters = "abcdef"[: dense.ndim]
         model = np.einsum(f"{','.join(c + 'z' for c in letters)}->{letters}", *factors)

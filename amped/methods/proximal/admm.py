@@ -22,7 +22,7 @@ RELATIVE = 1e-4  # residuals, as parts of the norms of the solution and the dual
 STEPS = 10  # of the proximal gradient, if ADMM has not reached the objective of the start
 
 
-class Equations(NamedTuple):
+class RowEquations(NamedTuple):
     """The least-squares problem of rows: the rows of the MTTKRP, (rows, R), and the Gram product, (R, R)."""
 
     source: Matrix
@@ -60,18 +60,18 @@ class ModeSolver:
     ) -> None:
         self._proximal, self._rounded, self._total = proximal, rounded, total
 
-    def solve(self, equations: Equations, start: Matrix, dual: Matrix) -> Solution:
+    def solve(self, equations: RowEquations, start: Matrix, dual: Matrix) -> Solution:
         """Return rows whose objective is at most that of `start`, which must meet the constraints.
 
         Parameters
         ----------
-        equations : Equations
+        equations : RowEquations
         start : (rows, R) array
         dual : (blocks, rows, R) array
             The dual variables of the proximal operators, not divided by rho.
         """
         before = self._measured(equations, start, dual)
-        ridged = Equations(equations.source, equations.gram + self._proximal.terms.l2 * np.eye(len(equations.gram)))
+        ridged = RowEquations(equations.source, equations.gram + self._proximal.terms.l2 * np.eye(len(equations.gram)))
         if not self._proximal.blocks:
             rows = ridged.source @ np.linalg.pinv(ridged.gram, hermitian=True)
             after = self._measured(equations, self._rounded(rows), dual)
@@ -85,13 +85,13 @@ class ModeSolver:
         after = self._measured(equations, self._descended(ridged, start), dual)
         return after if after.value <= before.value else before._replace(dual=dual)
 
-    def _measured(self, equations: Equations, rows: Matrix, dual: Matrix) -> Solution:
+    def _measured(self, equations: RowEquations, rows: Matrix, dual: Matrix) -> Solution:
         data = np.vdot(rows @ equations.gram, rows) / 2 - np.vdot(equations.source, rows)
         sums = np.array([data, self._proximal.penalty(rows)])
         self._total(sums)
         return Solution(rows, dual, float(sums[0]), float(sums[1]))
 
-    def _iterated(self, equations: Equations, rows: Matrix, dual: Matrix) -> tuple[Matrix, Matrix]:
+    def _iterated(self, equations: RowEquations, rows: Matrix, dual: Matrix) -> tuple[Matrix, Matrix]:
         """Return rows and duals after `INNER` iterations of ADMM, or fewer if both residuals are small."""
         from scipy.linalg import cho_factor, cho_solve
 
@@ -114,7 +114,7 @@ class ModeSolver:
                 break
         return np.ascontiguousarray(copies[0]), rho * scaled
 
-    def _descended(self, equations: Equations, rows: Matrix) -> Matrix:
+    def _descended(self, equations: RowEquations, rows: Matrix) -> Matrix:
         """Return rows after some steps of the proximal gradient, which never increase the objective."""
         proximal = self._proximal
         step = 1 / (np.linalg.norm(equations.gram, 2) + proximal.curvature or 1.0)

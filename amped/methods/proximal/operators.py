@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from .projections import project
-from .terms import Terms
+from .terms import ModeTerms
 
 Matrix = NDArray[np.float64]
 Block = Callable[[Matrix, float], Matrix]
@@ -19,7 +20,7 @@ NO_STEP = 1e-8  # with which a proximal operator hardly changes a matrix that me
 
 
 class Proximal:
-    """The constraints of a mode, except for the ridge `Terms.l2`, as a sum of functions with proximal operators.
+    """The constraints of a mode, except for the ridge `ModeTerms.l2`, as a sum of functions with proximal operators.
 
     Attributes
     ----------
@@ -27,17 +28,13 @@ class Proximal:
         The proximal operators; the results of the first one meet the constraints. Empty for least squares.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: ModeTerms) -> None:
         self.terms = terms
         self.blocks: list[Block] = []
-        if terms.function is not None:
-            self.blocks.append(self._users)
-        elif Terms(names=terms.names, l2=terms.l2, smooth=terms.smooth, order=terms.order) == terms and terms.smooth:
+        if not replace(terms, smooth=0.0, order=1).free:
+            self.blocks.append(self.primary)
+        if terms.smooth:
             self.blocks.append(self._smoothed)
-        elif not terms.free:
-            self.blocks.append(self._primary)
-            if terms.smooth:
-                self.blocks.append(self._smoothed)
 
     def projected(self, matrix: Matrix) -> Matrix:
         """Return the matrix that the run starts from instead of `matrix`: one that meets the constraints."""
@@ -74,10 +71,9 @@ class Proximal:
 
     def primary(self, matrix: Matrix, step: float) -> Matrix:
         """Return the proximal operator of everything but the penalty on differences and the ridge."""
-        return self._users(matrix, step) if self.terms.function is not None else self._primary(matrix, step)
-
-    def _primary(self, matrix: Matrix, step: float) -> Matrix:
         terms = self.terms
+        if terms.function is not None:
+            return self._users(matrix, step)
         if terms.l1 and terms.low >= 0:
             matrix = matrix - step * terms.l1
         elif terms.l1:

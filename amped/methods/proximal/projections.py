@@ -7,14 +7,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from .terms import Terms
+from .terms import ModeTerms
 
 Matrix = NDArray[np.float64]
 
 ASSIGNMENTS = 10  # rounds in which rows move between columns that must not overlap
 
 
-def project(matrix: Matrix, terms: Terms) -> Matrix:
+def project(matrix: Matrix, terms: ModeTerms) -> Matrix:
     """Return the matrix that is closest to `matrix`, (I, R), among those that meet the constraints.
 
     Penalties and functions of users are no sets and do not count. For non-negative orthonormal columns the result meets

@@ -17,7 +17,7 @@ from partitioner.validate import real, whole
 from ...errors import InputError
 
 Prox = Callable[[NDArray[np.float64], float], NDArray[np.float64]]
-"""A user's proximal operator: takes an (I_n, R) matrix and a step; see `Terms.function`."""
+"""A user's proximal operator: takes an (I_n, R) matrix and a step; see `ModeTerms.function`."""
 ModeConstraints = str | Prox | Sequence[str]
 """The constraints of a mode as they are passed: one by name, a function, or several names."""
 
@@ -34,7 +34,7 @@ CONES = "", "unimodal", "monotone", "sparse"
 
 
 @dataclass(frozen=True)
-class Terms:
+class ModeTerms:
     """The constraints of one mode together.
 
     Attributes
@@ -104,14 +104,14 @@ class Terms:
     @property
     def free(self) -> bool:
         """Whether the rows are those of least squares, perhaps with a ridge."""
-        return replace(self, names=(), l2=0.0) == Terms()
+        return replace(self, names=(), l2=0.0) == ModeTerms()
 
-    def in_ball(self) -> Terms:
+    def in_ball(self) -> ModeTerms:
         """Return the same constraints with columns of a 2-norm of at most 1."""
         return self if self.ball else replace(self, names=(*self.names, "ball"), ball=True)
 
 
-def terms_of(value: Any) -> Terms:
+def terms_of(value: Any) -> ModeTerms:
     """Return the constraints of a mode from a text, a function, or a sequence of texts; raise `InputError`."""
     given = [value] if isinstance(value, str) or callable(value) else value
     if not isinstance(given, Sequence) or not given or not all(isinstance(g, str) or callable(g) for g in given):
@@ -119,15 +119,15 @@ def terms_of(value: Any) -> Terms:
     if (functions := [each for each in given if callable(each)]) and len(given) > 1:
         raise InputError(f"constraints: the function {_name(functions[0])} must be the only constraint of its mode")
     if functions:
-        return Terms((_name(functions[0]),), function=functions[0])
-    result = Terms()
+        return ModeTerms((_name(functions[0]),), function=functions[0])
+    result = ModeTerms()
     for text in given:
         result = _with(result, text)
     _check(result)
     return result
 
 
-def with_nonnegative(terms: Terms) -> Terms:
+def with_nonnegative(terms: ModeTerms) -> ModeTerms:
     """Return the same constraints of a mode with non-negative entries; raise `InputError` if that is impossible."""
     if terms.nonnegative:
         return terms
@@ -136,7 +136,7 @@ def with_nonnegative(terms: Terms) -> Terms:
     return terms_of([*terms.names, "nonnegative"])
 
 
-def by_mode(name: str, value: Any) -> tuple[tuple[int, Terms], ...]:
+def by_mode(name: str, value: Any) -> tuple[tuple[int, ModeTerms], ...]:
     """Return the constraints of all modes from a mapping, in the order of the modes; raise `InputError`."""
     if not isinstance(value, Mapping):
         example = '{1: "unimodal", 0: ["nonnegative", "l1:0.1"]}'
@@ -144,7 +144,7 @@ def by_mode(name: str, value: Any) -> tuple[tuple[int, Terms], ...]:
     return tuple(sorted(((whole(f"{name}: mode", m, 0), terms_of(v)) for m, v in value.items()), key=lambda m: m[0]))
 
 
-def from_texts(texts: Sequence[str]) -> tuple[tuple[int, Terms], ...]:
+def from_texts(texts: Sequence[str]) -> tuple[tuple[int, ModeTerms], ...]:
     """Return the constraints of all modes from texts such as "1:smooth:0.1"; raise `InputError`."""
     result = dict[int, list[str]]()
     for text in texts:
@@ -159,7 +159,7 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
-def _with(terms: Terms, text: str) -> Terms:
+def _with(terms: ModeTerms, text: str) -> ModeTerms:
     """Return constraints with a further one."""
     name, *parts = text.split(":")
     if name not in FORMS:
@@ -194,7 +194,7 @@ def _with(terms: Terms, text: str) -> Terms:
     return replace(terms, **changes)
 
 
-def _with_shape(terms: Terms, name: str, parts: list[str], text: str) -> Terms:
+def _with_shape(terms: ModeTerms, name: str, parts: list[str], text: str) -> ModeTerms:
     """Return constraints with a further one of `SHAPES`."""
     if name == "sparse":
         _check_count(text, name, parts, 1, 1)
@@ -221,7 +221,7 @@ def _number(text: str, part: str, infinite: bool = False) -> float:
     return number
 
 
-def _check(terms: Terms) -> None:
+def _check(terms: ModeTerms) -> None:
     """Raise `InputError` for constraints whose proximal operator together is not known."""
     shape, bounded = terms.shape, not (terms.low in (-math.inf, 0.0) and terms.high == math.inf)
     if terms.low >= terms.high:

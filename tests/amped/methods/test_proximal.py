@@ -11,7 +11,7 @@ from scipy.linalg import polar
 from scipy.optimize import Bounds, brentq, minimize
 
 from amped.errors import InputError
-from amped.methods.proximal.admm import Equations, ModeSolver, Solution
+from amped.methods.proximal.admm import ModeSolver, RowEquations, Solution
 from amped.methods.proximal.operators import Proximal, difference_bands
 from amped.methods.proximal.projections import project
 from amped.methods.proximal.terms import terms_of
@@ -139,13 +139,13 @@ def test_entries_and_the_ball(names: list[str]) -> None:
 # ADMM
 
 
-def equations_of(seed: int, rows: int = 8, rank: int = 3) -> Equations:
+def equations_of(seed: int, rows: int = 8, rank: int = 3) -> RowEquations:
     rng = np.random.default_rng(seed)
     design = rng.random((20, rank))
-    return Equations(rng.standard_normal((rows, 20)) @ design, design.T @ design)
+    return RowEquations(rng.standard_normal((rows, 20)) @ design, design.T @ design)
 
 
-def solved(equations: Equations, value: Any, calls: int = 60) -> Solution:
+def solved(equations: RowEquations, value: Any, calls: int = 60) -> Solution:
     proximal = Proximal(terms_of(value))
     solver = ModeSolver(proximal, lambda rows: rows, lambda numbers: None)
     rows = proximal.projected(np.random.default_rng(9).random(equations.source.shape))
