@@ -140,7 +140,7 @@ class Constraints:
         for mode in self.nonnegative:
             if init == "nvecs":
                 np.abs(factors[mode], out=factors[mode])
-            elif factors[mode].min() < 0:
+            elif not self.terms and factors[mode].min() < 0:  # otherwise the start is projected
                 raise InputError(f"factor_{mode} of the start has negative entries, but mode {mode} is non-negative")
 
 

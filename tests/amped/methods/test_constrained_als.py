@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import random_factors
+from oracle import make_operator, random_factors
 from proximal import dense_ao_admm, smooth_tensor
 
 import amped
 from amped.errors import InputError
+from amped.methods.constrained_als import ConstrainedAls
+from amped.methods.constraints import ConstraintParams
+from amped.methods.driver import never
+from amped.methods.proximal.terms import by_mode
+from amped.parallel.mpi import Comm
 
 HOW: dict[str, Any] = {"tol": 0, "precision": "fp64", "device": "cpu", "threads": 1}
 RNG = np.random.default_rng(0)
@@ -141,7 +146,50 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, kind: str) -> None
         amped.cp_als(TENSOR, 3, max_iters=9, checkpoint="c", resume=True, **HOW | {"constraints": {1: "unimodal"}})
 
 
-def test_streamed_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_iteration_continues(comm: Comm) -> None:
+    start, constraints = (
+        random_factors(0, DENSE.shape, 3),
+        ConstraintParams(terms=by_mode("", KINDS["penalties"])).of(3),
+    )
+
+    def begun() -> ConstrainedAls:
+        method = ConstrainedAls(make_operator(TENSOR, start, comm, precision="fp64", device="cpu"), constraints)
+        for mode, factor in enumerate(method.started(start, "")):
+            method.operator.set_factor(mode, factor)
+        return method
+
+    whole, stopped, again = begun(), begun(), begun()
+    assert whole.step(never)
+    assert whole.step(never)
+    assert stopped.step(never)
+    assert not stopped.step(lambda: True)
+    assert stopped.state.mode == 1
+    again.restart(stopped.state.copy())
+    for mode in range(3):
+        again.operator.set_factor(mode, stopped.factor(mode))
+    for method in (stopped, again):
+        assert method.step(never)
+        assert method.state.series == whole.state.series
+        assert all(np.array_equal(method.factor(mode), whole.factor(mode)) for mode in range(3))
+
+
+@pytest.mark.parametrize("init", ["nvecs", "tucker", "negative"])
+def test_any_start_is_projected(init: Any) -> None:
+    if init == "negative":
+        first, *others = random_factors(0, DENSE.shape, 3)
+        init = [-first, *others]
+    model = amped.cp_als(DENSE, 3, init=init, max_iters=3, constraints={0: "nonnegative", 1: ["simplex"]}, **HOW)
+    assert model.factors[0].min() >= 0
+    assert columns_sum_to_one(model.factors[1])
+    assert model.fits[-1] > 0.3
+
+
+def test_zeros() -> None:
+    model = amped.cp_als(np.zeros((4, 3, 2)), 2, max_iters=2, constraints={1: "unimodal", 0: "l1:1"}, **HOW)
+    assert not model.full().any()
+
+
+def test_streamed_and_compiled() -> None:
     """The same by compiled code, from shards that are streamed."""
     shape, rng = (6, 5, 4, 3), np.random.default_rng(1)
     dense = np.where(rng.random(shape) < 0.5, rng.random(shape), 0)
