@@ -147,7 +147,7 @@ def _errors_of_beginnings(column: Matrix, low: float, high: float) -> Matrix:
         sums.append(total)
         counts.append(count)
         means.append(mean)
-        level = min(max(mean, low), high)
+        level = mean if low <= mean <= high else low if mean < low else high
         totals.append(totals[-1] + level * (count * level - 2 * total))
         errors[number] = totals[-1]
     return errors
