@@ -18,6 +18,7 @@ from .pictures import POSITIVE, ZERO, curve
 SIZE = 2.9, 1.15  # inches
 FIT_SIZE = 4.2, 1.7
 POINTS = 240  # maximum per curve; longer columns are thinned, keeping their peaks
+PREFIXES = (1e9, "G"), (1e6, "M"), (1e3, "k")
 Margins = tuple[float, float, float, float]
 MARGINS = 0.14, 0.19, 0.84, 0.74  # of the axes within the figure: left, bottom, width, height
 DATE_MARGINS = 0.14, 0.29, 0.84, 0.64  # leaves room for a line with the year
@@ -44,8 +45,7 @@ def column_chart(labels: NDArray[Any] | None, column: NDArray[Any], description:
 
     def draw(axes: Any) -> None:
         curve(axes, place[rows], column[rows])
-        if percent:
-            axes.yaxis.set_major_formatter(lambda number, _: f"{100 * number:.3g}%")
+        axes.yaxis.set_major_formatter(lambda number, _: f"{100 * number:.3g}%" if percent else f"{number:.3g}")
 
     return _svg(draw, SIZE, DATE_MARGINS if place.dtype.kind == "M" else MARGINS, description)
 
@@ -64,9 +64,16 @@ def series_chart(numbers: Sequence[float], description: str, logarithmic: bool =
             axes.yaxis.set_major_formatter("{x:g}")
         else:
             axes.locator_params(axis="y", nbins=4)
+            axes.yaxis.set_major_formatter(lambda number, _: _short(number))  # there is no room for a common factor
         axes.locator_params(axis="x", nbins=6, integer=True)
 
     return _svg(draw, FIT_SIZE, FIT_MARGINS, description)
+
+
+def _short(number: float) -> str:
+    """Return a number in a few characters, such as "3.625M"."""
+    size, prefix = next((each for each in PREFIXES if abs(number) >= each[0]), (1.0, ""))
+    return f"{number / size:.5g}{prefix}"
 
 
 def _thinned(column: NDArray[Any]) -> NDArray[np.intp]:

@@ -275,18 +275,29 @@ def curve(
     is_shown = ~np.isnat(positions) if dates else np.isfinite(positions)
     positions, column = date2num(positions[is_shown]) if dates else positions[is_shown], column[is_shown]
     few = column.size <= MOST * 2 and labels.dtype.kind != "f"  # measurements are lines
+    if few:
+        positions, column = _with_ends(positions, column)
     if few and filled:
         axes.fill_between(positions, column, color=colour, alpha=0.35, lw=0, step="mid")
     axes.plot(positions, column, color=colour, lw=0.8, drawstyle="steps-mid" if few else "default", label=name)
     axes.axhline(0, color=ZERO, lw=0.5)
     axes.locator_params(axis="y", nbins=3)
     if not dates:
-        axes.locator_params(axis="x", nbins=5)
+        axes.locator_params(axis="x", nbins=5, integer=labels.dtype.kind in "iu")
         return
     locator = AutoDateLocator(minticks=2, maxticks=6)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.xaxis.get_offset_text().set_size(6)
+
+
+def _with_ends(positions: NDArray[Any], column: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Extend steps by half a step at both ends, so that the first and the last are as wide as the others."""
+    if positions.size < 2:
+        return positions, column
+    places = positions.astype(np.float64)
+    ends = (3 * places[:1] - places[1:2]) / 2, (3 * places[-1:] - places[-2:-1]) / 2
+    return np.concatenate([ends[0], places, ends[1]]), np.concatenate([column[:1], column, column[-1:]])
 
 
 def _positions(labels: NDArray[Any]) -> NDArray[Any]:

@@ -462,3 +462,11 @@ def test_days_of_the_week_are_complete_and_in_order() -> None:
     model = amped.KruskalTensor(np.ones(1), [column, np.ones((2, 1))]).labelled([names, ["a", "b"]])
     days = re.findall(r"\b(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b", page.page(model).split("<main")[-1])
     assert list(dict.fromkeys(days)) == "Mon Tue Wed Thu Fri Sat Sun".split()
+
+
+def test_axes_of_series_need_no_room_for_a_common_factor() -> None:
+    chart = charts.series_chart([3.61e6, 3.705e6, 3.707e6], "log-likelihood")
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", chart)
+    assert "1e6" not in texts
+    assert any(text.endswith("M") for text in texts)
+    assert "0.8" in re.findall(r"<text[^>]*>([^<]*)</text>", charts.series_chart([0.5, 0.9], "fit"))
