@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.io import mmwrite, savemat
+from scipy.sparse import coo_array
 from tensors import hard_nonzeros
 
+import amped
 from amped.errors import InputError
 from amped.operators.sources.sparse import open_source
 from amped.parallel.mpi import Comm, on_root
@@ -73,3 +76,22 @@ def test_a_format_that_is_one_class_is_read_by_any_number_of_ranks(
     assert alone.nnz == expected.nnz
     with pytest.raises(InputError, match="a tensor, not a table"):
         read(path, keys=["a", "b"])
+
+
+@pytest.mark.parametrize("name", ["s.mtx", "d.mtx", "m.mat:S", "m.mat:D"])
+def test_matrices_and_arrays_of_other_programs_are_read_by_any_number_of_ranks(
+    comm: Comm, tmp_path: Path, name: str
+) -> None:
+    folder, rng = comm.bcast(tmp_path), np.random.default_rng(0)
+    dense = rng.random((6, 5))
+    sparse = coo_array(np.where(dense > 0.5, dense, 0))
+
+    def write() -> None:
+        mmwrite(folder / "s.mtx", sparse)
+        mmwrite(folder / "d.mtx", dense)
+        savemat(folder / "m.mat", {"S": sparse, "D": dense})
+
+    on_root(comm, write)
+    how: dict[str, Any] = {"max_iters": 2, "device": "cpu", "precision": "fp64"}
+    expected = amped.cp_als(dense if "d" in name.lower() else sparse, 2, **how)
+    assert amped.cp_als(f"{folder}/{name}", 2, **how).fits == pytest.approx(expected.fits)
