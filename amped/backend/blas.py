@@ -15,7 +15,7 @@ SPARSE_BYTES = 2 << 20  # host memory taken by also loading scipy.sparse
 CODE_BYTES = 2 << 20  # host memory taken by the first use of NumPy's linear algebra
 PACKED, PACKED_COLUMN = 1 << 20, 2048  # bytes of the buffers of a matrix product, and per column
 
-_scipy_threads: dict[str, int] = {}  # thread counts of libraries that SciPy has loaded during a call
+_own_threads: dict[str, int] = {}  # thread counts of libraries that were loaded during a call, by SciPy or Numba
 
 
 def limit_blas(threads: int) -> None:
@@ -35,8 +35,9 @@ def callers_blas() -> Iterator[None]:
         for library in _libraries():
             if library.filepath in before:
                 library.set_num_threads(before[library.filepath])
-            elif library.filepath in _scipy_threads:
-                library.set_num_threads(min(most, _scipy_threads[library.filepath]))
+            else:
+                own = _own_threads.setdefault(library.filepath, library.num_threads)
+                library.set_num_threads(min(most, own))
 
 
 @cache
@@ -47,7 +48,7 @@ def scipy_linalg() -> Any:
 
     for library in _libraries():
         if library.num_threads > least:
-            _scipy_threads.setdefault(library.filepath, library.num_threads)
+            _own_threads.setdefault(library.filepath, library.num_threads)
             library.set_num_threads(least)
     return linalg
 
