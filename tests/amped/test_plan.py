@@ -333,7 +333,7 @@ def test_newton_steps_are_planned(folder: Path, flags: list[object]) -> None:
         outputs = ["--max-iters", 2, "--output", folder / "out", "--force", "--metrics", folder / "m.jsonl"]
         assert in_process(*arguments, *outputs).code == 0
     ((used, planned),) = (place["host"] for place in events(folder / "m.jsonl")["memory"]["used_and_planned_bytes"])
-    assert -0.1 <= planned / used - 1 <= 0.25, f"{planned:,} planned, {used:,} used"
+    assert -0.1 <= planned / used - 1 <= 0.4, f"{planned:,} planned, {used:,} used"
 
 
 @pytest.mark.exhaustive

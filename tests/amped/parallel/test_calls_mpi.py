@@ -57,6 +57,7 @@ CHANGES: dict[str, list[Any]] = {
     "starts": [3, 0],
     "loss": ["poisson", "l1"],
     "nonnegative": [True, (0, 1), (0, -1), 3],
+    "constraints": [{1: "unimodal"}, 3],
     "ridge": [0.5, (1.0, 0.0, 2.0), -1.0, "x"],
     "fixed_modes": [(1,), (0, 2), (-1,), 1],
     "factors": [WIDE, FACTORS[:2], "nvecs", 3],
