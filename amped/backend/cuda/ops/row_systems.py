@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
 
 import cupy
 import numpy as np
 
-from partitioner.cuda.code import allow_shared, load, prepare
+from partitioner.cuda.code import prepare
 
 from ...device import NOTHING
 from ...losses import Maps
 from ...ops.mttkrp import Kernel, Operands, Share
 from ...ops.row_systems import ROW_SYSTEMS, RowSystemsProvider
 from ...ops.rowproblems import RowBytes
-from ..code.rows import TEAM, RowCode, batch_tasks, systems
+from ..code.rows import RowCode, batch_tasks, systems
 from ..device import CudaDevice
-from ..launches.row_passes import RowTasks, nonzeros_of
-from ..layout import PackedLayout, make_layout
+from ..launches.system_passes import SystemPasses
+from ..layout import make_layout
 from ..shard import CudaShard
 from .mttkrp import inputs_of
 from .rowproblems import CudaRowProblems, CudaRows, batches, most_of_row, split
@@ -56,40 +54,21 @@ class CudaSystems:
         if not shard.nnz:
             return
         code = RowCode(rank, own.dtype, maps.curve is not None)
-        functions = _compiled(shard.layout, code, maps, self._number)
         most = batch_tasks(code, own.shape[1], int(rows.first[-1]), most_of_row(shard.nnz, self._limits))
         if scratch is None:
             scratch = cupy.empty(most * code.bytes, np.uint8)
-        args = inputs_of(shard.layout, factors), nonzeros_of(shard)
+        passes = SystemPasses(code, shard, inputs_of(shard.layout, factors), maps, self._number)
         for part in batches(rows.first, 0, rows.rows.size, most):
             batch = rows.tasks.part(part, slice(int(rows.first[part.start]), int(rows.first[part.stop])))
-            names, count = rows.names[part], np.int32(part.stop - part.start)
-            parts, matrix, rest = split(scratch, batch.row.size * code.sums, int(count) * rank)
-            status = rest[: 4 * int(count)].view(np.int32)
-            functions["take_rows"](_blocks(int(count) * rank), (TEAM,), (names, own, count, matrix, status))
-            _add_sums(functions["add_sums"], code, batch, (*args, batch.packed, status, matrix, parts), maps.lower)
-            arguments = parts, batch.first, np.int32(batch.begin), count, names, out
-            functions["add_systems"](_blocks(int(count) * out.shape[1]), (TEAM,), arguments)
+            names, count = rows.names[part], part.stop - part.start
+            parts, matrix, rest = split(scratch, batch.row.size * code.sums, count * rank)
+            status = rest[: 4 * count].view(np.int32)
+            passes.take_rows(names, own, matrix, status)
+            passes.add_sums(batch, status, matrix, parts)
+            passes.add_systems(batch, parts, names, out)
 
 
 @ROW_SYSTEMS.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[RowSystemsProvider]:
     """Return the providers of the operation."""
     return [CudaSystems(device)]
-
-
-def _add_sums(function: Any, code: RowCode, tasks: RowTasks, arguments: tuple[Any, ...], lower: float) -> None:
-    grid = tasks.row.size, code.squares
-    function(grid, (TEAM,), (*arguments, np.float64(lower)), shared_mem=code.shared_for_passes)
-
-
-def _blocks(threads: int) -> tuple[int]:
-    return (-(-threads // TEAM),)
-
-
-@cache
-def _compiled(layout: PackedLayout, code: RowCode, maps: Maps, device: int) -> dict[str, Any]:
-    module = load(systems(layout, code, maps))
-    functions = {name: module.get_function(name) for name in ("take_rows", "add_sums", "add_systems")}
-    allow_shared(functions["add_sums"])
-    return functions

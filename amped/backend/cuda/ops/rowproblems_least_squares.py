@@ -30,9 +30,10 @@ from ..code.least_squares import (
     most_parts,
     task_size,
 )
-from ..code.rows import TEAM, batch_tasks, most_tasks, suits, systems
+from ..code.rows import RowCode, batch_tasks, most_tasks, suits
 from ..device import CudaDevice
 from ..launches.row_passes import RowTasks, nonzeros_of
+from ..launches.system_passes import SystemPasses
 from ..layout import PackedLayout, make_layout
 from ..shard import CudaShard
 from ..source import by_value
@@ -216,7 +217,7 @@ class CudaLeastSquares:
         sums_of = solver.code.sums_of
         most = batch_tasks(sums_of, own.shape[1], int(made.first[-1]), most_of_row(shard.nnz, self._limits))
         begin, end = np.searchsorted(made.rows, bounds)
-        functions = _sums(shard.layout, solver.code, self._number)
+        passes = self._passes(sums_of, shard, factors)
         if scratch is None:
             scratch = cupy.empty(most * (sums_of.bytes + SOLVED_BYTES), np.uint8)
         for rows in batches(made.first, int(begin), int(end), most):
@@ -226,12 +227,13 @@ class CudaLeastSquares:
                 scratch, batch.row.size * sums_of.sums, count * sums_of.rank, RESULTS * count
             )
             status = rest[: 4 * count].view(np.int32)
-            functions["take_rows"](
-                _blocks(count * sums_of.rank, TEAM), (TEAM,), (names, own, np.int32(count), matrix, status)
-            )
-            _add_sums(functions, shard, factors, sums_of, batch, (status, matrix, parts))
+            passes.take_rows(names, own, matrix, status)
+            passes.add_sums(batch, status, matrix, parts)
             solver.solve(parts, names, own, solved, sums_of.sums, batch)
             solver.add_solved(solved, count, seen)
+
+    def _passes(self, code: RowCode, shard: CudaShard, factors: Sequence[Array]) -> SystemPasses:
+        return SystemPasses(code, shard, inputs_of(shard.layout, factors), SQUARES, self._number)
 
     def shared_bytes(self, rank: int) -> int:
         return 8 * (rank + LeastSquaresCode(rank, np.dtype(np.float64)).sums + 1) + 4 + SOLVED_BYTES
@@ -254,10 +256,9 @@ class CudaLeastSquares:
             return
         sums_of = shared.code._replace(dtype=shard.layout.share.dtype).sums_of
         parts = split(scratch, tasks.row.size * sums_of.sums)[0]
-        functions = _sums(shard.layout, shared.code._replace(dtype=sums_of.dtype), self._number)
-        _add_sums(functions, shard, factors, sums_of, tasks, (shared.status, shared.rows, parts))
-        arguments = parts, tasks.first, np.int32(0), np.int32(rows.size), rows, shared.sums
-        functions["add_systems"](_blocks(rows.size * shared.code.sums, TEAM), (TEAM,), arguments)
+        passes = self._passes(sums_of, shard, factors)
+        passes.add_sums(tasks, shared.status, shared.rows, parts)
+        passes.add_systems(tasks, parts, rows, shared.sums)
 
     def step(self, shared: CudaLeastSquaresShared, limits: RowTerms, number: int) -> None:
         """See `RowProblemsProvider`: solves the rows."""
@@ -313,28 +314,9 @@ class _Solver:
     def clear(self, names: Array, own: Array) -> None:
         """Set rows to zero."""
         if names.size:
-            blocks = _blocks(names.size * self.code.rank, THREADS)
+            blocks = (-(-names.size * self.code.rank // THREADS),)
             args = names, np.int32(names.size), own, np.int64(own.shape[1])
             self._functions["clear_rows"](blocks, (THREADS,), args)
-
-
-def _add_sums(
-    functions: dict[str, Any], shard: CudaShard, factors: Sequence[Array], code: Any, tasks: RowTasks, to: Any
-) -> None:
-    args = inputs_of(shard.layout, factors), nonzeros_of(shard), tasks.packed, *to, np.float64(-np.inf)
-    functions["add_sums"]((tasks.row.size, code.squares), (TEAM,), args, shared_mem=code.shared_for_passes)
-
-
-def _blocks(items: int, threads: int) -> tuple[int]:
-    return (-(-items // threads),)
-
-
-@cache
-def _sums(layout: PackedLayout, code: LeastSquaresCode, device: int) -> dict[str, Any]:
-    module = load(systems(layout, code.sums_of, SQUARES))
-    functions = {name: module.get_function(name) for name in ("take_rows", "add_sums", "add_systems")}
-    allow_shared(functions["add_sums"])
-    return functions
 
 
 @cache
