@@ -29,7 +29,7 @@ from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator
 from ..operators.placement import Solving
 from .constraints import NONE, Constraints
-from .driver import BaseMethod, MethodState, never
+from .driver import ConstrainedCp, MethodState, never
 from .pipelined import Pipelined
 from .plain_als import PlainAls
 from .updates import DivergedError, LeastSquares, Passes, run_passes
@@ -37,7 +37,7 @@ from .updates import DivergedError, LeastSquares, Passes, run_passes
 MOST_CHECKED = 64  # iterations computed with the host before pipelining is tried again
 
 
-class CpAls(BaseMethod[Operator]):
+class CpAls(ConstrainedCp[Operator]):
     """CP-ALS; see `Method`.
 
     The state consists of three arrays and one or two series:
@@ -99,21 +99,6 @@ class CpAls(BaseMethod[Operator]):
         self._exact = False  # whether fits are near 1 and so computed in double precision
         self._plain_loaded = False
         self.checked = self._next_checked = 1 if self._plain is None else 0
-
-    @property
-    def rank(self) -> int:
-        """See `Method`."""
-        return self.operator.ranks[0]
-
-    @property
-    def norm(self) -> int:
-        """See `Method`."""
-        return self.constraints.norm
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """See `Method`: the constraints."""
-        return self.constraints.facts
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
         """See `Method`: accepts any matrices that satisfy the constraints."""

@@ -21,7 +21,7 @@ from ..operators.base import Operator, in_turn
 from ..operators.placement import Solving
 from ..parallel.mpi import on_root, share
 from .constraints import Constraints
-from .driver import BaseMethod, MethodState
+from .driver import ConstrainedCp, MethodState
 from .proximal.admm import ModeSolver, RowEquations, Solution
 from .proximal.operators import Proximal
 from .proximal.terms import ModeTerms
@@ -33,7 +33,7 @@ NEAR = 0.99  # fit from which MTTKRPs use double precision, because their roundi
 ARRAYS = 6  # of the rows of a mode that ADMM holds at a time
 
 
-class ConstrainedAls(BaseMethod[Operator]):
+class ConstrainedAls(ConstrainedCp[Operator]):
     """CP-ALS by AO-ADMM; see `Method`.
 
     The state has an array per constrained mode, and two series:
@@ -78,21 +78,6 @@ class ConstrainedAls(BaseMethod[Operator]):
             if each.blocks:
                 duals[f"dual_{mode}"] = np.zeros((len(each.blocks), shape[mode], self.rank))
         return MethodState(duals, {"fit": [], "objective": []})
-
-    @property
-    def rank(self) -> int:
-        """See `Method`."""
-        return self.operator.ranks[0]
-
-    @property
-    def norm(self) -> int:
-        """See `Method`."""
-        return self.constraints.norm
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """See `Method`: the constraints."""
-        return self.constraints.facts
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
         """See `Method`: replaces matrices by the closest ones that meet the constraints."""

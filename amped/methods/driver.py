@@ -18,6 +18,7 @@ from ..models.history import AnyModel
 from ..operators.base import Placed
 from ..parallel.progress import LOADING_SECONDS
 from ..parallel.step_timeout import paced
+from .constraints import Constraints
 
 HELD_OUT = {"holdout_rmse": "RMSE", "holdout_deviance": "deviance"}
 """Names of series of errors on held-out elements, of which a method has at most one, and what they measure."""
@@ -128,6 +129,27 @@ class BaseMethod(Generic[P]):
     def factor(self, mode: int) -> NDArray[Any]:
         """See `Method`."""
         return self.operator.factor(mode)
+
+
+class ConstrainedCp(BaseMethod[P]):
+    """The part of `Method` that CP decompositions under constraints share."""
+
+    constraints: Constraints
+
+    @property
+    def rank(self) -> int:
+        """See `Method`."""
+        return self.operator.ranks[0]
+
+    @property
+    def norm(self) -> int:
+        """See `Method`."""
+        return self.constraints.norm
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Method`: the constraints."""
+        return self.constraints.facts
 
 
 class StopRule(NamedTuple):

@@ -20,7 +20,7 @@ from ..backend.ops.sampled import StepMethod
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Gradient, Placed
 from .constraints import Constraints
-from .driver import BaseMethod, MethodState
+from .driver import ConstrainedCp, MethodState
 from .quasi_newton import Point, QuasiNewton, Vector, scaled
 from .updates import DivergedError
 
@@ -42,7 +42,7 @@ def _formulas(loss: Loss) -> dict[str, Any]:
     return {"formulas": loss.formulas or {name: repr(getattr(loss, name)) for name in ("value", "first")}}
 
 
-class LossMethod(BaseMethod[Placed], ABC):
+class LossMethod(ConstrainedCp[Placed], ABC):
     """Base class of methods for any loss; see `Method`.
 
     Parameters
@@ -63,7 +63,7 @@ class LossMethod(BaseMethod[Placed], ABC):
     SERIES: ClassVar[tuple[str, ...]]
 
     def __init__(self, operator: Placed, loss: Loss, constraints: Constraints, facts: dict[str, Any]) -> None:
-        self.operator, self._loss, self._constraints, self._facts = operator, loss, constraints, facts
+        self.operator, self._loss, self.constraints, self._facts = operator, loss, constraints, facts
         self._modes = constraints.solved(self.order)
         self._scales = False
         self.restart()
@@ -74,23 +74,13 @@ class LossMethod(BaseMethod[Placed], ABC):
         self._stalled = False
 
     @property
-    def rank(self) -> int:
-        """See `Method`."""
-        return self.operator.ranks[0]
-
-    @property
-    def norm(self) -> int:
-        """See `Method`."""
-        return self._constraints.norm
-
-    @property
     def facts(self) -> dict[str, Any]:
         """See `Method`: the loss, the constraints, and which elements count."""
-        return {"loss": self._loss.name, **_formulas(self._loss), **self._facts, **self._constraints.facts}
+        return {"loss": self._loss.name, **_formulas(self._loss), **self._facts, **super().facts}
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
         """See `Method`: accepts any matrices that satisfy the constraints; the first step may scale random ones."""
-        self._constraints.check_start(factors, how)
+        self.constraints.check_start(factors, how)
         self._scales = how is None and self._loss.nonnegative and not self.starts_at_zero
         if self.starts_at_zero:
             return [np.zeros_like(factor) if mode in self._modes else factor for mode, factor in enumerate(factors)]
@@ -126,7 +116,7 @@ class LossMethod(BaseMethod[Placed], ABC):
         state = self.state
         model = KruskalTensor(np.ones(self.rank), factors, (), state.converged, state.series)
         model.arrange(norm=self.norm)
-        return model if self._constraints.nonnegative else model.signed()
+        return model if self.constraints.nonnegative else model.signed()
 
     def _set_rows(self, mode: int, rows: NDArray[np.float64]) -> None:
         """Set the rows of a factor matrix that this rank owns, on all ranks. Collective."""
@@ -225,7 +215,7 @@ class Gcp(LossMethod):
 
     def _with_penalty(self, point: Point) -> Point:
         """Add the ridge to an objective and its gradient."""
-        ridge = self._constraints.ridge
+        ridge = self.constraints.ridge
         if not any(ridge):
             return point
         weights = np.zeros(point.x.size)

@@ -173,7 +173,7 @@ class NewtonRows(LossMethod):
         return now, self._any(np.array([moved]))
 
     def _lower(self, mode: int) -> float:
-        return 0.0 if mode in self._constraints.nonnegative else -np.inf
+        return 0.0 if mode in self.constraints.nonnegative else -np.inf
 
     def _evaluated_with_steps(self, mode: int, rows: Matrix, moments: Moments | None) -> tuple[EvaluatedRows, Matrix]:
         """Set the rows of a mode; return them with their Newton steps, computed block by block. Collective."""
@@ -222,7 +222,7 @@ class NewtonRows(LossMethod):
         return result if moments is None else result + self._loss.curvature_everywhere(moments, mode)
 
     def _ridge(self, mode: int) -> float:
-        return self._constraints.ridge[mode] if self._constraints.ridge else 0.0
+        return self.constraints.ridge[mode] if self.constraints.ridge else 0.0
 
     def _moments(self) -> Moments:
         """Return the moments of all factor matrices. Collective."""
@@ -232,7 +232,7 @@ class NewtonRows(LossMethod):
     def _penalty_of_others(self, solved: int) -> float:
         """Return the penalties of the modes whose rows do not include it. Collective."""
         total = np.zeros(1)
-        for mode, ridge in enumerate(self._constraints.ridge):
+        for mode, ridge in enumerate(self.constraints.ridge):
             if ridge and mode != solved and mode in self._modes:
                 rows = self._rows(mode)
                 total += ridge * np.vdot(rows, rows)

@@ -26,7 +26,7 @@ from ..models.kruskal import KruskalTensor
 from ..operators.base import Placed, in_turn
 from ..operators.sparse.row_solver import RowProblems
 from .constraints import Constraints
-from .driver import BaseMethod, MethodState
+from .driver import ConstrainedCp, MethodState
 from .updates import DivergedError
 
 
@@ -65,7 +65,7 @@ class Rows(Protocol):
         """See `operators.sparse.row_solver.RowSolver`."""
 
 
-class ObservedAls(BaseMethod[Placed]):
+class ObservedAls(ConstrainedCp[Placed]):
     """CP-ALS over the observed elements of a tensor; see `Method`.
 
     The state has one array and three series:
@@ -117,19 +117,9 @@ class ObservedAls(BaseMethod[Placed]):
         return self.operator.order - (self._terms_of_run.scales is not None)
 
     @property
-    def rank(self) -> int:
-        """See `Method`."""
-        return self.operator.ranks[0]
-
-    @property
-    def norm(self) -> int:
-        """See `Method`."""
-        return self.constraints.norm
-
-    @property
     def facts(self) -> dict[str, Any]:
         """See `Method`: the constraints, and which elements are observed."""
-        return {**self._terms_of_run.facts, **self.constraints.facts}
+        return {**self._terms_of_run.facts, **super().facts}
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
         """See `Method`: accepts any matrices that satisfy the constraints."""
