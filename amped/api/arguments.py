@@ -229,7 +229,7 @@ ARGUMENTS = {
     "patience": optional(integer(1)),
     "callback": optional(function_of("the iteration", "the fit or log-likelihood")),
     "checkpoint": PATH,
-    "every": integer(1),
+    "every": optional(integer(1)),
     "resume": BOOLEAN,
     "metrics": PATH,
     "report": PATH,

@@ -63,7 +63,7 @@ def cp_als(
     verbose: bool | int = 0,
     deadline: float | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    every: int = 1,
+    every: int | None = None,
     resume: bool = False,
     metrics: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
@@ -143,8 +143,9 @@ def cp_als(
     checkpoint : path, optional
         Folder for checkpoints, which rank 0 writes; the last two are kept. Not available with several `starts`. If the
         folder already has checkpoints, `resume` is required.
-    every : int
-        Iterations between checkpoints. The last iteration is always saved.
+    every : int, optional
+        Iterations between checkpoints. Each is complete when the next iteration ends; on a slow disk, the run waits. By
+        default an iteration is saved unless an earlier checkpoint is still being written. The last one is always saved.
     resume : bool
         Continue from the newest checkpoint in the folder, if it has one, up to a total of `max_iters` iterations. The
         tensor, `rank` and start must be those of the interrupted run.
@@ -244,7 +245,7 @@ def cp_apr(
     verbose: bool | int = 0,
     deadline: float | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    every: int = 1,
+    every: int | None = None,
     resume: bool = False,
     metrics: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,

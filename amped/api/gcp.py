@@ -80,7 +80,7 @@ def cp(
     verbose: bool | int = 0,
     deadline: float | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    every: int = 1,
+    every: int | None = None,
     resume: bool = False,
     metrics: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,

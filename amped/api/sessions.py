@@ -35,7 +35,7 @@ class SideOutputs(NamedTuple):
     """The files that a decomposition writes while it runs; see `cp_als`."""
 
     checkpoint: str | None = None
-    every: int = 1
+    every: int | None = None
     resume: bool = False
     metrics: str | None = None
     report: str | None = None

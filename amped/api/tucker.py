@@ -61,7 +61,7 @@ def tucker(
     verbose: bool | int = 0,
     deadline: float | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    every: int = 1,
+    every: int | None = None,
     resume: bool = False,
     metrics: str | os.PathLike[str] | None = None,
     **options: Unpack[OptionNames],

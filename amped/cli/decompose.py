@@ -66,7 +66,7 @@ def _params(request: RunRequest[M], start: Init | None, limit: float) -> RunPara
     checkpoints = None
     if (folder := request.checkpoint) is not None:
         check = partial(_check_start, request)
-        checkpoints = CheckpointParams(folder, check, request.every or 1, request.resume, not request.no_verify)
+        checkpoints = CheckpointParams(folder, check, request.every, request.resume, not request.no_verify)
     return RunParams(
         request.iterations, request.tolerance, request.first_seed, request.start if start is None else start,
         request.start_count, request.deadline, checkpoints, limit, request.init, request.random,

@@ -44,7 +44,9 @@ class RunRequest(Seeded, ABC, Generic[M]):
     tol: float | None = flag(None, TOL_HELP, type=real_number)
     output: Path | None = flag(None, "folder for model.npz and run.json (named after TENSOR)", type=path, metavar="DIR")
     checkpoint: Path | None = flag(None, "folder for checkpoints", type=path, metavar="DIR")
-    every: int | None = flag(None, "iterations between checkpoints (1)", type=whole_number, metavar="K")
+    every: int | None = flag(
+        None, "iterations between checkpoints (1, unless writing takes longer)", type=whole_number, metavar="K"
+    )
     resume: bool = flag(False, "continue from the newest checkpoint, if there is one")
 
     @property

@@ -1,8 +1,9 @@
 """Checkpoints of decompositions, from which a run can resume on any number of ranks and any device.
 
 A checkpoint is a folder, ``iteration-N`` or ``iteration-N-mode-M``, with checksums (`checksums`). The last two
-are kept. Rank 0 copies the factor matrices, and a thread writes the copy while the run continues. Only one run at a
-time writes to a folder, in which it claims the name `CLAIM_NAME`.
+are kept. Rank 0 copies the factor matrices, and a thread writes the copy while the run continues, for an iteration at
+most if the interval between checkpoints is given. Only one run at a time writes to a folder, in which it claims the
+name `CLAIM_NAME`.
 """
 
 from __future__ import annotations
@@ -189,9 +190,11 @@ class CheckpointWriter:
 
 
 class Saver:
-    """Saves the state of a run in checkpoints, one `every` few iterations; a context manager. See `Saving`.
+    """Saves the state of a run in checkpoints; a context manager. See `Saving`.
 
-    Without a `folder` nothing is saved. If the run `resumed`, the checkpoint of the current state is kept; any others
+    There is one `every` few iterations, which is complete when the next iteration ends, however long writing takes. If
+    `every` is None, an iteration is saved unless a checkpoint is still being written. Without a `folder` nothing is
+    saved. If the run `resumed`, the checkpoint of the current state is kept; any others
     are removed. A checkpoint that cannot be written is reported once, and the run continues.
     """
 
@@ -200,14 +203,15 @@ class Saver:
         folder: Path | None,
         method: Method,
         origin: Origin,
-        every: int = 1,
+        every: int | None = None,
         resumed: bool = False,
         labels: Labels | None = None,
     ) -> None:
-        self._method, self._origin, self._every, self._labels = method, origin, every, labels
+        self._method, self._origin, self._labels = method, origin, labels
+        self._every = None if folder is None else every
         self._saved = name_of(method.state) if resumed else None
-        root = method.operator.machine.comm.rank == 0
-        self._writer = CheckpointWriter(folder, self._saved) if root and folder is not None else None
+        self._comm = method.operator.machine.comm
+        self._writer = CheckpointWriter(folder, self._saved) if self._comm.rank == 0 and folder is not None else None
         self._reported = False
         self.failed = False  # after `finish`, on rank 0: whether the last state could not be saved
 
@@ -219,11 +223,21 @@ class Saver:
             self._writer.close()
 
     def save(self) -> None:
-        """Start writing a checkpoint if one is due and none is being written."""
-        if self._writer and self._method.state.iterations % self._every == 0:
+        """Start writing a checkpoint if one is due, and wait for that of the iteration before."""
+        iterations, every = self._method.state.iterations, self._every
+        if every is not None and (iterations - 1) % every == 0:
+            self._wait()
+        if self._writer and iterations % (every or 1) == 0:
             with self._reporting("; the run continues"):
                 if not self._writer.busy:
                     self._write(self._writer)
+
+    def _wait(self) -> None:
+        """Wait on all ranks until the last checkpoint is written, outside the limit of a step. Collective."""
+        if self._writer:
+            with self._reporting("; the run continues"):
+                self._writer.finish()
+        self._comm.allgather(None)
 
     def finish(self) -> None:
         """See `Saving`."""

@@ -38,7 +38,7 @@ class CheckpointParams(NamedTuple):
 
     folder: Path
     check: Callable[[checkpoint.Origin, Path], None]  # raises `InputError` if the start differs
-    every: int = 1  # iterations
+    every: int | None = None  # iterations; see `Saver`
     resume: bool = False
     verify: bool = True  # checksums
 
@@ -183,7 +183,7 @@ class Run(Generic[M_co]):
     def iterate(self) -> bool:
         """Iterate from each start and keep the best; return whether the last checkpoint failed, on rank 0."""
         params, where, began = self.params, self.params.checkpoint, time.perf_counter()
-        folder, every = (where.folder, where.every) if where else (None, 1)
+        folder, every = (where.folder, where.every) if where else (None, None)
         saver = checkpoint.Saver(folder, self.method, self.origin, every, self._resumed, self.source.labels)
         with self._reporter.compiling(), STAGES.of("iterate"), saver:
             best, merits = best_of(

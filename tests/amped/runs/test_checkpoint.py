@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -41,6 +42,7 @@ from forms import exhaustive
 
 from amped.errors import EXIT_INTERRUPTED, EXIT_STOPPED, InputError
 from amped.methods.driver import MethodState
+from amped.parallel.progress import CURRENT, LOADING_SECONDS
 from amped.runs import checkpoint
 from partitioner.host import checksums
 from partitioner.store.locks import Claim
@@ -147,6 +149,51 @@ def test_a_slow_disk_holds_up_nothing(folder: Path, monkeypatch: pytest.MonkeyPa
     assert not {2, 3, 4} & set(fits)
     assert fits[-1] == 6
     assert newest().name == "iteration-6"
+
+
+KILLED = """
+import os, signal, sys, time
+import numpy as np
+import amped
+from amped.runs import checkpoint
+
+real = checkpoint._write_files
+
+def slow(*arguments):
+    time.sleep(0.3)  # several hundred iterations
+    real(*arguments)
+
+def kill(iteration, fit):
+    if iteration == 12:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+checkpoint._write_files = slow
+X = np.random.default_rng(0).random((5, 4, 3))
+amped.cp_als(X, 2, max_iters=50, tol=0, device="cpu", checkpoint="c", callback=kill, **eval(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("how", "names"), [("{'every': 5}", ["iteration-10", "iteration-5"]), ("{}", [])])
+def test_what_a_run_killed_in_its_twelfth_iteration_leaves(folder: Path, how: str, names: list[str]) -> None:
+    """Checkpoints at given intervals are complete one iteration later, also on a slow disk."""
+    Path("run.py").write_text(KILLED)
+    result = finish([sys.executable, "run.py", how], env=environment())
+    assert result.code == -signal.SIGKILL
+    assert checkpoint.names_in("c") == names
+
+
+def test_a_wait_for_the_disk_is_no_step_without_progress(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, real = list[float](), checkpoint._write_files
+
+    def write(*args: Any) -> None:
+        time.sleep(0.3)  # meanwhile the run reaches the end of the next iteration
+        limits.append(CURRENT.limit)
+        real(*args)
+
+    monkeypatch.setattr(checkpoint, "_write_files", write)
+    cpd(small_tns(folder), "out", "--max-iters", 3, "--checkpoint", "c", "--every", 1)
+    assert len(limits) == 3
+    assert min(limits) >= LOADING_SECONDS
 
 
 def test_a_checkpoint_does_not_change_as_the_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
