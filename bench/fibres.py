@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amped.backend.device import Device
-from amped.backend.fibres import fibre_starts
+from amped.backend.fibres import Starts, fibre_starts
 from amped.backend.ops.sort import SORT
 from amped.operators.placement import Loading
 from partitioner.sorting.sort import sort_nonzeros
@@ -79,7 +79,15 @@ class Fibres(NamedTuple):
     def of(cls, source: DrawnSource, mode: int, dtype: np.dtype[Any], xp: Any) -> Fibres:
         """Return those of a mode."""
         *keys, indices, values = source.by_fibre(mode, dtype)
-        return cls(fibre_starts(keys, int(indices.size), xp), indices, values, source.shape[mode])
+        starts = fibre_starts if xp is np else cuda_starts()
+        return cls(starts(keys, int(indices.size)), indices, values, source.shape[mode])
+
+
+def cuda_starts() -> Starts:
+    """Return the function that finds fibres on a GPU."""
+    from partitioner.cuda.sort import starts
+
+    return starts
 
 
 def peers(fibres: Fibres, matrix: Array, device: Device) -> dict[str, Work]:

@@ -117,6 +117,9 @@ class Planned(Generic[P]):
     def suits(self, provider: P, kernel: Kernel, mode: ModePlan) -> bool:
         """Return whether a provider supports a mode's nonzeros in a kernel's shards."""
 
+    def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
+        """Start compiling; return immediately."""
+
     @abstractmethod
     def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
         """Return the scratch memory for a kernel's shard of `nnz` nonzeros."""
@@ -180,7 +183,7 @@ class Product(Planned[P]):
         return 1
 
     def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
-        """Start compiling; return immediately."""
+        """See `Planned`: the kernel's code."""
         kernel.prepare(mode.share)
 
     def make(self, shard: Shard, mode: ModePlan) -> object:

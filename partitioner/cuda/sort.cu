@@ -1,4 +1,4 @@
-// Kernels of the GPU sort by 64-bit words; see words.py. One thread per nonzero, or per run of equal nonzeros.
+// Kernels of the GPU sort by 64-bit words; see sort_keys.py. One thread per nonzero, or per run of equal nonzeros.
 // `order` is a permutation: the nonzero at each sorted position; null is the identity.
 
 typedef unsigned int place;
@@ -55,10 +55,10 @@ extern "C" __global__ void mark(const int* columns, int modes, const place* orde
 
 // Store the sum of each run of equal nonzeros in its first one, added in order as on the CPU.
 template <typename Real>
-__device__ void add_up(Real* values, const place* order, const count* starts, count nonzeros, bool* kept, count runs) {
+__device__ void add_up(Real* values, const place* order, const place* starts, bool* kept, count runs) {
   const count r = me();
   if (r >= runs) return;
-  const count begin = starts[r], end = r + 1 < runs ? starts[r + 1] : nonzeros;
+  const count begin = starts[r], end = starts[r + 1];
   double total = values[order[begin]];
   count q = begin + 1;
   for (; q + AT_ONCE <= end; q += AT_ONCE) {
@@ -73,14 +73,12 @@ __device__ void add_up(Real* values, const place* order, const count* starts, co
   kept[r] = total != 0;
 }
 
-extern "C" __global__ void add_up_32(float* values, const place* order, const count* starts, count nonzeros,
-                                     bool* kept, count runs) {
-  add_up(values, order, starts, nonzeros, kept, runs);
+extern "C" __global__ void add_up_32(float* values, const place* order, const place* starts, bool* kept, count runs) {
+  add_up(values, order, starts, kept, runs);
 }
 
-extern "C" __global__ void add_up_64(double* values, const place* order, const count* starts, count nonzeros,
-                                     bool* kept, count runs) {
-  add_up(values, order, starts, nonzeros, kept, runs);
+extern "C" __global__ void add_up_64(double* values, const place* order, const place* starts, bool* kept, count runs) {
+  add_up(values, order, starts, kept, runs);
 }
 
 // Gather 32- or 64-bit elements in sorted order.
@@ -98,7 +96,88 @@ extern "C" __global__ void gather_64(const word* elements, const place* order, w
   gather(elements, order, sorted, places);
 }
 
-constexpr int THREADS = 256;  // of a block that reduces
+constexpr int THREADS = 256;  // of a block that reduces, or selects
+constexpr int WARPS = THREADS / 32;
+constexpr int SELECTED = 16 * THREADS;  // elements of a block that selects
+
+// Mark elements whose predecessor in a column differs; in the first column (`begins`), also the first element, and
+// unmark the others. Without a column only the first element is marked.
+extern "C" __global__ void mark_changes(const int* column, int begins, bool* marks, count elements) {
+  const count p = me();
+  if (p >= elements) return;
+  const bool differs = column && p && column[p] != column[p - 1];
+  if (begins) marks[p] = !p || differs;
+  else if (differs) marks[p] = true;
+}
+
+// Mark indices from `low` to below `high`.
+extern "C" __global__ void mark_between(const int* column, int low, int high, bool* marks, count elements) {
+  const count p = me();
+  if (p < elements) marks[p] = column[p] >= low && column[p] < high;
+}
+
+// Count the marks of each block of elements.
+extern "C" __global__ void count_marks(const bool* marks, count* counts, count elements) {
+  const count begin = (count)blockIdx.x * SELECTED + threadIdx.x;
+  int found = 0;
+  for (int k = 0; k < SELECTED; k += THREADS) found += __syncthreads_count(begin + k < elements && marks[begin + k]);
+  if (threadIdx.x == 0) counts[blockIdx.x] = found;
+}
+
+// Replace counts by the sums of those before, and store the total after them. One block of 1024 threads.
+extern "C" __global__ void __launch_bounds__(1024) sum_before(count* counts, count blocks) {
+  __shared__ count sums[1024];
+  const count part = (blocks + 1023) / 1024, begin = min(threadIdx.x * part, blocks), end = min(begin + part, blocks);
+  count sum = 0;
+  for (count b = begin; b < end; b++) sum += counts[b];
+  sums[threadIdx.x] = sum;
+  for (int step = 1; step < 1024; step *= 2) {
+    __syncthreads();
+    const count before = threadIdx.x >= step ? sums[threadIdx.x - step] : 0;
+    __syncthreads();
+    sums[threadIdx.x] += before;
+  }
+  count before = sums[threadIdx.x] - sum;
+  for (count b = begin; b < end; b++) {
+    const count own = counts[b];
+    counts[b] = before;
+    before += own;
+  }
+  if (threadIdx.x == 1023) counts[blocks] = before;
+}
+
+// Store the positions of marked elements in order, then the number of elements; `before` is from `sum_before`.
+extern "C" __global__ void select_marked(const bool* marks, const count* before, place* selected, count elements) {
+  __shared__ int found[WARPS];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  count next = before[blockIdx.x];
+  for (int k = 0; k < SELECTED; k += THREADS) {
+    const count p = (count)blockIdx.x * SELECTED + k + threadIdx.x;
+    const bool marked = p < elements && marks[p];
+    const unsigned votes = __ballot_sync(~0u, marked);
+    if (lane == 0) found[warp] = __popc(votes);
+    __syncthreads();
+    int earlier = __popc(votes & ((1u << lane) - 1)), all = 0;
+    for (int w = 0; w < WARPS; w++) {
+      if (w < warp) earlier += found[w];
+      all += found[w];
+    }
+    if (marked) selected[next + earlier] = p;
+    next += all;
+    __syncthreads();
+  }
+  if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) selected[next] = elements;
+}
+
+// Count the elements of each index. Threads of a warp with the same index are counted together.
+extern "C" __global__ void count_indices(const int* column, word* counts, count elements) {
+  const count p = me();
+  const unsigned active = __ballot_sync(~0u, p < elements);
+  if (p >= elements) return;
+  const int index = column[p];
+  const unsigned same = __match_any_sync(active, index);
+  if (threadIdx.x % 32 == __ffs(same) - 1) atomicAdd(counts + index, (word)__popc(same));
+}
 
 template <typename Combine>
 __device__ double of_block(double mine, Combine combine) {

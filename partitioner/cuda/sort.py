@@ -23,6 +23,7 @@ from .sort_keys import KERNELS, MOST, OPTIONS, passes, place_bits, text
 SORTING = 44  # scratch bytes per nonzero: words, radix sort and positions, or positions and gathered nonzeros
 FREE_SHARE = 0.9  # of the device's free memory
 THREADS = 256  # per block
+SELECTED = 16 * THREADS  # elements of a block that selects
 BLOCKS = 1024  # of threads, for reductions
 
 
@@ -138,15 +139,60 @@ def merge(table: Array, numbers: Array, places: Array, keep_zeros: bool = False)
         Number of distinct indices.
     """
     order, nonzeros = table.shape
-    first = cupy.empty(nonzeros, np.bool_)
-    _launch("mark", nonzeros, table, np.int32(order), places, first)
-    starts = cupy.flatnonzero(first)
-    del first
-    nonzero = cupy.empty(starts.size, np.bool_)
-    _launch(f"add_up_{8 * numbers.itemsize}", starts.size, numbers, places, starts, np.int64(nonzeros), nonzero)
-    if starts.size < nonzeros:
-        places = places[starts]
-    return (places if keep_zeros or nonzero.all() else places[nonzero]), int(starts.size)
+    marks = cupy.empty(nonzeros, np.bool_)
+    _launch("mark", nonzeros, table, np.int32(order), places, marks)
+    starts = _selected(marks)
+    distinct: int = starts.size - 1
+    nonzero = marks[:distinct]
+    _launch(f"add_up_{8 * numbers.itemsize}", distinct, numbers, places, starts, nonzero)
+    if distinct < nonzeros:
+        places = take(places, starts[:-1])
+    del starts
+    kept = None if keep_zeros else _selected(nonzero)[:-1]
+    return (places if kept is None or kept.size == distinct else take(places, kept)), distinct
+
+
+def starts(columns: Sequence[Array], elements: int) -> Array:
+    """Return the positions at which any of the columns (int32) changes, the first position, and the end.
+
+    Without columns nothing changes. The result is a uint32 array.
+    """
+    if not elements:
+        return cupy.zeros(1, np.uint32)
+    marks = cupy.empty(elements, np.bool_)
+    for number, column in enumerate(columns or [np.uint64(0)]):
+        _launch("mark_changes", elements, column, np.int32(number == 0), marks)
+    return _selected(marks)
+
+
+def between(column: Array, low: int, high: int) -> Array:
+    """Return the positions of indices from `low` to below `high`, uint32."""
+    marks = cupy.empty(column.size, np.bool_)
+    if column.size:
+        _launch("mark_between", column.size, column, np.int32(low), np.int32(high), marks)
+    return _selected(marks)[:-1]
+
+
+def counts(column: Array, length: int) -> Array:
+    """Return how often each index below `length` occurs in a column (int32), as an int64 array."""
+    result = cupy.zeros(length, np.int64)
+    if column.size:
+        _launch("count_indices", column.size, column, result)
+    return result
+
+
+def _selected(marks: Array) -> Array:
+    """Return the positions of marked elements, then the number of elements, as a uint32 array."""
+    blocks = -(-marks.size // SELECTED)
+    if not blocks:
+        return cupy.zeros(1, np.uint32)
+    functions, before = _functions(marks.device.id), cupy.empty(blocks + 1, np.int64)
+    size = np.int64(marks.size)
+    functions["count_marks"]((blocks,), (THREADS,), (marks, before, size))
+    functions["sum_before"]((1,), (1024,), (before, np.int64(blocks)))
+    result = cupy.empty(int(before[-1]) + 1, np.uint32)
+    functions["select_marked"]((blocks,), (THREADS,), (marks, before, result, size))
+    return result
 
 
 def take(array: Array, places: Array) -> Array:

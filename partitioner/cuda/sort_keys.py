@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 WORD = 64
 KERNELS = (
-    *("to_32", "to_64", "number", "join", "split", "mark"),
+    *("to_32", "to_64", "number", "join", "split", "mark", "mark_changes", "mark_between"),
+    *("count_marks", "sum_before", "select_marked", "count_indices"),
     *(f"{name}_{bits}" for name in ("add_up", "gather", "bounds", "squares") for bits in (32, 64)),
 )
 OPTIONS = ("-std=c++17",)  # of NVRTC

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from partitioner.cuda import sort
 from partitioner.cuda.code import load
 from partitioner.cuda.cubins import CudaSource
 from partitioner.cuda.pinned import pinned_empty
@@ -104,10 +105,18 @@ def packer(share: Share) -> CudaSource:
     return unit("pack", {"INPUTS": len(share.lengths), "REAL": REALS[share.dtype]})
 
 
+class PackingCode(NamedTuple):
+    """The compiled functions of ``pack.cu``."""
+
+    number_tiles: Any
+    count_runs: Any
+    sum_counts: Any
+    pack: Any
+
+
 @cache
-def _packer(code: CudaSource, device: int) -> tuple[Any, ...]:
-    module = load(code)
-    return tuple(module.get_function(name) for name in ("count_runs", "sum_counts", "pack"))
+def _packer(code: CudaSource, device: int) -> PackingCode:
+    return PackingCode(*map(load(code).get_function, PackingCode._fields))
 
 
 def packing_bytes(layout: PackedLayout, nnz: int) -> int:
@@ -136,13 +145,15 @@ def make_shard(
     first_row, last_row = (int(columns[0][at]) for at in (0, -1))
     rows = last_row - first_row + 1
     packed = by_value(_packed_layout(layout, jobs.tile.size, continues, first_row, rows))
-    count_runs, sum_counts, pack = _packer(packer(layout.share), values.device.id)
+    code = _packer(packer(layout.share), values.device.id)
     chunks = jobs.tile.size * layout.groups
     grid = (-(-chunks // THREADS),)
     on_device = cupy.asarray(table.view(np.uint8)), cupy.asarray(spans.view(np.uint8))
     firsts = cupy.zeros((2, chunks + 1), np.int32)  # prefix sums of the runs, and of the long runs, per chunk
-    count_runs(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0, 1:], firsts[1, 1:]))
-    sum_counts((2,), (SUMMING,), (firsts, np.int64(chunks + 1)))
+    code.count_runs(
+        grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0, 1:], firsts[1, 1:])
+    )
+    code.sum_counts((2,), (SUMMING,), (firsts, np.int64(chunks + 1)))
     runs, long_runs = int(firsts[0, -1]), int(firsts[1, -1])
     records = (int(jobs.unit[-1]) + 1) * layout.unit  # one more unit, which is read ahead
     sizes = [table.nbytes, jobs.first.nbytes, chunks * 4, (runs + AHEAD) * 4, long_runs * 4, records]
@@ -158,27 +169,21 @@ def make_shard(
         not layout.tiled and runs == rows, offsets, memory,
     )  # fmt: skip
     parts = (shard.at(part) for part in (MemoryPart.STARTS, MemoryPart.RUNS, MemoryPart.LONG_ROWS, MemoryPart.RECORDS))
-    pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0], firsts[1], *parts))
+    code.pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0], firsts[1], *parts))
     return shard
 
 
 def _tiles(inputs: Sequence[Array], layout: PackedLayout) -> tuple[Any, Array | None]:
     """Return the nonzeros per tile, and the permutation to tile order unless the nonzeros are in it."""
-    grid = layout.grid
-    tiles = math.prod(grid)
+    nonzeros, tiles = inputs[0].size, math.prod(layout.grid)
     if tiles == 1:
-        return np.array([inputs[0].size]), None
-    tile = cupy.zeros(inputs[0].size, np.uint16 if tiles <= 1 << 16 else np.uint32)
-    for column, parts, block in zip(inputs, grid, layout.blocks, strict=True):
+        return np.array([nonzeros]), None
+    number, tile = _packer(packer(layout.share), inputs[0].device.id).number_tiles, cupy.zeros(nonzeros, np.int32)
+    for column, parts, block in zip(inputs, layout.grid, layout.blocks, strict=True):
         if parts > 1:
-            _number(column, parts, block, tile)
-    counts = cupy.asnumpy(cupy.bincount(tile, minlength=tiles))
-    return counts, cupy.argsort(tile).astype(np.uint32)  # a stable sort
-
-
-_number = cupy.ElementwiseKernel(
-    "int32 index, int32 parts, int32 block", "T tile", "tile = tile * parts + index / block", "amped_number_tiles"
-)
+            counts = np.int32(parts), np.int32(block), np.int64(nonzeros)
+            number((-(-nonzeros // THREADS),), (THREADS,), (column, *counts, tile))
+    return sort.counts(tile, tiles).get(), sort.sorted_places([tile], [0], [tiles])
 
 
 def _table(layout: PackedLayout, jobs: Jobs) -> Any:

@@ -175,6 +175,9 @@ class RowProblemsProvider(Protocol[L_contra]):
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """Return whether it supports such nonzeros in that kernel's shards."""
 
+    def prepare(self, kernel: Kernel, share: Share, rank: int) -> None:
+        """Start compiling; return immediately."""
+
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         """Return an upper bound of the device memory for shards of `nnz` nonzeros."""
 

@@ -47,6 +47,15 @@ class DeviceSorter(Protocol):
     def take(self, array: Array, places: Array) -> Array:
         """Return the elements of a 1-d array of 32- or 64-bit numbers at the positions `places`, uint32."""
 
+    def starts(self, columns: Sequence[Array], elements: int) -> Array:
+        """Return the positions at which any of the columns changes, the first position, and the end, uint32."""
+
+    def between(self, column: Array, low: int, high: int) -> Array:
+        """Return the positions of a column's indices from `low` to below `high`, uint32."""
+
+    def counts(self, column: Array, length: int) -> Array:
+        """Return how often each index below `length` occurs in a column, int64."""
+
     def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
         """Return values as a floating-point type, without copying if they have it already."""
 

@@ -133,11 +133,13 @@ class DeviceTensor:
 
     def counts(self, mode: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]] | None]:
         """Return the number of nonzeros of each row of a mode; for long modes of nonempty rows only, and those rows."""
-        xp, host, column = self._machine.device.xp, self._machine.device.to_host, self._columns[mode]
-        if is_long(self._shape[mode], column.size):
-            rows, counts = xp.unique(column, return_counts=True)
-            return host(counts), host(rows)
-        return host(xp.bincount(column, minlength=self._shape[mode])), None
+        sort, host, column = self._sort, self._machine.device.to_host, self._columns[mode]
+        if not is_long(self._shape[mode], column.size):
+            return host(sort.counts(column, self._shape[mode])), None
+        ascending = sort.take(column, sort.places([column], [0], [self._shape[mode]])) if mode else column
+        starts = sort.starts([ascending], int(ascending.size))
+        counts: NDArray[np.int64] = np.diff(host(starts).view(np.int32)).astype(np.int64)
+        return counts, host(sort.take(ascending, starts[:-1]))
 
     def used(self, mode: int) -> int:
         """Return the number of used indices of a mode."""
@@ -179,13 +181,13 @@ class DeviceTensor:
 
     def _places(self, mode: int, begin: int, end: int, rows: tuple[int, int] | None) -> Array:
         """Return the positions of nonzeros `begin` to `end` of a mode's order, all of which are in `rows`."""
-        xp, sort, column, length = self._machine.device.xp, self._sort, self._columns[mode], self._shape[mode]
+        sort, column, length = self._sort, self._columns[mode], self._shape[mode]
         if begin == end:
             return self._machine.device.empty((0,), np.dtype(np.uint32))
         if rows is None:
             return sort.places([column], [0], [length])
-        before = int(xp.count_nonzero(column < rows[0]))
-        picked = xp.flatnonzero((column >= rows[0]) & (column <= rows[1])).astype(np.uint32)
+        before = int(sort.between(column, 0, rows[0]).size)
+        picked = sort.between(column, rows[0], rows[1] + 1)
         places = sort.places([sort.take(column, picked)], [0], [length])[begin - before : end - before]
         return sort.take(picked, places)
 

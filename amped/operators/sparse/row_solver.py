@@ -71,6 +71,9 @@ class RowProblems(Planned[RowProblemsProvider[Any]]):
     def suits(self, provider: RowProblemsProvider[Any], kernel: Kernel, mode: ModePlan) -> bool:
         return provider.method == self.method and provider.suits(kernel, mode.share)
 
+    def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
+        self.of(kernel, mode).prepare(kernel, mode.share, mode.rank)
+
     def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
         return self.of(kernel, mode).bytes(kernel, mode.share, nnz).running
 

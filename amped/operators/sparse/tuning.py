@@ -88,7 +88,8 @@ class Tuner:
         for mode in modes:
             known = self._known(mode)
             for kernel in mode.kernels if known.left else [_cheapest(mode.kernels, known.costs)]:
-                mode.product.prepare(kernel, mode)
+                for computation in mode.computed:
+                    computation.prepare(kernel, mode)
 
     def choose(self, mode: ModePlan, make: Make) -> tuple[Kernel, Shard | None]:
         """Choose a kernel by timing the candidates on a mode's first shard; a single candidate is only compiled.

@@ -19,6 +19,7 @@ from partitioner.host.stages import STAGES
 from ...backend.device import Array, Slot
 from ...backend.exchange import Machine
 from ...backend.fibres import count_fibres, fibre_starts
+from ...backend.ops.sort import SORT, DeviceSorter
 from ...backend.rows import block_rows
 from ...errors import InputError
 from ...options import Options
@@ -82,7 +83,7 @@ class TtmOperator:
         *keys, indices, values = columns
         del columns
         self._edges(keys, indices.size)
-        fibres = count_fibres(keys, int(indices.size), machine.device.xp if _on_device(indices) else np)
+        fibres = count_fibres(keys, int(indices.size), self._sorter.starts if _on_device(indices) else fibre_starts)
         self.plan = together(machine.comm, lambda: make_ttm_plan(setting, plan.nnz, fibres, loading))
         self.kernels = [self.plan.kernel.name]
         self._indices: list[NDArray[np.int32]] = []
@@ -127,7 +128,7 @@ class TtmOperator:
         for number, begin in enumerate(range(0, nnz, plan.piece)):
             end = min(begin + plan.piece, nnz)
             some = [self._on_device(array[begin:end]) for array in (*keys, indices, values)]
-            starts = fibre_starts(some[:-2], end - begin, device.xp)
+            starts = (fibre_starts if device.on_host else self._sorter.starts)(some[:-2], end - begin)
             continues = begin > 0 and all(int(key[begin]) == int(key[begin - 1]) for key in keys)
             inner = end < nnz and all(int(key[end]) == int(key[end - 1]) for key in keys)
             leaves = inner or (end == nnz and self._goes_on)
@@ -136,7 +137,7 @@ class TtmOperator:
             first = starts[: fibres - leaves]
             coordinates = np.empty((fibres - leaves, len(keys)), np.int32)
             for k, key in enumerate(some[:-2]):
-                coordinates[:, k] = device.to_host(key[first])
+                coordinates[:, k] = key[first] if device.on_host else device.to_host(self._sorter.take(key, first))
             self._indices.append(coordinates)
             if number >= plan.resident:
                 shard = shard.unloaded()
@@ -144,6 +145,10 @@ class TtmOperator:
             row += fibres - leaves
             del some, starts, first, shard  # before the next piece's are allocated
         return runs
+
+    @property
+    def _sorter(self) -> DeviceSorter:
+        return SORT.require(self.machine.device)
 
     def _on_device(self, array: Array) -> Array:
         """Return a piece of an array in device memory."""

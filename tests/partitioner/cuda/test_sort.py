@@ -198,3 +198,28 @@ def test_what_is_larger_than_the_device_goes_to_the_cpu() -> None:
     found, expected = (sort(columns, values, range(3), lengths) for sort in (sorter.sort, sort_nonzeros))
     assert np.array_equal(found.columns, expected.columns)
     assert np.array_equal(found.values, expected.values)
+
+
+@needs_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("elements", [0, 1, 31, 32, 4095, 4096, 4097, 70_000, 5_000_000])
+def test_selections(elements: int) -> None:
+    """Starts of runs, positions of a range of indices, and counts of indices equal NumPy's."""
+    import cupy
+
+    from partitioner.cuda import sort
+
+    rng, length = np.random.default_rng(elements), 1000
+    columns = [rng.integers(0, 3, elements).cumsum().astype(np.int32) // 7, rng.integers(0, 2, elements, np.int32)]
+    for count in (0, 1, 2):
+        changes = np.arange(elements) == 0
+        for column in columns[:count]:
+            changes[1:] |= np.diff(column) != 0
+        starts = sort.starts([cupy.asarray(column) for column in columns[:count]], elements).get()
+        np.testing.assert_array_equal(starts, [*np.flatnonzero(changes), elements])
+    column = rng.zipf(1.5, elements).clip(1, length).astype(np.int32) - 1
+    on_device = cupy.asarray(column)
+    np.testing.assert_array_equal(sort.counts(on_device, length).get(), np.bincount(column, minlength=length))
+    for low, high in ((0, length), (1, 4), (5, 5), (length, 2 * length)):
+        between = np.flatnonzero((column >= low) & (column < high))
+        np.testing.assert_array_equal(sort.between(on_device, low, high).get(), between)

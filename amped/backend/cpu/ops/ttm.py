@@ -86,7 +86,7 @@ class CpuFibres:
     def make(self, indices: Array, values: Array, starts: Array, form: ProductForm) -> HostFibres:
         indices = np.ascontiguousarray(indices, np.int32)
         values = np.ascontiguousarray(values, form.dtype).reshape(-1)
-        chunks = cut_chunks(starts, indices.size, self._size(indices.size), SLACK, np)
+        chunks = cut_chunks(starts, indices.size, self._size(indices.size), SLACK)
         return HostFibres(constant(starts.astype(np.int32)), constant(indices), constant(values), chunks)
 
     def _size(self, nnz: int) -> int:

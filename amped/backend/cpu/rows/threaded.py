@@ -55,6 +55,9 @@ class ThreadedRows(ABC):
         """See `RowProblemsProvider`: the nonzeros of a row must be contiguous."""
         return Offers.ROWS in kernel.offers
 
+    def prepare(self, kernel: Kernel, share: Share, rank: int) -> None:  # noqa: B027
+        """See `RowProblemsProvider`: Numba compiles at the first call."""
+
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         if not nnz:
             return RowBytes(0, 0)

@@ -15,7 +15,7 @@ from ...losses import Maps
 from ...ops.mttkrp import Share
 from ...ops.rowproblems import RowMethod
 from ..layout import Limits, PackedLayout
-from ..source import REALS, compile_options, text
+from ..source import REALS, compile_options, text, unit
 
 TEAM = 128  # threads of a block, as in rowproblems.cu
 MOST_RANK = 224  # of PDNR, whose Cholesky factor is in shared memory
@@ -76,9 +76,22 @@ class RowCode(NamedTuple):
         """Return the macros of ``rowproblems.cu`` for a layout."""
         return dict(layout.macros) | {"RANK": self.rank, "NEWTON": int(self.newton)}
 
+    def passing(self, layout: PackedLayout) -> CudaSource:
+        """Return ``rowproblems.cu`` for a layout."""
+        return unit("rowproblems", self.passes(layout))
+
+    def stepping(self) -> CudaSource:
+        """Return ``rowsteps.cu``."""
+        return unit("rowsteps", self.steps())
+
     def steps(self) -> dict[str, Any]:
         """Return the macros of ``rowsteps.cu``."""
         return {"RANK": self.rank, "REAL": REALS[self.dtype], "NEWTON": int(self.newton), "TEAM": self.team}
+
+
+def finding(layout: PackedLayout) -> CudaSource:
+    """Return ``find_rows.cu`` for a layout."""
+    return unit("find_rows", dict(layout.macros))
 
 
 def systems(layout: PackedLayout, code: RowCode, maps: Maps) -> CudaSource:

@@ -84,6 +84,12 @@ struct Run {
   __device__ bool counts() const { return !first || chunk.owns; }
 };
 
+// Adds one input mode to the numbers of the nonzeros' tiles, which count the blocks of all modes in row-major order.
+extern "C" __global__ void number_tiles(const int* __restrict__ column, int parts, int block, long long nonzeros, int* __restrict__ tile) {
+  const long long q = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (q < nonzeros) tile[q] = tile[q] * parts + column[q] / block;
+}
+
 extern "C" __global__ void count_runs(Sorted in, const Job* __restrict__ jobs, const Span* __restrict__ spans, Layout layout,
                                       int chunks, int* __restrict__ counts, int* __restrict__ long_counts) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x;

@@ -116,3 +116,42 @@ extern "C" __global__ void settle(const item* __restrict__ items, int items_ther
     target = target + sum;
   }
 }
+
+// The fibre that has a nonzero: the last one of those that begin no later. `starts` has an element more than there are
+// fibres, the number of nonzeros.
+__device__ int fibre_of(const unsigned* starts, int fibres, count nonzero) {
+  int low = 0, high = fibres + 1;
+  while (high - low > 1) {
+    const int middle = low + (high - low) / 2;
+    if (starts[middle] <= nonzero) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
+__device__ count cut_near(const unsigned* starts, int fibres, count nonzeros, count target, int slack) {
+  if (target >= nonzeros) return nonzeros;
+  const int fibre = fibre_of(starts, fibres, target);
+  const count back = target - starts[fibre], on = starts[fibre + 1] - target;
+  return min(back, on) > slack ? target : back <= on ? target - back
+                                                     : target + on;
+}
+
+// Cuts nonzeros into chunks, one per thread; see `cut_chunks` in fibres.py. Instead of a slot, a chunk gets the fibre
+// that continues after it, or -1.
+extern "C" __global__ void cut(const unsigned* __restrict__ starts, int fibres, count nonzeros, int size, int slack, int chunks_there,
+                               chunk* __restrict__ chunks) {
+  const int c = blockIdx.x * blockDim.x + threadIdx.x;
+  if (c >= chunks_there) return;
+  const count begin = cut_near(starts, fibres, nonzeros, (count)c * size, slack);
+  const count end = cut_near(starts, fibres, nonzeros, (count)(c + 1) * size, slack);
+  const int last = fibre_of(starts, fibres, max(end, (count)1) - 1);
+  const bool continues = end > begin && starts[last + 1] > end;
+  chunks[c] = {(int)begin, (int)end, fibre_of(starts, fibres, begin), continues ? last : -1};
+}
+
+// Marks the last nonzero of each fibre.
+extern "C" __global__ void mark_ends(unsigned* indices, const unsigned* __restrict__ starts, int fibres) {
+  const int f = blockIdx.x * blockDim.x + threadIdx.x;
+  if (f < fibres) indices[starts[f + 1] - 1] |= ~INDEX;
+}

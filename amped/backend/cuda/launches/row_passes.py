@@ -13,10 +13,10 @@ from partitioner.cuda.code import allow_shared, load
 
 from ...device import Array
 from ...ops.rowproblems import RowLimits
-from ..code.rows import FACTS, LENGTHS, TEAM, VECTORS, RowCode
+from ..code.rows import FACTS, LENGTHS, TEAM, VECTORS, RowCode, finding
 from ..layout import MemoryPart, PackedLayout
 from ..shard import CudaShard
-from ..source import by_value, unit
+from ..source import by_value
 
 WARP = 32
 DONE = 2  # status of a row, as in rowsteps.cu
@@ -174,11 +174,12 @@ def clear_rows(code: RowCode, names: Array, own: Array, seen: Array) -> None:
         function((names.size,), (code.team,), (names, own, np.int64(own.shape[1]), seen))
 
 
-def find_rows(code: RowCode, shard: CudaShard, rows: int) -> Ints:
+def find_rows(shard: CudaShard, rows: int) -> Ints:
     """Return the first nonzero of each of the share's rows, (rows,), or -1; the shard may be on the host."""
-    begins = cupy.full(rows, -1, np.int32)
+    begins = cupy.empty(rows, np.int32)
+    begins.data.memset_async(255, begins.nbytes)  # all bits set: -1
     if shard.nnz:
-        function = _passes(shard.layout, code, cupy.cuda.runtime.getDevice())["find_rows"]
+        function = _finding(shard.layout, cupy.cuda.runtime.getDevice())
         chunks = shard.jobs * shard.layout.groups
         counts = np.int32(chunks), np.int32(shard.nnz)
         arguments = nonzeros_of(shard), shard.at(MemoryPart.STARTS), shard.at(MemoryPart.RUNS), *counts
@@ -192,9 +193,14 @@ def nonzeros_of(shard: CudaShard) -> Any:
 
 
 @cache
+def _finding(layout: PackedLayout, device: int) -> Any:
+    return load(finding(layout)).get_function("find_rows")
+
+
+@cache
 def _passes(layout: PackedLayout, code: RowCode, device: int) -> dict[str, Any]:
-    module = load(unit("rowproblems", code.passes(layout)))
-    functions = {name: module.get_function(name) for name in ("add_sums", "add_changes", "gather", "find_rows")}
+    module = load(code.passing(layout))
+    functions = {name: module.get_function(name) for name in ("add_sums", "add_changes", "gather")}
     for name in ("add_sums", "add_changes"):
         allow_shared(functions[name])
     return functions
@@ -202,7 +208,7 @@ def _passes(layout: PackedLayout, code: RowCode, device: int) -> dict[str, Any]:
 
 @cache
 def _steps(code: RowCode, device: int) -> dict[str, Any]:
-    module = load(unit("rowsteps", code.steps()))
+    module = load(code.stepping())
     names = "begin_rows", "end_rows", "clear_rows", "step", "advance"
     functions = {name: module.get_function(name) for name in names}
     allow_shared(functions["step"])

@@ -10,10 +10,12 @@ from typing import Any
 import cupy
 import numpy as np
 
+from partitioner.cuda.code import prepare
+
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.rowproblems import ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblemsProvider
-from ..code.rows import LENGTHS, RowCode, batch_tasks, most_tasks, suits, task_size
+from ..code.rows import LENGTHS, RowCode, batch_tasks, finding, most_tasks, suits, task_size
 from ..device import CudaDevice
 from ..launches.row_passes import DONE, Ints, RowPasses, RowState, RowSteps, RowTasks, clear_rows, cut_tasks, find_rows
 from ..layout import Limits, make_layout
@@ -85,6 +87,10 @@ class CudaRowProblems:
         packed = Offers.PACKED in kernel.offers
         return packed and suits(make_layout(kernel.name, share, self._limits), self.method, self._limits)
 
+    def prepare(self, kernel: Kernel, share: Share, rank: int) -> None:
+        layout, code = make_layout(kernel.name, share, self._limits), self._code(rank, share.dtype)
+        prepare([finding(layout), code.passing(layout), code.stepping()])
+
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         if not nnz:
             return RowBytes(0, 0)
@@ -99,7 +105,7 @@ class CudaRowProblems:
     def make(self, shard: CudaShard, share: Share, whole: slice | None = None) -> CudaRows:
         if isinstance(shard.memory, np.ndarray):  # page-locked, for streaming
             shard = replace(shard, memory=cupy.asarray(shard.memory))
-        begins = find_rows(self._code(1, share.dtype), shard, share.rows.stop - share.rows.start)
+        begins = find_rows(shard, share.rows.stop - share.rows.start)
         rows, empty = (np.flatnonzero(begins >= 0).astype(np.int32), np.flatnonzero(begins < 0).astype(np.int32))
         if whole is not None:
             empty = empty[(empty >= whole.start) & (empty < whole.stop)]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from partitioner.cuda.code import allow_shared, load
+from partitioner.cuda.code import allow_shared, load, prepare
 
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
@@ -30,7 +30,7 @@ from ..code.least_squares import (
     most_parts,
     task_size,
 )
-from ..code.rows import RowCode, batch_tasks, most_tasks, suits
+from ..code.rows import RowCode, batch_tasks, finding, most_tasks, suits, systems
 from ..device import CudaDevice
 from ..launches.row_passes import RowTasks, nonzeros_of
 from ..launches.system_passes import SystemPasses
@@ -133,6 +133,11 @@ class CudaLeastSquares:
     def _fuses(self, layout: PackedLayout) -> bool:
         """Return whether rows are summed and solved in one pass."""
         return self._has_tf32 and fuses(layout)
+
+    def prepare(self, kernel: Kernel, share: Share, rank: int) -> None:
+        layout, code = make_layout(kernel.name, share, self._limits), LeastSquaresCode(rank, share.dtype)
+        sums = code.fused(layout) if self._fuses(layout) else systems(layout, code.sums_of, SQUARES)
+        prepare([finding(layout), sums, code.solving()])
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         if not nnz:

@@ -38,6 +38,15 @@ class RadixSorter:
     def take(self, array: Array, places: Array) -> Array:
         return cuda_sort.take(array, places)
 
+    def starts(self, columns: Sequence[Array], elements: int) -> Array:
+        return cuda_sort.starts(columns, elements)
+
+    def between(self, column: Array, low: int, high: int) -> Array:
+        return cuda_sort.between(column, low, high)
+
+    def counts(self, column: Array, length: int) -> Array:
+        return cuda_sort.counts(column, length)
+
     def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
         return cuda_sort.cast(values, dtype)
 

@@ -13,7 +13,7 @@ import numpy as np
 from partitioner.cuda.code import load, prepare
 
 from ...device import Array
-from ...fibres import cut_chunks, most_slots
+from ...fibres import Chunks, most_slots, with_slots
 from ...ops.ttm import TTM, ProductForm, TtmBytes, TtmKernel
 from ..code import ttm
 from ..device import CudaDevice
@@ -22,14 +22,23 @@ from ..shard import copied, unloaded
 from ..source import unit
 
 SETTLING = 256  # threads of a block that adds up carries
-CUTTING = 80  # bytes per chunk while chunks are cut
-MARKING = 24  # temporary memory per fibre while its last nonzero is marked, in bytes
+CUTTING = 16  # bytes per chunk while chunks are cut
+MARKING = 8  # bytes per fibre: its start, and one of its coordinates while these are copied
+
+
+class TtmCode(NamedTuple):
+    """The compiled functions of ``ttm.cu``."""
+
+    ttm: Any
+    settle: Any
+    cut: Any
+    mark_ends: Any
 
 
 class Launch(NamedTuple):
     """Parameters of a launch of ``ttm``."""
 
-    functions: tuple[Any, Any]  # `ttm` and `settle`
+    functions: TtmCode
     grid: tuple[int, int]
     threads: int
     row: int  # numbers per fibre of the result
@@ -94,10 +103,10 @@ class FibresOnDevice:
 
     def make(self, indices: Array, values: Array, starts: Array, form: ProductForm) -> CudaFibres:
         nnz, width, pad = int(indices.size), form.width, ttm.PADDING
-        starts = cupy.asarray(starts)
         if not nnz:
             return CudaFibres(cupy.empty(0, np.uint8), (0, 0, 0), (0, 0, 0, 0))
-        chunks = cut_chunks(starts, nnz, ttm.chunk_size(form, nnz), ttm.SLACK, cupy)
+        fibres, launch = int(starts.size) - 1, self._launch(form, -(-nnz // ttm.chunk_size(form, nnz)))
+        chunks = self._cut(starts, nnz, form)
         tables = chunks.table, *chunks.levels
         sizes = (nnz + pad) * 4, (nnz + pad) * width * form.dtype.itemsize, *(table.nbytes for table in tables)
         ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]).tolist()
@@ -105,34 +114,45 @@ class FibresOnDevice:
         memory = cupy.empty(ends[-1], np.uint8)
         marked = memory[: sizes[0]].view(np.uint32)
         marked[:nnz].view(np.int32)[...] = cupy.asarray(indices, np.int32)
-        marked[starts[1:] - 1] |= np.uint32(1 << 31)
+        _compiled(_code(form), self._device.number).mark_ends(
+            (-(-fibres // SETTLING),), (SETTLING,), (marked, starts, np.int32(fibres))
+        )
         numbers = memory[offsets[1] : offsets[1] + sizes[1]].view(form.dtype)
         numbers[: nnz * width] = cupy.asarray(values, form.dtype).reshape(-1)
-        marked[nnz:], numbers[nnz * width :] = 0, 0
+        for array, filled in ((marked, nnz), (numbers, nnz * width)):
+            array[filled:].data.memset_async(0, array[filled:].nbytes)
         for at, table in zip(offsets[2:], tables, strict=True):
-            memory[at : at + table.nbytes] = table.view(np.uint8).reshape(-1)
-        counts = int(starts.size - 1), len(chunks.table), chunks.slots, *map(len, chunks.levels)
+            memory[at : at + table.nbytes].set(table.view(np.uint8).reshape(-1))
+        counts = fibres, len(chunks.table), chunks.slots, *map(len, chunks.levels)
         self._device.trim()
-        return CudaFibres(memory, offsets, (nnz, *counts), self._launch(form, len(chunks.table)))
+        return CudaFibres(memory, offsets, (nnz, *counts), launch)
+
+    def _cut(self, starts: Array, nnz: int, form: ProductForm) -> Chunks:
+        """See `cut_chunks`; the cuts are computed on the device."""
+        size = ttm.chunk_size(form, nnz)
+        table = cupy.empty((-(-nnz // size), 4), np.int32)
+        counts = np.int32(starts.size - 1), np.int64(nnz), np.int32(size), np.int32(ttm.SLACK), np.int32(len(table))
+        cut = _compiled(_code(form), self._device.number).cut
+        cut((-(-len(table) // SETTLING),), (SETTLING,), (starts, *counts, table))
+        return with_slots(table.get())
 
     def _launch(self, form: ProductForm, chunks: int) -> Launch:
         lanes, groups = ttm.lanes(form), ttm.groups(form)
         grid = -(-chunks // groups), -(-form.width * ttm.vectors(form) // lanes)
-        functions = _compiled(replace(form, length=0, nnz=0), self._device.number)
-        return Launch(functions, grid, lanes * groups, form.width * form.stride)
+        return Launch(_compiled(_code(form), self._device.number), grid, lanes * groups, form.width * form.stride)
 
     def run(self, shard: CudaFibres, matrix: Array, out: Array, scratch: Array = None) -> None:
         """See `TtmKernel`; queued on the current stream."""
         if shard.launch is None:
             return
-        (compute, settle), grid, threads, row = shard.launch
+        code, grid, threads, row = shard.launch
         _, _, chunks, slots, *levels = shard.sizes
         if scratch is None:
             scratch = cupy.empty(slots * row * 8, np.uint8)
         indices, values, table, *items = shard.read
-        compute(grid, (threads,), (indices, values, table, np.int32(chunks), matrix, out, scratch))
+        code.ttm(grid, (threads,), (indices, values, table, np.int32(chunks), matrix, out, scratch))
         for count, level in zip(levels, items, strict=True):
-            settle((-(-count * row // SETTLING),), (SETTLING,), (level, np.int32(count), scratch, out))
+            code.settle((-(-count * row // SETTLING),), (SETTLING,), (level, np.int32(count), scratch, out))
 
 
 @TTM.provider("cuda")
@@ -145,7 +165,12 @@ def _unit(form: ProductForm) -> Any:
     return unit("ttm", ttm.macros(form))
 
 
+def _code(form: ProductForm) -> ProductForm:
+    """Return what the code for a tensor depends on."""
+    return replace(form, length=0, nnz=0)
+
+
 @cache
-def _compiled(form: ProductForm, device: int) -> tuple[Any, Any]:
+def _compiled(form: ProductForm, device: int) -> TtmCode:
     module = load(_unit(form))
-    return module.get_function("ttm"), module.get_function("settle")
+    return TtmCode(*map(module.get_function, TtmCode._fields))

@@ -11,6 +11,7 @@ from partitioner.sorting.sort import stable_argsort
 from partitioner.tensors import value_range as vr
 
 from ...device import Array
+from ...fibres import fibre_starts
 from ...ops.sort import SORT, DeviceSorter
 from ..device import NullDevice
 
@@ -38,6 +39,15 @@ class NullSorter:
 
     def take(self, array: Array, places: Array) -> Array:
         return array[places]
+
+    def starts(self, columns: Sequence[Array], elements: int) -> Array:
+        return fibre_starts(columns, elements).astype(np.uint32)
+
+    def between(self, column: Array, low: int, high: int) -> Array:
+        return np.flatnonzero((column >= low) & (column < high)).astype(np.uint32)
+
+    def counts(self, column: Array, length: int) -> Array:
+        return np.bincount(column, minlength=length)
 
     def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
         return values.astype(dtype, copy=False)

@@ -40,6 +40,9 @@ class PlainRows:
         """See `RowProblemsProvider`: the nonzeros of a row must be contiguous."""
         return Offers.ROWS in kernel.offers
 
+    def prepare(self, kernel: Kernel, share: Share, rank: int) -> None:
+        """See `RowProblemsProvider`: nothing is compiled."""
+
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         rows = min(nnz, share.rows.stop - share.rows.start)
         products = 8 * 4 * share.stride * nnz

@@ -51,6 +51,9 @@ class PlainLeastSquares:
     def suits(self, kernel: Kernel, share: Share) -> bool:
         return Offers.TREE in kernel.offers
 
+    def prepare(self, kernel: Kernel, share: Share, rank: int) -> None:
+        """See `RowProblemsProvider`: nothing is compiled."""
+
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         """See `RowProblemsProvider`: all modes share the products, which count for mode 0."""
         rows, pairs = share.rows.stop - share.rows.start, share.stride * (share.stride + 1) // 2
