@@ -100,7 +100,9 @@ every_tensor = pytest.mark.parametrize("name", TENSORS)
 def test_a_planted_element_is_among_the_first_three(name: str) -> None:
     tensor, fit = tensor_and_fit(name)
     indices, values = stored(tensor)
-    seeds, added = (1, 10) if name == "flights" else (2, 0.5)  # flights has lacks of fit of its own, and values to 3
+    seeds, added = (
+        (1, 10) if name == "flights" else (2, 0.5)
+    )  # the model of flights misses much, and its values end at 3
     for seed in range(seeds):
         at = np.random.default_rng(seed).integers(values.size)
         changed = values.copy()
