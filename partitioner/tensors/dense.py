@@ -26,6 +26,7 @@ from .stored import Place, Stored, forget, pieces
 BLOCK = 1 << 18  # elements scanned at a time by each thread
 KINDS = "biuf"
 WIDEST = 8  # bytes per element
+CUDA = 2, 13  # types of DLPack devices: CUDA memory, and managed CUDA memory
 
 
 class DenseTensor(AsDense):
@@ -36,7 +37,8 @@ class DenseTensor(AsDense):
     array : array-like
         2 to 8 dimensions; floating-point numbers, integers or bools, which keep their type and are converted when they
         are used. The array is not copied if its modes lie in memory without gaps, in any order (C, Fortran), and must
-        not change afterwards. An array on a GPU (CuPy, PyTorch) stays there if one process computes on that GPU.
+        not change afterwards. An array on a GPU (CuPy, PyTorch, JAX, or any that exports DLPack) stays there if one
+        process computes on that GPU.
     path : path, optional
         The file that contains the array, for error messages.
 
@@ -74,7 +76,7 @@ class DenseTensor(AsDense):
                 self.modes = array.slowest_first()
                 self.memory: NDArray[Any] | Stored = array.transpose(self.modes)
                 return
-            if hasattr(array, "__cuda_array_interface__"):
+            if is_on_gpu(array):
                 from .gpu_elements import GpuElements, on_gpu, without_gaps
 
                 self.on_gpu = GpuElements(self._ordered(on_gpu(array), without_gaps))
@@ -299,15 +301,27 @@ def check_elements(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
             raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
 
 
-def _on_host(array: object) -> NDArray[Any]:
+def is_on_gpu(array: Any) -> bool:
+    """Return whether an array is in a GPU's memory."""
+    if hasattr(array, "__cuda_array_interface__"):
+        return True
+    return _is_exported(array) and int(array.__dlpack_device__()[0]) in CUDA
+
+
+def _is_exported(array: object) -> bool:
+    """Return whether an array of another library is accessible by DLPack only."""
+    return hasattr(array, "__dlpack_device__") and not hasattr(array, "__array__")
+
+
+def _on_host(array: Any) -> NDArray[Any]:
     """Return an array in host memory as a NumPy array."""
     if isinstance(array, np.ndarray):
         return array if isinstance(array, np.memmap) or is_masked(array) else np.asarray(array)
     if hasattr(array, "detach"):  # PyTorch
         array = array.detach().cpu()
     try:
-        host_array = np.asanyarray(array)
-    except (TypeError, ValueError) as error:
+        host_array = np.from_dlpack(array) if _is_exported(array) else np.asanyarray(array)
+    except (BufferError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"cannot convert a {type(array).__name__} to an array: {error}") from None

@@ -50,6 +50,8 @@ class GpuElements:
 
 def on_gpu(array: object) -> Any:
     """Return an array on a GPU of any library as a CuPy array without copying it."""
+    if not hasattr(array, "__cuda_array_interface__"):
+        return cupy.from_dlpack(array)
     return cupy.asarray(array.detach() if hasattr(array, "detach") else array)
 
 

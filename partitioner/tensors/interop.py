@@ -34,8 +34,9 @@ def tensor_of(obj: object) -> AnyTensor | None:
     """Convert an object of another library, or an array, to a tensor; return None if it is neither.
 
     Supported are SciPy's and PyData's sparse arrays, pyttb's `sptensor` and `tensor`, PyTorch's sparse and dense
-    tensors, xarray's `DataArray` (coordinates become labels), a pandas `DataFrame` of numbers (a matrix), CP and Tucker
-    models of any library (converted to dense tensors), and everything that NumPy or CuPy accepts as an array.
+    tensors, xarray's `DataArray` (coordinates become labels), a pandas `DataFrame` of numbers (a matrix), AnnData
+    objects (X, or two or more layers), CP and Tucker models of any library (converted to dense tensors), and everything
+    that NumPy or CuPy accepts as an array or by DLPack.
     Duplicates are summed.
 
     Raises
@@ -77,7 +78,7 @@ def _converter(obj: object) -> Callable[[Any], AnyTensor] | None:
     if converter is None and streams and any(hasattr(obj, name) for name in COLUMNS):
         converter = _refuse_table
     array = hasattr(obj, "__array__") and not isinstance(obj, Unconverted)
-    if converter is None and (array or hasattr(obj, "__cuda_array_interface__")):
+    if converter is None and (array or hasattr(obj, "__cuda_array_interface__") or hasattr(obj, "__dlpack_device__")):
         converter = DenseTensor
     return _refuse_table if converter is None and streams else converter
 
@@ -191,6 +192,34 @@ def _of_pandas(obj: Any) -> DenseTensor:
     return tensor
 
 
+def _of_anndata(obj: Any) -> AnyTensor:
+    """Convert X, or two or more layers, which then form the first mode; the names of `obs` and `var` become labels."""
+    if obj.isbacked:
+        obj = obj.to_memory()
+    layers = {} if len(obj.layers) < 2 else {str(name): layer for name, layer in obj.layers.items()}
+    if not layers and obj.X is None:
+        raise InputError("an AnnData object without X: set X, or two or more layers")
+    tensor = _stacked([*layers.values()]) if layers else tensor_of(obj.X)
+    assert tensor is not None
+    axes, names = [obj.obs_names, obj.var_names], ["obs", "var"]
+    labels = [*([as_labels([*layers])] if layers else []), *(_index(each.to_numpy()) for each in axes)]
+    tensor.labels = Labels(labels, [*(["layer"] if layers else []), *names])
+    return tensor
+
+
+def _stacked(matrices: list[Any]) -> AnyTensor:
+    """Return matrices of one shape as a tensor, of which they are the slices: a sparse one if all are sparse."""
+    tensors = [tensor_of(matrix) for matrix in matrices]
+    if not all(isinstance(each, SparseTensor) for each in tensors):
+        return DenseTensor(np.stack([each.todense() for each in tensors if each is not None]))
+    parts = [each for each in tensors if isinstance(each, SparseTensor)]
+    numbers = np.repeat(np.arange(len(parts), dtype=np.int32), [each.nnz for each in parts])
+    columns = np.vstack([numbers, np.hstack([np.array(each.columns) for each in parts])])
+    return SparseTensor.from_columns(
+        columns, np.concatenate([each.values for each in parts]), (len(parts), *parts[0].shape)
+    )
+
+
 def _index(obj: Any) -> Any:
     """Return a pandas or xarray index as labels; a multi-level index as text."""
     if obj.dtype.kind == "O" and not all(isinstance(each, str) or each is None for each in obj):
@@ -201,6 +230,10 @@ def _index(obj: Any) -> Any:
 
 def _refuse_table(obj: object) -> DenseTensor:
     raise InputError(KEYS)
+
+
+def _is_scipy(kind: type) -> bool:
+    return kind.__module__.startswith("scipy.sparse")
 
 
 def _is_pydata(obj: object) -> bool:
@@ -214,6 +247,7 @@ CONVERTERS: dict[tuple[str, str], Callable[[Any], AnyTensor]] = {
     ("xarray", "Variable"): _of_variable,
     ("xarray", "Dataset"): _of_dataset,
     ("pandas", "DataFrame"): _of_pandas,
+    ("anndata", "AnnData"): _of_anndata,
     **dict.fromkeys(
         [
             ("pandas", "Series"), ("polars", "DataFrame"), ("polars", "LazyFrame"), ("pyarrow", "Table"),
@@ -226,7 +260,7 @@ CONVERTERS: dict[tuple[str, str], Callable[[Any], AnyTensor]] = {
 """Converters by library and type; they also apply to subclasses."""
 
 BY_LIBRARY: list[tuple[Callable[[Any], bool], Callable[[Any], AnyTensor]]] = [
-    (lambda obj: type(obj).__module__.startswith("scipy.sparse") and hasattr(obj, "tocoo"), _of_scipy),
+    (lambda obj: hasattr(obj, "tocoo") and any(_is_scipy(kind) for kind in type(obj).__mro__), _of_scipy),
     (_is_pydata, _of_pydata),
     (lambda obj: type(obj).__module__ == "torch" and hasattr(obj, "layout"), _of_torch),
 ]

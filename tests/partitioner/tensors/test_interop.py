@@ -11,6 +11,7 @@ import pytest
 
 import amped
 from amped.errors import InputError
+from partitioner.tensors.dense import is_on_gpu
 from partitioner.tensors.interop import factors_of, tensor_of
 from partitioner.tensors.labels import Labels, as_labels
 
@@ -86,6 +87,66 @@ def test_torch() -> None:
     dense = tensor_of(torch.from_numpy(ARRAY).requires_grad_())
     assert isinstance(dense, amped.DenseTensor)
     assert np.array_equal(dense.array(), ARRAY)
+
+
+class Exported:
+    """An array of a library whose only interface is DLPack."""
+
+    def __init__(self, array: np.ndarray, device: tuple[int, int] = (1, 0)) -> None:
+        self._array, self._device = array, device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self._device[0] not in (1, 2):
+            raise BufferError("memory of another device")
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+
+def test_dlpack() -> None:
+    array = ARRAY.copy()
+    dense = tensor_of(Exported(array))
+    assert isinstance(dense, amped.DenseTensor)
+    assert np.array_equal(dense.array(), ARRAY)
+    assert np.shares_memory(dense.memory[:], array), "not copied"
+    assert [is_on_gpu(Exported(array, device)) for device in ((1, 0), (2, 0), (13, 1))] == [False, True, True]
+    with pytest.raises(InputError, match="cannot convert a Exported to an array: memory of another device"):
+        amped.DenseTensor(Exported(array, (7, 0)))  # of Vulkan
+    factors = amped.cp_als(Exported(array), 2, max_iters=1, device="cpu").factors
+    assert np.shares_memory(np.from_dlpack(factors[0]), factors[0])
+
+
+def test_anndata() -> None:
+    anndata = pytest.importorskip("anndata")
+    pandas = pytest.importorskip("pandas")
+    sparse = pytest.importorskip("scipy.sparse")
+    obs = pandas.DataFrame(index=[f"cell {n}" for n in range(6)])
+    var = pandas.DataFrame(index=pandas.Index([f"gene {n}" for n in range(5)], name="symbol"))
+    dense, layers = ARRAY[:, :, 0], {f"layer {n}": sparse.csr_matrix(ARRAY[:, :, n]) for n in range(4)}
+    one = anndata.AnnData(dense, obs, var, layers={"counts": 2 * dense})
+    found = tensor_of(one)
+    assert isinstance(found, amped.DenseTensor)
+    assert np.array_equal(found.array(), dense)
+    assert found.labels is not None
+    assert (found.labels.names, found.labels[1].tolist()) == (("obs", "var"), var.index.tolist())
+    several = anndata.AnnData(sparse.csr_matrix(dense), obs, var, layers=layers)
+    stacked = tensor_of(several)
+    assert isinstance(stacked, amped.SparseTensor)
+    assert np.array_equal(stacked.todense(), ARRAY.transpose(2, 0, 1))
+    assert stacked.labels is not None
+    assert stacked.labels.names == ("layer", "obs", "var")
+    assert stacked.labels[0].tolist() == [*layers]
+    part = tensor_of(several[2:])  # a view, whose matrices have types of AnnData
+    assert isinstance(part, amped.SparseTensor)
+    assert np.array_equal(part.todense(), ARRAY.transpose(2, 0, 1)[:, 2:])
+    several.layers["dense"] = dense
+    assert isinstance(tensor_of(several), amped.DenseTensor)
+    model = amped.cp_als(several, 2, max_iters=2, device="cpu")
+    assert model.labels is not None
+    assert model.labels[1].tolist() == obs.index.tolist()
+    with pytest.raises(InputError, match="an AnnData object without X"):
+        tensor_of(anndata.AnnData(obs=obs, var=var))
 
 
 def test_xarray() -> None:
