@@ -18,6 +18,7 @@ from ..backend.device import Device, Replay
 from ..backend.exchange import Machine
 from ..backend.ops.mu_update import MU_UPDATE
 from ..backend.ops.solve import SolverBytes
+from ..models.columns import arrange_columns
 from ..models.kruskal import KruskalTensor
 from ..operators.placement import Solving
 from ..operators.sparse.operator import SparseOperator
@@ -158,9 +159,9 @@ class CpApr(BaseMethod[SparseOperator]):
         """See `Method`: columns have unit sum; weights are descending."""
         weights = self.state.arrays["weights"]
         order = np.argsort(-weights, kind="stable")
-        factors = [self.factor(mode)[:, order] for mode in range(self.operator.order)]
+        factors = [self.factor(mode) for mode in range(self.operator.order)]
         for factor in factors:  # the last bit of tiny entries is a mark, not a value; see `mu_update`
-            factor[factor <= np.finfo(factor.dtype).smallest_subnormal] = 0
+            arrange_columns(factor, order, flushed=float(np.finfo(factor.dtype).smallest_subnormal))
         return KruskalTensor(weights[order], factors, (), self.state.converged, self.state.series)
 
 

@@ -18,6 +18,7 @@ from partitioner.tensors.sparse import SparseTensor
 from ..backend.blas import SCIPY_BYTES, SPARSE_BYTES, scipy_linalg
 from ..errors import InputError
 from ..files import check_factor
+from ..models.columns import column_sums, divided, least_entry, numbers
 from ..models.labelled_matrices import in_order_of
 from ..models.loading import matrices_in
 from ..operators.limits import check_range, far, largest
@@ -27,7 +28,7 @@ from ..parallel.mpi import Comm, on_root, share, together
 from .eigenvectors import in_part, leading, leading_bytes
 from .leading_vectors import DENSE_ROWS, leading_vectors, vectors_bytes
 
-BLOCK_ROWS = 1 << 13
+BLOCK_ROWS = 1 << 12
 
 Init = str | os.PathLike[str] | Sequence[NDArray[Any]]
 
@@ -125,10 +126,10 @@ def unit_sums(factors: Sequence[NDArray[Any]], how: str | None) -> tuple[list[ND
     result, weights = list[NDArray[Any]](), np.ones(factors[0].shape[1])
     for mode, matrix in enumerate(factors):
         factor = np.abs(matrix) if how == "nvecs" else matrix
-        if (least := float(factor.min(initial=0.0))) < 0:
+        if (least := least_entry(factor)) < 0:
             raise InputError(f"init: the matrix of mode {mode} has a negative entry, {least:g}; CP-APR takes none")
-        sums = factor.sum(axis=0, dtype=np.float64)
-        result.append((factor / np.where(sums > 0, sums, 1)).astype(factor.dtype))
+        (sums,) = column_sums(factor, numbers)
+        result.append(divided(factor, np.where(sums > 0, sums, 1)))
         weights *= sums
     return result, weights
 
@@ -139,14 +140,18 @@ def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[
         raise InputError(f"seed {seed} is negative")
     factor = np.empty((length, rank), dtype)
 
-    def draw(first: int) -> None:
-        bits = np.random.PCG64([seed, mode])
-        bits.advance(first * rank)  # each block has the numbers that a single generator would draw
-        rows = factor[first : first + BLOCK_ROWS]
-        rows[:] = np.random.Generator(bits).random(rows.shape)
+    threads = threads_for(-(-length // BLOCK_ROWS))
 
-    blocks = range(0, length, BLOCK_ROWS)
-    parallel_map(draw, blocks, threads_for(len(blocks)))
+    def draw(thread: int) -> None:
+        begin, end = (length * part // threads for part in (thread, thread + 1))
+        bits = np.random.PCG64([seed, mode])
+        bits.advance(begin * rank)  # the numbers are those that a single generator would draw
+        generator, scratch = np.random.Generator(bits), np.empty((min(BLOCK_ROWS, end - begin), rank))
+        for first in range(begin, end, BLOCK_ROWS):
+            rows = factor[first : min(first + BLOCK_ROWS, end)]
+            rows[...] = generator.random(out=scratch[: len(rows)])
+
+    parallel_map(draw, range(threads), threads)
     return factor
 
 

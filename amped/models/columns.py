@@ -1,47 +1,153 @@
-"""Blockwise, multithreaded operations on the columns of factor matrices."""
+"""Blockwise, multithreaded operations on the columns of factor matrices.
+
+Each thread reuses small buffers: new memory for each block would cost more time than the arithmetic.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.host.threads import parallel_map, threads_for
 
+T = TypeVar("T")
 BLOCK_ROWS = 1 << 16  # block size of the sums; the rounding depends on it
 ARRANGED_ROWS = 1 << 12  # block size of in-place operations
+SCRATCH = 1 << 17  # numbers of a buffer, which fits a core's caches
+
+Transform = Callable[[NDArray[np.floating], NDArray[np.float64]], object]
+"""Stores numbers for a block of rows in an array of its shape."""
+
+
+def squares(rows: NDArray[np.floating], out: NDArray[np.float64]) -> None:
+    """Store the squares of rows."""
+    np.square(rows, dtype=np.float64, out=out)
+
+
+def magnitudes(rows: NDArray[np.floating], out: NDArray[np.float64]) -> None:
+    """Store the absolute values of rows."""
+    np.abs(rows, dtype=np.float64, out=out)
+
+
+def signed_squares(rows: NDArray[np.floating], out: NDArray[np.float64]) -> None:
+    """Store the squares of rows with the signs of the rows."""
+    magnitudes(rows, out)
+    np.multiply(out, rows, out=out)
+
+
+def numbers(rows: NDArray[np.floating], out: NDArray[np.float64]) -> None:
+    """Store the rows themselves."""
+    out[...] = rows
 
 
 def column_norms(factor: NDArray[np.floating], norm: int) -> NDArray[np.float64]:
     """Return the 2-norms of the columns (`norm=2`) or their 1-norms (`norm=1`), (R,), in double precision."""
-
-    def powers(rows: NDArray[Any]) -> NDArray[Any]:
-        powered: NDArray[Any] = np.square(rows, dtype=np.float64) if norm == 2 else np.abs(rows, dtype=np.float64)
-        return powered
-
-    total = column_sums(powers, factor)
+    (total,) = column_sums(factor, squares if norm == 2 else magnitudes)
     return np.sqrt(total) if norm == 2 else total
 
 
-def column_sums(of: Callable[[NDArray[Any]], NDArray[Any]], factor: NDArray[Any]) -> NDArray[np.float64]:
-    """Sum `of(rows)` over all rows in double precision, (R,); `of` maps a block of rows to an array of its shape."""
-    parts = _by_rows(lambda rows: of(rows).sum(axis=0, dtype=np.float64), factor, BLOCK_ROWS)
-    return sum(parts, np.zeros(factor.shape[1]))
+def column_sums(factor: NDArray[np.floating], *transforms: Transform) -> list[NDArray[np.float64]]:
+    """Sum each of the transforms of a matrix over all rows in double precision; return an (R,) array for each."""
+
+    def work(rows: NDArray[np.floating], scratch: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        return [_sum(rows, transform, scratch) for transform in transforms]
+
+    totals = [np.zeros(factor.shape[1]) for _ in transforms]
+    for parts in _by_rows(work, factor, BLOCK_ROWS):
+        totals = [total + part for total, part in zip(totals, parts, strict=True)]
+    return totals
 
 
-def arrange_columns(factor: NDArray[Any], order: NDArray[Any], divisor: NDArray[Any]) -> None:
-    """Permute the columns by `order`, then divide each by its `divisor`, in place."""
-    _by_rows(lambda rows: np.divide(rows[:, order], divisor, out=rows), factor, ARRANGED_ROWS)
+def _sum(rows: NDArray[np.floating], transform: Transform, scratch: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum a transform of rows, piece by piece in the order of the rows."""
+    size = len(scratch) - 1
+    total: NDArray[np.float64] | None = None
+    for begin in range(0, len(rows), size):
+        piece = rows[begin : begin + size]
+        transform(piece, scratch[1 : 1 + len(piece)])
+        if total is not None:
+            scratch[0] = total
+        total = scratch[total is None : 1 + len(piece)].sum(axis=0)
+    return np.zeros(rows.shape[1]) if total is None else total
 
 
-def scale_columns(factor: NDArray[Any], scales: NDArray[Any]) -> None:
+def arrange_columns(
+    factor: NDArray[np.floating],
+    order: NDArray[np.intp],
+    divisor: NDArray[np.floating] | None = None,
+    flushed: float | None = None,
+) -> None:
+    """Permute the columns by `order`, then divide each by its `divisor`, in place; numbers up to `flushed` become 0."""
+    identity = bool((order == np.arange(order.size)).all())
+
+    def work(rows: NDArray[np.floating], scratch: NDArray[np.float64]) -> None:
+        source = rows if identity else rows[:, order]
+        if divisor is not None:
+            np.divide(source, divisor, out=rows)
+        elif not identity:
+            rows[...] = source
+        if flushed is not None:
+            rows[rows <= flushed] = 0
+
+    _by_rows(work, factor, ARRANGED_ROWS)
+
+
+def scale_columns(factor: NDArray[np.floating], scales: NDArray[np.floating]) -> None:
     """Multiply each column by its scale, in place."""
-    _by_rows(lambda rows: np.multiply(rows, scales, out=rows), factor, ARRANGED_ROWS)
+    _by_rows(lambda rows, scratch: np.multiply(rows, scales, out=rows), factor, ARRANGED_ROWS)
 
 
-def _by_rows(work: Callable[[NDArray[Any]], NDArray[Any]], factor: NDArray[Any], size: int) -> list[NDArray[Any]]:
-    """Apply `work` to each block of `size` rows, in threads; return the results in order."""
-    blocks = [factor[b : b + size] for b in range(0, len(factor), size)]
-    return parallel_map(work, blocks, threads_for(len(blocks)))
+def largest_entries(factor: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the entry of largest magnitude of each column, the first one of several, (R,)."""
+
+    def work(rows: NDArray[np.floating], scratch: NDArray[np.float64]) -> NDArray[np.floating]:
+        low, high = rows.min(axis=0), rows.max(axis=0)
+        ties = high == -low
+        result: NDArray[np.floating] = np.where(high >= -low, high, low)
+        if ties.any():
+            first = np.abs(rows[:, ties]).argmax(axis=0)
+            result[ties] = rows[first, np.flatnonzero(ties)]
+        return result
+
+    largest, *others = _by_rows(work, factor, ARRANGED_ROWS)
+    for each in others:
+        largest = np.where(np.abs(each) > np.abs(largest), each, largest)
+    return largest
+
+
+def divided(factor: NDArray[np.floating], divisor: NDArray[np.float64]) -> NDArray[np.floating]:
+    """Return a copy whose columns are divided by numbers, in double precision."""
+    result = factor.copy()
+
+    def work(rows: NDArray[np.floating], scratch: NDArray[np.float64]) -> None:
+        for begin in range(0, len(rows), len(scratch)):
+            piece = rows[begin : begin + len(scratch)]
+            piece[...] = np.divide(piece, divisor, out=scratch[: len(piece)])
+
+    _by_rows(work, result, ARRANGED_ROWS)
+    return result
+
+
+def least_entry(factor: NDArray[np.floating]) -> float:
+    """Return the least entry of a matrix, infinity if it has none."""
+    return min(_by_rows(lambda rows, scratch: float(rows.min(initial=np.inf)), factor, BLOCK_ROWS), default=np.inf)
+
+
+def _by_rows(
+    work: Callable[[NDArray[np.floating], NDArray[np.float64]], T], factor: NDArray[np.floating], size: int
+) -> list[T]:
+    """Apply `work` to each block of `size` rows and a buffer, in threads; return the results in order."""
+    blocks, columns = -(-len(factor) // size), factor.shape[1]
+    threads = threads_for(blocks)
+    # NumPy adds up a single column pairwise, so its blocks must not be cut.
+    pieces = min(size, len(factor)) if columns == 1 else min(size, len(factor), max(1, SCRATCH // max(1, columns)))
+
+    def several(thread: int) -> list[T]:
+        scratch = np.empty((1 + pieces, columns))
+        begins = range(blocks * thread // threads * size, blocks * (thread + 1) // threads * size, size)
+        return [work(factor[begin : begin + size], scratch) for begin in begins]
+
+    return [result for results in parallel_map(several, range(threads), threads) for result in results]

@@ -16,7 +16,7 @@ from partitioner.validate import whole
 from ..backend.losses import Loss
 from ..errors import InputError
 from ..files import factors_in
-from .columns import arrange_columns, column_norms, column_sums, scale_columns
+from .columns import arrange_columns, column_norms, column_sums, scale_columns, signed_squares, squares
 from .dataframe import dataframe
 from .evaluation import Evaluation
 from .explained import Components, components, readable_signs, shares, values_at
@@ -209,9 +209,9 @@ class KruskalTensor(Evaluation):
         KruskalTensor
             This model.
         """
-        bulk = [column_sums(lambda rows: rows * np.abs(rows), f) for f in self.factors]
-        sizes = [np.where((size := column_norms(f, 2)) > 0, size, 1) for f in self.factors]
-        for factor, signs in zip(self.factors, readable_signs(np.divide(bulk, np.square(sizes))), strict=True):
+        bulk, sizes = zip(*(column_sums(f, signed_squares, squares) for f in self.factors), strict=True)
+        parts = np.divide(bulk, np.where(np.greater(sizes, 0), sizes, 1))
+        for factor, signs in zip(self.factors, readable_signs(parts), strict=True):
             if (signs < 0).any():
                 scale_columns(factor, signs.astype(factor.dtype))
         return self

@@ -16,6 +16,7 @@ from partitioner.tensors.lowrank import check_memory
 from ..errors import InputError
 from ..files import factors_in
 from .align import aligned
+from .columns import largest_entries, scale_columns
 from .dataframe import dataframe
 from .explained import blocks_of, dot, fit_of
 from .factor_model import FactorModel
@@ -88,9 +89,9 @@ class TuckerTensor(FactorModel):
     def arrange(self) -> TuckerTensor:
         """Flip the signs of columns, in place, so that each column's largest entry is positive."""
         for mode, factor in enumerate(self.factors):
-            top = np.abs(factor).argmax(axis=0)
-            signs = np.where(factor[top, np.arange(factor.shape[1])] < 0, -1.0, 1.0)
-            self.factors[mode] = factor * signs.astype(factor.dtype)
+            signs = np.where(largest_entries(factor) < 0, -1.0, 1.0)
+            if (signs < 0).any():
+                scale_columns(factor, signs.astype(factor.dtype))
             self.core = np.moveaxis(np.moveaxis(self.core, mode, -1) * signs, -1, mode)
         self.core = np.ascontiguousarray(self.core)
         return self
