@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from ..workspace import Workspace
 from .tuning_cache import load_timings, rounded, store_timings
 
 RUNS, MOST_RUNS, SECONDS = 3, 10, 0.05  # minimum and maximum number of runs, and seconds in total; the fastest counts
+SHORT, REPEATS = 1e-4, 20  # seconds of a run up to which it is repeated, and how often
 CHOOSING = 0.1  # largest fraction of a run spent on timing, if the number of computations per mode is known
 KIND, TRIAL = "kernel", "a trial"  # names in the tuning cache; see `Known`
 UNEVEN = 0.01  # relative excess of the slowest rank's time over the mean above which modes are cut again
@@ -189,10 +191,39 @@ class Tuner:
 
     def _seconds(self, candidates: Sequence[Sequence[Shard]], mode: ModePlan) -> list[float]:
         """Return the seconds of each candidate's shards: the fastest of several runs, in which candidates alternate."""
+        self._reserve([shard for shards in candidates for shard in shards], mode)
+        ways = [self._timer(shards, mode) for shards in candidates]
         rounds, limit = list[list[float]](), SECONDS * len(candidates)
         while len(rounds) < RUNS or (len(rounds) < MOST_RUNS and np.sum(rounds) < limit):
-            rounds.append([self._run(shards, mode) for shards in candidates])
+            rounds.append([way() for way in ways])
         return [min(runs) for runs in zip(*rounds, strict=True)]
+
+    def _timer(self, shards: Sequence[Shard], mode: ModePlan) -> Callable[[], float]:
+        """Return a function that computes with shards and returns the seconds.
+
+        Kernels that take little longer than their launch are captured, as in an iteration, and run several times.
+        """
+        device, once = self._machine.device, partial(self._run, shards, mode)
+        if not device.steady or once() > SHORT:
+            return once
+        data = [mode.product.make(shard, mode) for shard in shards]
+
+        def several() -> None:
+            with self._clock.span("tune", mode.mode):
+                for _ in range(REPEATS):
+                    for shard, made in zip(shards, data, strict=True):
+                        mode.product.run(shard, mode, self._work.operands(mode.mode), data=made)
+
+        replay = device.capture(several, device.empty((1,), np.uint8), self._clock)
+        if replay is None:
+            return once
+
+        def run() -> float:
+            replay.launch()
+            replay.wait()
+            return self._clock.collect()["tune", mode.mode] / REPEATS
+
+        return run
 
     def _run(self, shards: Sequence[Shard], mode: ModePlan) -> float:
         self._reserve(shards, mode)
@@ -204,8 +235,7 @@ class Tuner:
 
     def _compute(self, shard: Shard, mode: ModePlan) -> None:
         """Queue the mode's product for a shard."""
-        product, operands = mode.product, self._work.operands(mode.mode)
-        product.run(shard, mode, operands, data=product.make(shard, mode))
+        mode.product.run(shard, mode, self._work.operands(mode.mode), data=mode.product.make(shard, mode))
 
     def _reserve(self, shards: Sequence[Shard], mode: ModePlan) -> None:
         running = (mode.running(shard.kernel, shard.nnz) for shard in shards)
