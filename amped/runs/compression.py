@@ -111,6 +111,11 @@ def consistent(
     return _consistent(source, machine, options, _inverses(factors))
 
 
+def prepare_consistency(source: DescribedSource, machine: Machine, options: Options, rank: int) -> None:
+    """Start compiling the code of `consistent`; return immediately."""
+    kind_of(source).prepare_core(source, machine, options, [rank] * len(source.shape))
+
+
 def _inverses(factors: Sequence[NDArray[np.floating]]) -> list[NDArray[np.float64]]:
     return [np.linalg.pinv(factor.astype(np.float64)) for factor in factors]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import product
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -14,6 +16,8 @@ from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 
 from ..backend.exchange import Machine
+from ..backend.ops.mttkrp import MTTKRP, Share
+from ..backend.ops.ttmc import TTMC
 from ..methods.hosvd import (
     Compression,
     dense_factors,
@@ -64,6 +68,9 @@ class TensorKind(Protocol[S]):
     def for_core(self, source: S, machine: Machine, options: Options, memory: int) -> CoreSource:
         """Prepare a tensor for a Tucker decomposition on devices with `memory` bytes."""
 
+    def prepare_core(self, source: S, machine: Machine, options: Options, ranks: Sequence[int]) -> None:
+        """Start compiling the code that computes cores of these ranks; return immediately."""
+
     def with_spectra(
         self, source: S, machine: Machine, setting: Setting, compression: Compression, scipy: int
     ) -> Setting:
@@ -85,6 +92,15 @@ class SparseKind:
     def place(self, source: SparseSource, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
         check_lengths(source, setting, machine.comm)
         return SparseOperator(source, machine, setting, budget)
+
+    def prepare_core(self, source: SparseSource, machine: Machine, options: Options, ranks: Sequence[int]) -> None:
+        device, lengths, dtype = machine.device, source.shape[:-1], options.dtype
+        stride = device.stride(max(ranks), dtype.itemsize)
+        share = Share(lengths, slice(0, source.shape[-1]), source.nnz, stride, dtype, source.value_range)
+        for kernel, provider in product(MTTKRP.providers(device), TTMC.providers(device)):
+            if kernel.suits(share) and provider.suits(kernel, share):
+                provider.prepare(share, ranks[:-1])
+                return
 
     def for_core(self, source: SparseSource, machine: Machine, options: Options, memory: int) -> SparseCoreSource:
         return SparseCoreSource(source, machine)
@@ -135,6 +151,9 @@ class DenseKind:
     def place(self, source: DenseSource, machine: Machine, setting: Setting, budget: Budget | None) -> DenseOperator:
         check_lengths(source, setting, machine.comm)
         return DenseOperator(source, machine, setting)
+
+    def prepare_core(self, source: DenseSource, machine: Machine, options: Options, ranks: Sequence[int]) -> None:
+        """See `TensorKind`: cores are computed by BLAS."""
 
     def for_core(self, source: DenseSource, machine: Machine, options: Options, memory: int) -> DenseCoreSource:
         return DenseCoreSource(source, machine, options, memory)

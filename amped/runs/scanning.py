@@ -37,7 +37,7 @@ from .assembly import (
     multi_run_als,
     multi_run_apr,
 )
-from .compression import consistent, consistent_with_gaps
+from .compression import consistent, consistent_with_gaps, prepare_consistency
 from .gcp import LossWork, generalised
 from .observed_runs import observed_decomposition
 from .observing import ObservedSource
@@ -126,7 +126,9 @@ class _Scanner:
 
     def results(self, ranks: Sequence[int]) -> Iterator[tuple[ScannedRank, KruskalTensor]]:
         """Decompose with these numbers of components; yield the figures and the best model for each."""
-        starts = self._params.starts
+        starts, source = self._params.starts, self._whole.source
+        for rank in filter(self._has_consistency, ranks):
+            prepare_consistency(source, self._machine, self._options, rank)
         with self._timed("runs"):
             whole = self._runs(self._whole, ranks, starts)
         with self._timed("halves"):
@@ -300,10 +302,14 @@ class _Scanner:
             return counts(source, rank, machine, options, params.poisson, Budget(evaluations))
         return decomposition(source, rank, machine, options, Budget(evaluations), self._constraints)
 
+    def _has_consistency(self, rank: int) -> bool:
+        """Return whether models have a core consistency: cores are not large, and columns can be independent."""
+        shape = self._whole.source.shape
+        return self._params.least_squares and rank ** len(shape) <= MAX_CORE_SIZE and rank <= min(shape)
+
     def _consistency(self, model: KruskalTensor) -> float | None:
-        """Return the core consistency; None for a large core, or if columns cannot be linearly independent."""
-        rank, order = model.rank, len(model.factors)
-        if not self._params.least_squares or rank**order > MAX_CORE_SIZE or rank > min(model.shape):
+        """Return the core consistency, if there is one."""
+        if not self._has_consistency(model.rank):
             return None
         factors = factors_of(model)
         assert factors is not None
