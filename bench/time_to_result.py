@@ -21,6 +21,7 @@ from partitioner.host.ranks import SingleRank
 from partitioner.shards.sorters import make_sorter, probe
 
 from .bundled import UBER, bundled
+from .calls import PROBLEMS
 from .harness import Facts, Result, common_flags, environment_with, in_a_process, seconds_of
 from .spread import summary
 from .stored import archive
@@ -40,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ranks", type=int, default=1, help="of each program that is started (1)")
     add("--first", type=int, default=2, metavar="K", help="processes with empty caches (2)")
     add("--later", type=int, default=5, metavar="K", help="processes, or calls, after these (5)")
-    add("--shape", choices=sorted(SHAPES), default="nell2", help="of the tensors (nell2)")
-    add("--nonzeros", type=int, default=50_000_000, help="of the arrays in memory (50 million)")
+    add("--shape", choices=sorted(SHAPES), default="nell2", help="of the tensor to partition (nell2)")
+    add("--problems", nargs="+", choices=PROBLEMS, default=["cp_als"], help="of calls (cp_als)")
     add("--partitioned", type=int, default=60_000_000, metavar="N", help="nonzeros (60 million)")
     add("--folder", type=Path, help="where files are written (the one of temporary files)")
 
@@ -91,15 +92,25 @@ def processes(args: argparse.Namespace, device: str, folder: Path) -> Iterator[F
 
 
 def calls(args: argparse.Namespace, device: str, folder: Path) -> Iterator[Facts]:
-    """Decompose arrays in memory by several calls in one process."""
-    seconds, cache = folder / "calls.json", folder / f"calls-{device}"
-    flags = {"nonzeros": args.nonzeros, "calls": 1 + args.later, "device": device, "output": seconds}
-    words = [word for key, value in flags.items() for word in (f"--{key}", str(value))]
-    started(["bench.calls", "--lengths", *map(str, SHAPES[args.shape][0]), *words], cache, args.ranks)
-    first, *later = json.loads(seconds.read_text())
-    name = f"cp_als of {args.nonzeros / 1e6:g} million, shape of {args.shape}, 10 iterations"
-    yield summed(name, FIRST, [first])
-    yield summed(name, LATER, later)
+    """Call amped several times in one process, with empty caches and again: the first calls include the import."""
+    seconds = folder / "calls.json"
+    for problem in args.problems:
+        by_caches: dict[str, list[Facts]] = {"empty": [], "filled": []}
+        later = list[Facts]()
+        for number in range(args.first):
+            cache = folder / f"calls-{device}-{problem}-{number}"
+            for caches, count in (("empty", 1 + args.later), ("filled", 1)):
+                flags = ["--calls", str(count), "--device", device, "--output", str(seconds)]
+                importing = started(["bench.calls", problem, *flags], cache, args.ranks)["stages"]["import"]
+                first, *others = json.loads(seconds.read_text())
+                later += others
+                first["seconds"] += importing
+                add(first["stages"], {"import": importing})
+                by_caches[caches].append(first)
+        what = PROBLEMS[problem].what
+        for caches, each in by_caches.items():
+            yield summed(what, f"first call, {caches} caches", each)
+        yield summed(what, LATER, later)
 
 
 def partitions(args: argparse.Namespace, device: str, folder: Path) -> Iterator[Facts]:
