@@ -14,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import DType, Floats, HostArray
 from partitioner.host.checksums import MANIFEST, open_regular, sync_folder
 from partitioner.readers.arrays.members import Member, check_sizes, read_header
 from partitioner.readers.arrays.npz import DAMAGED
@@ -278,7 +279,7 @@ def read_npz(path: str | os.PathLike[str], in_file: Collection[str] = ()) -> dic
         raise InputError(message or f"damaged or not an .npz file: {error}", path=path) from None
 
 
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> HostArray:
     with archive.open(member) as file:
         return read_array(file, member.file_size)
 
@@ -295,7 +296,7 @@ def _stored(file: IO[bytes], archive: zipfile.ZipFile, member: zipfile.ZipInfo, 
     return Stored(elements, tuple(reversed(modes) if by_columns else modes))
 
 
-def read_array(file: IO[bytes], size: int) -> NDArray[Any]:
+def read_array(file: IO[bytes], size: int) -> HostArray:
     """Read the ``.npy`` array that fills a file of `size` bytes; raise `ValueError` if it does not."""
     shape, by_columns, dtype = _checked_header(file, size)
     remaining = size - file.tell()
@@ -306,7 +307,7 @@ def read_array(file: IO[bytes], size: int) -> NDArray[Any]:
     return data.view(dtype).reshape(shape, order="F" if by_columns else "C")
 
 
-def _checked_header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _checked_header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, DType]:
     """Read a header; raise `ValueError` unless the data fills the rest of the file, which verifies its checksum."""
     shape, by_columns, dtype = read_header(file)
     if dtype.hasobject:
@@ -317,9 +318,9 @@ def _checked_header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, 
     return shape, by_columns, dtype
 
 
-def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> list[NDArray[Any]]:
+def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> list[Floats]:
     """Return the arrays ``factor_0``, ``factor_1``, ...; raise `InputError` if none or one is not a real matrix."""
-    factors: list[NDArray[Any]] = []
+    factors: list[Floats] = []
     while (name := f"factor_{len(factors)}") in arrays:
         check_factor(arrays[name], name, path)
         factors.append(arrays[name])
@@ -328,7 +329,7 @@ def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) ->
     return factors
 
 
-def check_factor(factor: NDArray[Any], name: str, path: str | os.PathLike[str] | None) -> None:
+def check_factor(factor: Floats, name: str, path: str | os.PathLike[str] | None) -> None:
     """Raise `InputError` unless `factor` is a real, finite matrix."""
     if factor.ndim != 2 or factor.dtype.kind not in "fiu":
         raise InputError(f"{name} is {factor.dtype} of shape {factor.shape}: expected a real matrix", path=path)

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.flags import byte_count, flag, whole_number
 from partitioner.shards.sorters import DEVICES, DeviceName
 from partitioner.validate import whole
@@ -19,7 +20,7 @@ PrecisionName = Literal["fp32", "fp64"]
 PlacementName = Literal["auto", "resident", "stream"]
 GatherName = Literal["full", "fp16", "bf16"]
 
-DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
+DTYPES: dict[str, FloatDType] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 MOST = {"threads": 1 << 12, "device_memory": 1 << 62, "workspace": 1 << 62}
 PLACEMENTS, GATHERS = get_args(PlacementName), get_args(GatherName)
 
@@ -98,7 +99,7 @@ class Options:
                 object.__setattr__(self, name, whole(name.replace("_", " "), count, 1, MOST[name]))
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> FloatDType:
         """The NumPy type of `precision`."""
         return DTYPES[self.precision]
 

@@ -27,7 +27,7 @@ def read_cases(folder: Path) -> list[Case]:
 
     Each gets its device's `model` and `ceilings`: those of its result, or of another on as many devices of that model.
     """
-    found: dict[tuple[Any, ...], Case] = {}
+    found: dict[tuple[object, ...], Case] = {}
     ceilings: dict[tuple[str, int], dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text())
@@ -51,12 +51,12 @@ def _precedence(case: Case) -> tuple[bool, str]:
     return "yardstick" in case or "fraction_of_link" in (case["link"] or {}), case["finished"]
 
 
-def _place(case: Case) -> tuple[Any, ...]:
+def _place(case: Case) -> tuple[object, ...]:
     at = ORDER.index(case["shape"]) if case["shape"] in ORDER else len(ORDER)
     return at, case["shape"], case["skew"], case["rank"], case["ranks"], case["placement"], case["kernel"]
 
 
-def select(cases: Iterable[Case], **wanted: Any) -> list[Case]:
+def select(cases: Iterable[Case], **wanted: object) -> list[Case]:
     """Return the cases whose facts equal those wanted; a tuple lists alternatives."""
 
     def fits(case: Case) -> bool:

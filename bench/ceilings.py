@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ RUNS, WARM = 5, 2
 THREADS = 256
 
 
-def measure(backend: Device, comm: Comm) -> dict[str, Any]:
+def measure(backend: Device, comm: Comm) -> dict[str, object]:
     """Return GB/s: `copy` (read + write), `gather` by size of the matrix in MB, per rank; `link`, `all_gather`."""
     found = {"copy": comm.allgather(copied(backend)), "gather": _medians(comm.allgather(gather(backend)))}
     if backend.name == "cuda":
@@ -41,7 +42,7 @@ def measure(backend: Device, comm: Comm) -> dict[str, Any]:
     return found
 
 
-def seconds(backend: Device, action: Callable[[], Any], runs: int = RUNS) -> list[float]:
+def seconds(backend: Device, action: Callable[[], object], runs: int = RUNS) -> list[float]:
     """Return the device's seconds of each run of `action`, after warm-up runs."""
     clock, cooldown = backend.clock(), Cooldown()
     for _ in range(WARM):
@@ -55,7 +56,7 @@ def seconds(backend: Device, action: Callable[[], Any], runs: int = RUNS) -> lis
     return times
 
 
-def _speed(backend: Device, nbytes: float, action: Callable[[], Any]) -> float:
+def _speed(backend: Device, nbytes: float, action: Callable[[], object]) -> float:
     return round(nbytes / statistics.median(seconds(backend, action)) / 1e9, 2)
 
 
@@ -83,11 +84,11 @@ def gather(backend: Device) -> dict[str, float]:
     return speeds
 
 
-def _host_gather(table: Any, rows: Any, out: Any) -> Callable[[], Any]:
+def _host_gather(table: Any, rows: Any, out: Any) -> Callable[[], object]:
     return lambda: np.take(table, rows, axis=0, out=out, mode="clip")
 
 
-def _device_gather(xp: Any, table: Any, rows: Any, out: Any) -> Callable[[], Any]:
+def _device_gather(xp: ModuleType, table: Any, rows: Any, out: Any) -> Callable[[], object]:
     blocks = 16 * xp.cuda.Device().attributes["MultiProcessorCount"]
     function = _kernel(xp.cuda.Device().id)
     return lambda: function((blocks,), (THREADS,), (table, rows, np.int64(rows.size), out))

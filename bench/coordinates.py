@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from amped.backend.cuda.source import REALS, by_value, compile_options
+from partitioner.array_types import FloatDType
 
 from .phi_problem import FLOOR, Action, Array, Nonzeros
 
@@ -25,7 +26,7 @@ def actions(nonzeros: Nonzeros, stores: bool = False, out: Array = None) -> dict
     return _on_host(nonzeros, out) if nonzeros.device.on_host else _on_device(nonzeros, stores, out)
 
 
-def macros(inputs: int, dtype: np.dtype[Any], columns: int, stores: bool) -> dict[str, Any]:
+def macros(inputs: int, dtype: FloatDType, columns: int, stores: bool) -> dict[str, object]:
     """Return the macros with which ``pasta.cu`` is compiled."""
     lanes = min(WARP, 1 << (columns - 1).bit_length())
     return {"INPUTS": inputs, "REAL": REALS[dtype], "COLUMNS": columns, "LANES": lanes, "STORES": int(stores)}
@@ -57,7 +58,7 @@ def _on_device(nonzeros: Nonzeros, stores: bool, out: Array) -> dict[str, Action
 
 
 @cache
-def _module(named: tuple[tuple[str, Any], ...], device: int) -> Any:
+def _module(named: tuple[tuple[str, object], ...], device: int) -> Any:
     import cupy
 
     return cupy.RawModule(code=text(), options=compile_options(dict(named)))
@@ -106,7 +107,7 @@ def _atomic_add() -> Any:
     from numba.extending import intrinsic
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def add(typing: Any, matrix: Any, row: Any, column: Any, value: Any) -> Any:
+    def add(typing: Any, matrix: Any, row: Any, column: Any, value: object) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             array = context.make_array(matrix)(context, builder, args[0])
             shape, strides = (cgutils.unpack_tuple(builder, part) for part in (array.shape, array.strides))

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amped.backend.cuda.source import REALS, compile_options
+from partitioner.array_types import FloatDType, Floats
 
 Array = Any
 Numbers = range | Array
@@ -45,7 +47,7 @@ class Recipe:
         """Return the start state of a stream of random numbers."""
         return splitmix64(splitmix64(self.seed) + stream)
 
-    def rng(self, xp: Any) -> CounterRng:
+    def rng(self, xp: ModuleType) -> CounterRng:
         """Return the generator of the nonzeros for `xp`, NumPy or CuPy."""
         return HostRng(self) if xp is np else DeviceRng(self)
 
@@ -64,7 +66,7 @@ class CounterRng(Protocol):
     def indices(self, mode: int, numbers: Numbers) -> Array:
         """Return the int32 indices of one mode."""
 
-    def values(self, numbers: Numbers, dtype: np.dtype[Any]) -> Array:
+    def values(self, numbers: Numbers, dtype: FloatDType) -> Array:
         """Return the values, which are exact in single precision."""
 
     def counts(self, mode: int, numbers: range) -> NDArray[np.int64]:
@@ -92,7 +94,7 @@ class HostRng:
         whole = np.clip(index.astype(np.int64), 0, length - 1)
         return ((whole * SCRAMBLE + OFFSET) % length).astype(np.int32)
 
-    def values(self, numbers: Numbers, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def values(self, numbers: Numbers, dtype: FloatDType) -> Floats:
         """See `CounterRng`."""
         bits = _mixed(self._recipe.key(len(self._recipe.lengths)), numbers)
         if self._recipe.integers:
@@ -119,7 +121,7 @@ class DeviceRng:
         self._launch("indices", np.dtype(np.float32), distribution(self._recipe, mode), *_named(numbers), out)
         return out
 
-    def values(self, numbers: Numbers, dtype: np.dtype[Any]) -> Array:
+    def values(self, numbers: Numbers, dtype: FloatDType) -> Array:
         """See `CounterRng`."""
         out = self._xp.empty(len(numbers), dtype)
         key = np.uint64(self._recipe.key(len(self._recipe.lengths)))
@@ -134,7 +136,7 @@ class DeviceRng:
         result: NDArray[np.int64] = self._xp.asnumpy(rows)
         return result
 
-    def _launch(self, name: str, dtype: np.dtype[Any], *arguments: Any) -> None:
+    def _launch(self, name: str, dtype: FloatDType, *arguments: object) -> None:
         module = _module(dtype, self._xp.cuda.Device().id)
         module.get_function(name)((self._blocks,), (THREADS,), arguments)
 
@@ -145,7 +147,7 @@ def text() -> str:
 
 
 @cache
-def _module(dtype: np.dtype[Any], device: int) -> Any:
+def _module(dtype: FloatDType, device: int) -> Any:
     import cupy
 
     return cupy.RawModule(code=text(), options=compile_options({"REAL": REALS[dtype]}))

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from amped.backend.exchange import Machine
 from amped.operators.sources.dense import DenseSource
 from amped.operators.sources.grid import Grid
+from partitioner.array_types import FloatDType, Floats
 from partitioner.host.threads import fair_threads, parallel_map
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.statistics import ElementStatistics, joined
@@ -23,7 +23,7 @@ class _Form(NamedTuple):
     """What is known of the elements before there are any."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: FloatDType
 
 
 class RandomSource(DenseSource):
@@ -36,10 +36,10 @@ class RandomSource(DenseSource):
     machine : Machine
     """
 
-    def __init__(self, shape: Sequence[int], dtype: np.dtype[Any], machine: Machine) -> None:
+    def __init__(self, shape: Sequence[int], dtype: FloatDType, machine: Machine) -> None:
         super().__init__(DenseTensor(Stored(_Form(tuple(shape), dtype))), machine.comm)
         self._machine = machine
-        self.mine: NDArray[Any] = np.empty(0)  # the block in host memory, once it is made
+        self.mine: Floats = np.empty(0)  # the block in host memory, once it is made
 
     def block(self, grid: Grid, on_host: bool = True) -> Any:
         """Make this rank's block."""
@@ -58,7 +58,7 @@ class RandomSource(DenseSource):
         return joined(self._comm.allgather(joined(known)))
 
 
-def random_into(flat: NDArray[Any], seed: int, threads: int) -> None:
+def random_into(flat: Floats, seed: int, threads: int) -> None:
     """Fill an array with random numbers that repeat."""
     base = np.random.default_rng(seed).random(BASE // flat.itemsize, dtype=flat.dtype)
     parts = [flat[at : at + base.size] for at in range(0, flat.size, base.size)]

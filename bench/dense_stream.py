@@ -22,6 +22,7 @@ from amped.operators.sources.protocols import DescribedSource
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import world
 from amped.runs.assembly import bring_up, open_path, place
+from partitioner.array_types import FloatDType
 from partitioner.readers.arrays.npy import read_dense
 from partitioner.tensors.npy_file import READERS
 
@@ -174,7 +175,7 @@ def _loaded(args: argparse.Namespace, machine: Machine, path: Path, way: str, ro
 
 
 @contextmanager
-def _file(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> Iterator[Path]:
+def _file(path: Path, shape: Sequence[int], dtype: FloatDType) -> Iterator[Path]:
     """Write a file of random numbers, and remove it in the end."""
     base = np.random.default_rng(0).random(BASE // dtype.itemsize, dtype=dtype)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from amped.backend.device import Device
 from amped.backend.fibres import Starts, fibre_starts
 from amped.backend.ops.sort import SORT
 from amped.operators.placement import Loading
+from partitioner.array_types import FloatDType
 from partitioner.sorting.sort import sort_nonzeros
 from partitioner.tensors.value_range import ValueRange
 
@@ -46,7 +48,7 @@ class DrawnSource:
             self._values = sort.take(values, places)
         self.nnz, self.value_range = int(self._values.size), ValueRange(2.0**-24, 1e6, 0)
 
-    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Array]:
+    def by_fibre(self, mode: int, dtype: FloatDType) -> list[Array]:
         """See `ProductSource`."""
         others, sort = [m for m in self.sparse if m != mode], SORT.first(self._device)
         lengths = [self.shape[m] for m in others]
@@ -59,7 +61,7 @@ class DrawnSource:
         columns = [sort.take(self._columns[m], places) for m in (*others, mode)]
         return [*columns, sort.cast(sort.take(self._values, places), dtype)]
 
-    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+    def loading(self, ranks: int, dtype: FloatDType, on_host: bool) -> Loading:
         """See `ProductSource`: it is there."""
         return Loading()
 
@@ -76,7 +78,7 @@ class Fibres(NamedTuple):
     length: int
 
     @classmethod
-    def of(cls, source: DrawnSource, mode: int, dtype: np.dtype[Any], xp: Any) -> Fibres:
+    def of(cls, source: DrawnSource, mode: int, dtype: FloatDType, xp: ModuleType) -> Fibres:
         """Return those of a mode."""
         *keys, indices, values = source.by_fibre(mode, dtype)
         starts = fibre_starts if xp is np else cuda_starts()

@@ -10,12 +10,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import pictures, record
 from .cases import RANK, Case, fastest, grouped, ordinary, read_cases, select, sweep, tensor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ITEM = {"fp32": 4, "fp64": 8}
 
@@ -41,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
             print(f"{name}.png: {(draw.__doc__ or '').splitlines()[0]}", flush=True)
 
 
-def scaling(pyplot: Any, cases: Sequence[Case]) -> Any:
+def scaling(pyplot: ModuleType, cases: Sequence[Case]) -> Figure:
     """Speed-up of a sweep by the number of GPUs, exchange included."""
     lines = []
     for some in grouped(cases, lambda c: (c["device"], tensor(c), c["nonzeros"], c["rank"], c["placement"])).values():
@@ -66,7 +70,7 @@ def scaling(pyplot: Any, cases: Sequence[Case]) -> Any:
     return figure
 
 
-def roofline(pyplot: Any, cases: Sequence[Case]) -> Any:
+def roofline(pyplot: ModuleType, cases: Sequence[Case]) -> Figure:
     """Each mode's flop/s by flop/byte of the model, with the measured copy and gathers as roofs; one GPU."""
     chosen = [c for c in select(cases, values="real", ranks=1) if c["placement"] != "stream" and c["ceilings"]]
     if not chosen:

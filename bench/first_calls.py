@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from .bundled import bundled
 
@@ -141,7 +142,7 @@ def pyttb_counts(data: Path) -> Call:
     return lambda: pyttb.cp_apr(tensor, COUNT_RANK, maxiters=ITERATIONS, printitn=0, printinneritn=0)
 
 
-def _nonzeros() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _nonzeros() -> tuple[Floats, Floats, Floats]:
     with np.load(bundled()) as arrays:
         return arrays["indices"], arrays["values"], arrays["shape"]
 

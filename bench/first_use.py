@@ -16,7 +16,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from .bundled import UBER, bundled
 from .first_calls import NATIONS, PROGRAMS
 from .harness import Facts, Result, common_flags, environment_with, in_turn, seconds_of, summaries, versions_of
 from .spread import summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PEERS = ("numpy", "scipy", "numba", "tensorly", "pyttb")
 VARIABLES = ("NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH", "MPLCONFIGDIR", "PYTHONDONTWRITEBYTECODE")
@@ -158,7 +162,7 @@ def _small(shape: tuple[int, ...], rank: int, nonnegative: bool, iterations: int
 
 def _ways(
     X: np.ndarray, start: Sequence[np.ndarray], nonnegative: bool, iterations: int
-) -> Iterator[tuple[str, Callable[[], Any]]]:
+) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield each package's decomposition, which runs all iterations."""
     import amped
 
@@ -212,7 +216,7 @@ def _target(case: Facts) -> str:
     return f" (goal {goal} s)" if goal is not None and case["package"] == "amped" else ""
 
 
-def picture(pyplot: Any, result: Facts) -> Any:
+def picture(pyplot: ModuleType, result: Facts) -> Figure:
     """Draw the seconds of processes, and the time of warm calls relative to TensorLy's."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.5), width_ratios=(3, 2))
     cases = [case for case in result["cases"] if case["part"] == "processes"]

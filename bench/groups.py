@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from types import ModuleType
 
 from amped.errors import InputError
 from amped.parallel.mpi import Comm, MpiComm, SingleComm
@@ -38,7 +38,7 @@ def on_groups(world: Comm, sizes: Sequence[int], action: Callable[[Comm], None])
         world.all_end(PATIENCE)
 
 
-def free_memory(xp: Any) -> None:
+def free_memory(xp: ModuleType) -> None:
     """Free the memory pools of the last measurement, device and page-locked memory."""
     gc.collect()
     if xp.__name__ == "cupy":

@@ -112,7 +112,7 @@ def medians(summed: Mapping[str, Mapping[str, float]], factor: float = 1.0, digi
     return ", ".join(f"{name} {found['median'] * factor:.{digits}g}" for name, found in summed.items())
 
 
-def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
+def in_a_process(function: Callable[..., Any], *arguments: object) -> Any:
     """Return what a function returns in a separate process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)

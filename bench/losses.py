@@ -7,7 +7,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ import amped
 
 from .harness import Facts, Result, common_flags, in_turn, medians, summaries
 from .spread import ratio, summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LENGTH, RANK = 100, 5  # of the binary tensor
 CLOSE = 1e-4  # relative distance from the best likelihood
@@ -129,7 +133,7 @@ def thinned(seen: Seen, best: float) -> list[tuple[float, float]]:
     return [(seen[at][0], (seen[at][1] - best) / abs(best)) for at in places]
 
 
-def picture(pyplot: Any, facts: Facts) -> Any:
+def picture(pyplot: ModuleType, facts: Facts) -> Figure:
     """Return a figure: the distance from the best log-likelihood over time, a panel per tensor."""
     cases = facts.get("counts", [])
     names = list(dict.fromkeys((case["tensor"], case["rank"]) for case in cases)) or [("", 0)]

@@ -105,7 +105,7 @@ def _compared(operator: SparseOperator, source: SyntheticSource, compare: Sequen
         return {"not_compared": str(error)}
 
 
-def tensor_facts(source: SyntheticSource) -> dict[str, Any]:
+def tensor_facts(source: SyntheticSource) -> dict[str, object]:
     """Return the facts that identify a tensor."""
     made = source.recipe
     return {

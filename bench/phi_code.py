@@ -35,7 +35,7 @@ def edited(source: CudaSource, edits: Sequence[Edit]) -> CudaSource:
     return source._replace(text=text)
 
 
-def compiled(layout: PackedLayout, macros: Mapping[str, Any] = UNCHANGED, edits: Sequence[Edit] = ()) -> CudaSource:
+def compiled(layout: PackedLayout, macros: Mapping[str, object] = UNCHANGED, edits: Sequence[Edit] = ()) -> CudaSource:
     """Return the code of a layout's Phi with other macros and parts of its text."""
     return edited(phi_code.unit("phi", phi_code.macros(layout) | dict(macros)), edits)
 
@@ -55,7 +55,7 @@ def begin(device: Any, wanted: Iterable[tuple[Share, Sequence[Kernel]]], edits: 
 
 
 @contextmanager
-def changed(macros: Mapping[str, Any] = UNCHANGED, edits: Sequence[Edit] = ()) -> Iterator[None]:
+def changed(macros: Mapping[str, object] = UNCHANGED, edits: Sequence[Edit] = ()) -> Iterator[None]:
     """Have Phi compiled with other macros and text where it is first run within."""
     from amped.backend.cuda.ops import phi
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import threadpoolctl
@@ -28,6 +29,9 @@ from . import ceilings
 from .groups import free_memory
 from .harness import Facts, summaries
 from .phi_problem import Nonzeros, best_kernel, device_of, seconds, study, study_flags
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MATRIX = {"cuda": 8192, "cpu": 1024}  # rows and columns of matrices whose product gives the peak
 
@@ -116,7 +120,7 @@ def line(case: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def draw(pyplot: Any, facts: Facts) -> Any:
+def draw(pyplot: ModuleType, facts: Facts) -> Figure:
     """A roofline for each model: GFLOP/s by flops a byte, with the measured roofs; of one precision."""
     cases, roofs = facts["cases"], facts["roofs"]
     precision, shapes = cases[0]["precision"], list(dict.fromkeys(case["shape"] for case in cases))

@@ -23,6 +23,7 @@ from amped.backend.ops.phi import PhiParams, phi_of
 from amped.operators.limits import check_range
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
+from partitioner.array_types import FloatDType
 from partitioner.shards.partition import mode_order
 
 from . import phi_code
@@ -34,7 +35,7 @@ from .spread import summary
 from .synthetic import SHAPES, SyntheticSource, recipe
 
 Array = Any
-Action = Callable[[], Any]
+Action = Callable[[], object]
 
 TENSORS = ("chicago", "enron", "lbnl", "nell2", "nips", "uber")
 """The tensors of the paper, by the names of their shapes."""
@@ -159,7 +160,7 @@ def modes_of(
         free_memory(device.xp)
 
 
-def _share(source: SyntheticSource, mode: int, stride: int, dtype: np.dtype[Any]) -> Share:
+def _share(source: SyntheticSource, mode: int, stride: int, dtype: FloatDType) -> Share:
     inputs = mode_order(len(source.shape), mode)[1:]
     others, rows = tuple(source.shape[m] for m in inputs), slice(0, source.shape[mode])
     return Share(others, rows, source.nnz, stride, dtype, source.value_range)
@@ -172,14 +173,14 @@ def kernels_of(device: Device, share: Share) -> list[Kernel]:
     return [kernel for kernel in kernels if phi_of(device, kernel, share)]
 
 
-def _factor(device: Device, length: int, rank: int, stride: int, dtype: np.dtype[Any], mode: int) -> Array:
+def _factor(device: Device, length: int, rank: int, stride: int, dtype: FloatDType, mode: int) -> Array:
     matrix = device.zeros((length, stride), dtype)
     rng = Recipe((length,), length, seed=FACTOR_SEED + mode).rng(device.xp)
     matrix[:, :rank] = rng.values(range(length * rank), dtype).reshape(length, rank)
     return matrix
 
 
-_known: dict[tuple[Any, ...], dict[str, dict[str, float]]] = {}
+_known: dict[tuple[object, ...], dict[str, dict[str, float]]] = {}
 
 
 def best_kernel(nonzeros: Nonzeros, repeats: int = CHOOSING) -> tuple[Kernel, dict[str, dict[str, float]]]:

@@ -6,7 +6,11 @@ import json
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CYCLE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000")
 """Colour-blind safe colours (Paul Tol's)."""
@@ -15,7 +19,7 @@ DOTS, SHADES = 120, 256
 Draw = Callable[[Any, dict[str, Any]], Any]
 
 
-def plot() -> Any:
+def plot() -> Figure:
     """Return Matplotlib's pyplot, drawing to files; None if it is not installed."""
     try:
         import matplotlib
@@ -31,7 +35,7 @@ def plot() -> Any:
     return pyplot
 
 
-def save(figure: Any, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Write a figure as a PNG with few colours, and close it."""
     from PIL import Image  # Matplotlib needs it too
 
@@ -49,7 +53,7 @@ def draw(path: Path, function: Draw) -> None:
         save(function(pyplot, json.loads(path.read_text())), path.with_suffix(".png"))
 
 
-def log_scale(axes: Any) -> None:
+def log_scale(axes: Axes) -> None:
     """Make the y axis logarithmic, with plain numbers as labels."""
     from matplotlib.ticker import LogLocator, NullLocator
 

@@ -20,7 +20,7 @@ WIDTH = 160  # characters of a line
 RESULTS = Path(__file__).parent / "results"
 
 
-def machine(devices: Sequence[str]) -> dict[str, Any]:
+def machine(devices: Sequence[str]) -> dict[str, object]:
     """Return the machine's facts: processor, cores, and the ranks' devices."""
     return {"processor": _processor(), "cores": len(os.sched_getaffinity(0)), "devices": list(devices)}
 
@@ -39,7 +39,7 @@ def _model() -> str:
         return platform.processor()
 
 
-def write(name: str, devices: Sequence[str], facts: dict[str, Any], folder: Path = RESULTS) -> Path:
+def write(name: str, devices: Sequence[str], facts: dict[str, object], folder: Path = RESULTS) -> Path:
     """Write a result as ``name.json`` and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
@@ -49,7 +49,7 @@ def write(name: str, devices: Sequence[str], facts: dict[str, Any], folder: Path
     return path
 
 
-def formatted(value: Any, indent: int = 0) -> str:
+def formatted(value: object, indent: int = 0) -> str:
     """Return a value as JSON in which whatever fits is one line, and numbers have nine digits."""
     flat = json.dumps(_rounded(value))
     if indent + len(flat) <= WIDTH or not value or not isinstance(value, dict | list | tuple):
@@ -64,7 +64,7 @@ def formatted(value: Any, indent: int = 0) -> str:
     return "[\n" + ",\n".join(space + formatted(each, indent + 1) for each in value) + "\n" + space[1:] + "]"
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value: object) -> Any:
     if isinstance(value, float):
         return float(f"{value:.9g}")
     if isinstance(value, dict):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.host.threads import usable_cores
 from partitioner.tensors.sparse import SparseTensor
 
@@ -19,7 +20,7 @@ from .counter_rng import HostRng, Recipe
 BLOCK = 1 << 20  # nonzeros or elements drawn together
 
 
-def drawn(recipe: Recipe, kind: Any = np.float64) -> tuple[NDArray[np.int32], NDArray[Any]]:
+def drawn(recipe: Recipe, kind: Any = np.float64) -> tuple[NDArray[np.int32], Floats]:
     """Return the nonzeros of a recipe in host memory: columns of indices, (order, nnz), and values."""
     rng, order = HostRng(recipe), len(recipe.lengths)
     columns = np.empty((order, recipe.nonzeros), np.int32)

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from amped.operators.placement import Loading, nonzero_bytes
 from amped.operators.sources.described import DescribedSparse
 from amped.parallel.mpi import Comm
+from partitioner.array_types import FloatDType, Floats
 from partitioner.shards.partition import CountedRows, Cut, cut_mode, mode_order
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.value_range import ValueRange
@@ -83,7 +85,9 @@ class SyntheticSource(DescribedSparse):
     stored = False
     value_dtype = np.dtype(np.float32)  # holds all of them exactly
 
-    def __init__(self, recipe: Recipe, comm: Comm, xp: Any, block: int | None = None, bucket: int = BUCKET) -> None:
+    def __init__(
+        self, recipe: Recipe, comm: Comm, xp: ModuleType, block: int | None = None, bucket: int = BUCKET
+    ) -> None:
         self.recipe, self.shape, self.nnz = recipe, recipe.lengths, recipe.nonzeros
         self.value_range = ValueRange(1, WHOLE, 1) if recipe.integers else ValueRange(2.0**-24, 1, 0)
         self._comm, self.xp = comm, xp
@@ -108,7 +112,7 @@ class SyntheticSource(DescribedSparse):
         """See `SparseSource`."""
         return cut_mode(self.rows(mode), self.shape[mode], parts, targets)
 
-    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Array]:
+    def load(self, mode: int, cut: Cut, dtype: FloatDType, keep: int | None = None) -> Iterator[Array]:
         """See `SparseSource`: arrays of the backend, sorted by row and by the first input mode."""
         begin, end = (int(cut.nonzeros[self._comm.rank + k]) for k in (0, 1))
         with self._timed("draw"):
@@ -129,7 +133,7 @@ class SyntheticSource(DescribedSparse):
             return None
         return tensor(self.recipe)
 
-    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+    def loading(self, ranks: int, dtype: FloatDType, on_host: bool) -> Loading:
         """See `SparseSource`."""
         return Loading(streamed=nonzero_bytes(len(self.shape), dtype) if on_host else 0)
 
@@ -138,7 +142,7 @@ class SyntheticSource(DescribedSparse):
 
     placed = leave_device = stay_on_device
 
-    def loading_bytes(self, nonzeros: int, dtype: np.dtype[Any]) -> int:
+    def loading_bytes(self, nonzeros: int, dtype: FloatDType) -> int:
         """Return the bytes of scratch memory on the device that loading `nonzeros` nonzeros of a mode takes."""
         columns = nonzeros * nonzero_bytes(len(self.shape), dtype)
         working = BLOCK_BYTES * min(self._block, self.nnz), BUCKET_BYTES * min(self._bucket, nonzeros)
@@ -220,7 +224,7 @@ class SyntheticSource(DescribedSparse):
             if rows.size:
                 yield numbers + part.start, rows
 
-    def _drawn(self, mode: int, begin: int, end: int, buckets: Buckets, dtype: np.dtype[Any]) -> list[Array]:
+    def _drawn(self, mode: int, begin: int, end: int, buckets: Buckets, dtype: FloatDType) -> list[Array]:
         """Return this rank's columns and values, ordered by bucket."""
         xp, modes = self.xp, mode_order(len(self.shape), mode)
         columns = [xp.empty(end - begin, kind) for kind in (*(np.int32 for _ in modes), dtype)]
@@ -242,7 +246,7 @@ class SyntheticSource(DescribedSparse):
             filled += counts
         return columns
 
-    def _host(self, array: Array) -> NDArray[Any]:
+    def _host(self, array: Array) -> Floats:
         return np.asarray(array if self.xp is np else array.get())
 
     def _release(self) -> None:

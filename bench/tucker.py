@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import amped
 from amped.methods.hosvd import Compression
@@ -18,6 +17,7 @@ from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
 from amped.runs.assembly import begin, bring_up
 from amped.runs.compression import compressed
+from partitioner.array_types import FloatDType, Floats
 from partitioner.shards.partition import Cut, mode_order
 
 from .groups import free_memory
@@ -48,7 +48,7 @@ class Ordered(SyntheticSource):
         By mode, how many runs of equal output index and first, second, ... input indices there are.
     """
 
-    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Array]:
+    def load(self, mode: int, cut: Cut, dtype: FloatDType, keep: int | None = None) -> Iterator[Array]:
         columns, xp = list(super().load(mode, cut, dtype, keep)), self.xp
         inputs = mode_order(len(self.shape), mode)[1:]
         if len(inputs) > 2:
@@ -193,7 +193,7 @@ def dense_line(facts: Facts) -> str:
     return f"{head}, error {facts['error']:.2e}; {', '.join(times + faults)}"
 
 
-def smooth(shape: tuple[int, ...], precision: str) -> NDArray[Any]:
+def smooth(shape: tuple[int, ...], precision: str) -> Floats:
     """Return a smooth field: a wave that runs across, and what falls off from a point."""
     dtype = DTYPES[precision]
     axes = np.meshgrid(*(np.linspace(0, 1, n, dtype=dtype) for n in shape), indexing="ij", sparse=True)
@@ -202,14 +202,14 @@ def smooth(shape: tuple[int, ...], precision: str) -> NDArray[Any]:
     return field
 
 
-def sampled_error(field: NDArray[Any], model: amped.TuckerTensor, count: int = 16) -> float:
+def sampled_error(field: Floats, model: amped.TuckerTensor, count: int = 16) -> float:
     """Return the relative error of a part of each mode's indices."""
     at = [np.linspace(0, n - 1, min(n, count * 4)).astype(int) for n in field.shape]
     part = field[np.ix_(*at)].astype(np.float64)
     return float(np.linalg.norm(part - model.reconstruct(*at)) / np.linalg.norm(part))
 
 
-def numpy_sthosvd(field: NDArray[Any], ranks: Sequence[int], device: str) -> None:
+def numpy_sthosvd(field: Floats, ranks: Sequence[int], device: str) -> None:
     """Compute ST-HOSVD with NumPy, with all cores: Gram matrices and products of unfolded tensors."""
     found = field
     for mode, rank in enumerate(ranks):
@@ -218,7 +218,7 @@ def numpy_sthosvd(field: NDArray[Any], ranks: Sequence[int], device: str) -> Non
         found = np.moveaxis((vectors.T @ unfolded).reshape(rank, *np.delete(found.shape, mode)), 0, mode)
 
 
-def tensorly_tucker(field: NDArray[Any], ranks: Sequence[int], device: str, svd: str = "truncated_svd") -> None:
+def tensorly_tucker(field: Floats, ranks: Sequence[int], device: str, svd: str = "truncated_svd") -> None:
     """Compute TensorLy's Tucker decomposition of the same ranks: its start, and one iteration."""
     import tensorly
     from tensorly.decomposition import tucker
@@ -227,7 +227,7 @@ def tensorly_tucker(field: NDArray[Any], ranks: Sequence[int], device: str, svd:
     tucker(tensorly.tensor(field), rank=list(ranks), n_iter_max=1, init="svd", svd=svd)
 
 
-PEERS: dict[str, Callable[[NDArray[Any], Sequence[int], str], None]] = {
+PEERS: dict[str, Callable[[Floats, Sequence[int], str], None]] = {
     "numpy": numpy_sthosvd,
     "tensorly": tensorly_tucker,
     "tensorly-randomized": partial(tensorly_tucker, svd="randomized_svd"),

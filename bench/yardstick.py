@@ -14,6 +14,7 @@ import numpy as np
 from amped.backend.cuda.source import REALS, compile_options
 from amped.backend.rows import block_rows
 from amped.operators.sparse.operator import SparseOperator
+from partitioner.array_types import FloatDType
 from partitioner.shards.partition import mode_order
 
 from .ceilings import seconds
@@ -72,7 +73,7 @@ def best(operator: SparseOperator, columns: Sequence[Array], factors: Sequence[A
         blocks = _blocks_of_threads(count, chunk, lanes)
         arguments = (nonzeros, columns[-1], out, np.int64(count), np.int32(chunk))
 
-        def once(blocks: int = blocks, arguments: tuple[Any, ...] = arguments) -> None:
+        def once(blocks: int = blocks, arguments: tuple[object, ...] = arguments) -> None:
             out.fill(0)
             function((blocks,), (THREADS,), arguments)
 
@@ -133,7 +134,7 @@ def _blocks(length: int, step: int) -> Iterator[slice]:
     return (slice(b, min(b + step, length)) for b in range(0, length, step))
 
 
-def macros(order: int, lanes: int, dtype: np.dtype[Any]) -> tuple[tuple[str, Any], ...]:
+def macros(order: int, lanes: int, dtype: FloatDType) -> tuple[tuple[str, object], ...]:
     """Return the macros with which ``yardstick.cu`` is compiled."""
     return ("ORDER", order), ("LANES", lanes), ("REAL", REALS[np.dtype(dtype)])
 
@@ -144,7 +145,7 @@ def text() -> str:
 
 
 @cache
-def _module(named: tuple[tuple[str, Any], ...], device: int) -> Any:
+def _module(named: tuple[tuple[str, object], ...], device: int) -> Any:
     import cupy
 
     return cupy.RawModule(code=text(), options=compile_options(dict(named)))

@@ -13,12 +13,13 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from .array_types import FloatDType, Floats
 from .distributed_reading import READING, NonzeroCounts, Reading, Renumbering
 from .errors import InputError, OutputError
 from .host import checksums
@@ -30,8 +31,8 @@ from .readers import PLAIN, Progress, ReadOptions, is_table, read_sparse
 from .shards.partition import mode_order
 from .shards.sorted_runs import Runs
 from .shards.sorters import DeviceName, Sorter, make_sorter
-from .sorting.sort import Sort, sort_bytes
-from .sorting.tables import DiskTable, Nonzeros
+from .sorting.sort import Sort, Sorted, SortOptions, sort_bytes
+from .sorting.tables import DiskTable, Indices, Nonzeros, Values
 from .store import format as store
 from .store.shared_fs import check_draft, check_same
 from .store.staging import drafted
@@ -162,7 +163,7 @@ class _Build:
         with STAGES.of("write"):
             self._write(shape, counts, scratch, [each.nnz for each in by_rank])
 
-    def _write_on_root(self, nonzeros: tuple[NDArray[np.int32], NDArray[np.floating], bool] | None) -> None:
+    def _write_on_root(self, nonzeros: tuple[NDArray[np.int32], Floats, bool] | None) -> None:
         """Write the store of a tensor that is completely in rank 0's memory."""
         shape = self._reading.shape()
 
@@ -174,7 +175,7 @@ class _Build:
 
         on_root(self._ranks, write)
 
-    def _whole(self, columns: NDArray[np.int32], values: NDArray[np.floating], shape: tuple[int, ...]) -> SparseTensor:
+    def _whole(self, columns: NDArray[np.int32], values: Floats, shape: tuple[int, ...]) -> SparseTensor:
         """Return the tensor of a file that is completely in memory."""
         reading = self._reading
         options: dict[str, Any] = {"path": reading.path, "sort": self._sort, "keep_zeros": reading.form.keep_zeros}
@@ -183,12 +184,12 @@ class _Build:
         tensor.labels = reading.labels
         return tensor.compacted(reading.base) if reading.form.compact else tensor
 
-    def _runs(self, modes: Sequence[int], dtype: np.dtype[Any]) -> Runs:
+    def _runs(self, modes: Sequence[int], dtype: FloatDType) -> Runs:
         files = self._files("run", dtype)
         keep = self._reading.form.keep_zeros
         return Runs(modes, self._order, dtype, self._limit, self._ranks, self._threads, files, self._sort, keep)
 
-    def _files(self, name: str, dtype: np.dtype[Any]) -> DiskTable:
+    def _files(self, name: str, dtype: FloatDType) -> DiskTable:
         """Return scratch files for this rank."""
         return DiskTable([self._folder / f"{name}{self._ranks.rank}.{k}" for k in range(self._order + 1)], dtype)
 
@@ -234,7 +235,7 @@ class _Build:
             runs.remove()
         self._finish(shape, counts)
 
-    def _read(self, files: DiskTable, begin: int, nonzeros: int, dtype: np.dtype[Any]) -> Iterator[Nonzeros]:
+    def _read(self, files: DiskTable, begin: int, nonzeros: int, dtype: FloatDType) -> Iterator[Nonzeros]:
         for start in range(0, nonzeros, self._limit):
             size = min(self._limit, nonzeros - start)
             columns, values = np.empty((self._order, size), np.int32), np.empty(size, dtype)
@@ -283,9 +284,11 @@ class _Build:
 def _timed(sort: Sort) -> Sort:
     """Return the sort function with its time counted as a stage."""
 
-    def timed_sort(*arguments: Any, **options: Any) -> Any:
+    def timed_sort(
+        columns: Indices, values: Values, modes: Sequence[int], lengths: Sequence[int], **options: Unpack[SortOptions]
+    ) -> Sorted:
         with STAGES.of("sort"):
-            return sort(*arguments, **options)
+            return sort(columns, values, modes, lengths, **options)
 
     return timed_sort
 

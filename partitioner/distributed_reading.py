@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from .array_types import FloatDType, Floats
 from .errors import InputError
 from .host.ranks import Ranks, on_root, together
 from .host.stages import STAGES
@@ -48,9 +49,9 @@ class NonzeroCounts:
     zeros: int = 0
     ends: tuple[float, float] = (np.inf, -np.inf)
     grain: float = 1.0
-    dtype: np.dtype[Any] = store.SINGLE
+    dtype: FloatDType = store.SINGLE
 
-    def add(self, values: NDArray[np.floating]) -> None:
+    def add(self, values: Floats) -> None:
         """Add the values of further nonzeros."""
         if values.size:
             dtype = self.dtype if self.dtype != store.SINGLE else store.exact_dtype(values)
@@ -111,7 +112,7 @@ class Reading:
         self.order, self.dtype = max(ranks.allgather(self._part.order)), self._part.dtype
         self._highest = np.zeros(self.order, np.int64)
 
-    def chunks(self, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
+    def chunks(self, limit: int) -> Iterator[tuple[NDArray[np.int32], Floats, bool]]:
         """Yield this rank's nonzeros, at most `limit` at a time, and whether more follow. Not collective."""
         for columns, values, more in chunks(self._part, limit):
             np.maximum(self._highest, columns.max(axis=1), out=self._highest)

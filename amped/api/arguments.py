@@ -10,8 +10,8 @@ from functools import singledispatch
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.ingest import refuse_masked
 from partitioner.tensors.interop import AnyTensor, factors_of
@@ -36,7 +36,7 @@ from ..parallel.calls import Argument
 from ..runs.callback import takes_view
 from ..runs.holding_out import fraction
 
-Matrices = Sequence[NDArray[Any]]
+Matrices = Sequence[Floats]
 
 
 @singledispatch
@@ -90,7 +90,7 @@ def _matrices_text(matrices: Matrices | str | None) -> str:
     return f"matrices of shapes {[each.shape for each in matrices]}" if isinstance(matrices, list) else str(matrices)
 
 
-def check_matrices(matrices: Sequence[NDArray[Any]], order: int, leave: int | None = None) -> None:
+def check_matrices(matrices: Sequence[Floats], order: int, leave: int | None = None) -> None:
     """Raise `InputError` unless there is a matrix per mode; that of mode `leave` may be any array."""
     if len(matrices) != order:
         raise InputError(f"{len(matrices)} factor matrices for a tensor of order {order}: expected one per mode")
@@ -147,7 +147,7 @@ def positive(expected: str) -> Argument:
 def function_of(*parameters: str) -> Argument:
     """Return an argument that must be a function of these parameters, and perhaps a `ModelView`."""
 
-    def convert(name: str, value: Any) -> object:
+    def convert(name: str, value: object) -> object:
         if not callable(value):
             raise InputError(f"{name} is of type {type(value).__name__}: expected a function")
         try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.readers import PLAIN
 
 from ..errors import InputError, warn
@@ -334,7 +334,7 @@ def cp_apr(
     return model
 
 
-def _matrices_without(factors: Sequence[NDArray[Any]], shape: Sequence[int], mode: int) -> list[NDArray[Any]]:
+def _matrices_without(factors: Sequence[Floats], shape: Sequence[int], mode: int) -> list[Floats]:
     """Return factor matrices, with zeros as that of `mode`, which does not count."""
     check_matrices(factors, len(shape), mode)
     # A view of one number: a whole matrix could exceed memory.
@@ -346,12 +346,12 @@ def _matrices_without(factors: Sequence[NDArray[Any]], shape: Sequence[int], mod
 @with_options
 def mttkrp(
     X: Tensor,
-    factors: Sequence[NDArray[Any]],
+    factors: Sequence[Floats],
     mode: int,
     *,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
-) -> NDArray[Any]:
+) -> Floats:
     """Compute the matricized tensor times Khatri-Rao product, ``X_(mode) (U_N kr ... kr U_0)`` without ``U_mode``.
 
     See Kolda and Bader 2009, section 3.4; for several GPUs, AMPED (Wijeratne, Kannan and Prasanna 2025). Collective.

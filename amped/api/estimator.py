@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.validate import whole
 
 from ..errors import InputError
@@ -29,7 +30,7 @@ class Estimator(Container, ABC):
 
     mode: int
     seed: int
-    random_state: Any
+    random_state: object
     options: Mapping[str, Any] | None
     model_: Any
     n_features_in_: int
@@ -45,7 +46,7 @@ class Estimator(Container, ABC):
         self.n_features_in_ = int(np.prod([float(n) for m, n in enumerate(lengths) if m != self.mode]))
         return self
 
-    def score(self, X: Any, y: object = None) -> float:
+    def score(self, X: object, y: object = None) -> float:
         """Return the fit to samples, ``1 - ||X - M|| / ||X||``, where the model M has the rows of ``transform(X)``.
 
         By contrast, `model_.score` uses the rows of the fitted tensor.
@@ -65,7 +66,7 @@ class Estimator(Container, ABC):
         with naming_missing_values():
             return projected_score(self._fitted, self._checked(X), self.mode, self._projection_options)
 
-    def fit_transform(self, X: Any, y: object = None) -> Any:
+    def fit_transform(self, X: object, y: object = None) -> Any:
         """Decompose a tensor and return the rows of its samples.
 
         Parameters
@@ -81,7 +82,7 @@ class Estimator(Container, ABC):
         self.fit(X, y)
         return self._contained(self._fitted_rows(), X)
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: object) -> Any:
         """Fit the rows of new samples to the model; see `KruskalTensor.transform` and `TuckerTensor.transform`.
 
         Parameters
@@ -98,7 +99,7 @@ class Estimator(Container, ABC):
             rows = self._fitted.transform(self._checked(X), self.mode, **self._projection_options)
         return self._contained(rows, X)
 
-    def fit(self, X: Any, y: object = None) -> Self:
+    def fit(self, X: object, y: object = None) -> Self:
         """Decompose a tensor.
 
         Parameters
@@ -122,11 +123,11 @@ class Estimator(Container, ABC):
             return self._set_model(self._decompose(plain_array(X)))
 
     @abstractmethod
-    def _decompose(self, X: Any) -> KruskalTensor | TuckerTensor:
+    def _decompose(self, X: object) -> KruskalTensor | TuckerTensor:
         """Return the model of a tensor."""
 
     @abstractmethod
-    def _fitted_rows(self) -> NDArray[Any]:
+    def _fitted_rows(self) -> Floats:
         """Return the rows of the samples of the fitted tensor."""
 
     @property
@@ -144,7 +145,7 @@ class Estimator(Container, ABC):
     def _components(self) -> NDArray[np.float64]:
         """Return the model with the identity matrix as factor matrix of the samples."""
 
-    def _checked(self, X: Any) -> Any:
+    def _checked(self, X: object) -> Any:
         """Return new samples; raise `InputError` if their number of features differs from that of the fit."""
         X, expected = plain_array(X), getattr(self, "n_features_in_", None)
         if expected is not None and isinstance(X, np.ndarray) and self.mode < X.ndim:
@@ -195,7 +196,7 @@ class Estimator(Container, ABC):
         """
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Set parameters of the estimator.
 
         Parameters
@@ -250,7 +251,7 @@ def naming_missing_values() -> Iterator[None]:
         raise InputError(f"X contains NaN or inf: {error.cause}", path=error.path) from None
 
 
-def plain_array(X: Any) -> Any:
+def plain_array(X: object) -> Any:
     """Return lists and arrays of numbers as scikit-learn's estimators take them; other objects are unchanged.
 
     Raises

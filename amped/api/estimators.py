@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
+
 from ..backend.losses import Loss
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
@@ -76,7 +78,7 @@ class CP(Estimator):
         tol: float | None = None,
         starts: int = 1,
         seed: int = 0,
-        random_state: Any = None,
+        random_state: object = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.rank, self.mode, self.loss, self.method, self.nonnegative = rank, mode, loss, method, nonnegative
@@ -93,9 +95,9 @@ class CP(Estimator):
         factors = [np.eye(self.model_.rank) if m == self.mode else f for m, f in enumerate(self.model_.factors)]
         return KruskalTensor(np.ones(self.model_.rank), factors).full()
 
-    def _fitted_rows(self) -> NDArray[Any]:
+    def _fitted_rows(self) -> Floats:
         factor = self.model_.factors[self.mode]
-        rows: NDArray[Any] = (factor * self.model_.weights).astype(factor.dtype)
+        rows: Floats = (factor * self.model_.weights).astype(factor.dtype)
         return rows
 
 
@@ -147,7 +149,7 @@ class Tucker(Estimator):
         max_iters: int = 50,
         tol: float = 1e-5,
         seed: int = 0,
-        random_state: Any = None,
+        random_state: object = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.rank, self.error, self.mode, self.method = rank, error, mode, method
@@ -159,7 +161,7 @@ class Tucker(Estimator):
         arguments |= {"tol": self.tol, "seed": self._seed, **(self.options or {})}
         return tucker(X, self.rank, **arguments)
 
-    def _fitted_rows(self) -> NDArray[Any]:
+    def _fitted_rows(self) -> Floats:
         return self.model_.factors[self.mode]
 
     def _components(self) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.readers import ReadOptions, read_frame
 from partitioner.readers.tables.frames import level_names
 from partitioner.tensors.interop import is_tensor
@@ -123,7 +124,7 @@ class Container:
             setattr(self, CONFIG, {"transform": transform})
         return self
 
-    def _contained(self, rows: NDArray[Any], X: Any) -> Any:
+    def _contained(self, rows: Floats, X: object) -> Any:
         """Return the rows of the samples in the selected container."""
         kind = getattr(self, CONFIG, {}).get("transform")
         if kind is None and "sklearn" in sys.modules:

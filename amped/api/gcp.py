@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, Unpack, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.readers import PLAIN
 
 from ..backend.losses import Loss
@@ -229,7 +229,7 @@ def cp(
 @with_options
 def objective(
     X: Tensor,
-    factors: Sequence[NDArray[Any]],
+    factors: Sequence[Floats],
     *,
     loss: str | Loss = "gaussian",
     mask: Mask | None = None,
@@ -238,7 +238,7 @@ def objective(
     precision: PrecisionName = "fp64",
     deadline: float | None = None,
     **options: Any,
-) -> tuple[float, list[NDArray[Any]]] | float:
+) -> tuple[float, list[Floats]] | float:
     """Return a loss at given factor matrices, and its gradient; for your own optimiser. Collective.
 
     Parameters

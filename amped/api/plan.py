@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 from partitioner.readers import PLAIN
 from partitioner.validate import whole
@@ -28,7 +28,7 @@ from .arguments import argument_options, integer, optional
 from .gcp import LOSS_ARGUMENTS, MethodName
 
 
-def _rank(name: str, value: Any) -> int | tuple[int, ...]:
+def _rank(name: str, value: object) -> int | tuple[int, ...]:
     if isinstance(value, (list, tuple)):
         return tuple(whole(name, each, 1, MAX_DENSE_RANK) for each in value)
     return whole(name, value, 1, MAX_DENSE_RANK)

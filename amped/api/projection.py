@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.readers import PLAIN as READ_PLAIN
 from partitioner.readers import is_table, open_store
 from partitioner.tensors.dense import DenseTensor
@@ -69,7 +70,7 @@ def project(
     mask: Mask | None = None,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
-) -> NDArray[Any]:
+) -> Floats:
     """See `KruskalTensor.transform`. Under ``mpirun`` rank 0's `model` is used. Collective."""
     comm = world()
     chosen, observed = Options(**options), ObservedParams(mask)  # type: ignore[arg-type]
@@ -107,9 +108,9 @@ def _least_squares_rows(
     rank: int,
     machine: Machine,
     options: Options,
-    factors: list[NDArray[Any]],
+    factors: list[Floats],
     params: ProjectionParams,
-) -> NDArray[Any]:
+) -> Floats:
     """Return the least-squares rows of a mode; rank 0 has the factor matrices of all modes. Collective."""
     order, mode = len(source.shape), params.mode
     others = tuple(m for m in range(order) if m != mode)
@@ -128,9 +129,9 @@ def _observed_rows(
     rank: int,
     machine: Machine,
     options: Options,
-    factors: list[NDArray[Any]],
+    factors: list[Floats],
     params: ProjectionParams,
-) -> NDArray[Any]:
+) -> Floats:
     """Return the least-squares rows of a mode over observed elements. Collective.
 
     The columns of the other modes have unit norm, to which the ridge refers.
@@ -154,9 +155,9 @@ def _poisson_rows(
     rank: int,
     machine: Machine,
     options: Options,
-    factors: list[NDArray[Any]],
+    factors: list[Floats],
     params: ProjectionParams,
-) -> NDArray[Any]:
+) -> Floats:
     """Return the rows of a mode with the largest Poisson likelihood, by Newton steps (PDNR or PQNR). Collective."""
     if params.ridge:
         raise InputError("ridge requires loss 'gaussian'")
@@ -176,10 +177,10 @@ def _loss_rows(
     rank: int,
     machine: Machine,
     options: Options,
-    factors: list[NDArray[Any]],
+    factors: list[Floats],
     params: ProjectionParams,
     loss: Loss,
-) -> NDArray[Any]:
+) -> Floats:
     """Return the rows of a mode with the lowest loss; `factors` of that mode are their start. Collective."""
     elements = source if observed is None else observed.source
     others = tuple(m for m in range(len(elements.shape)) if m != params.mode)
@@ -191,11 +192,9 @@ def _loss_rows(
     return method.factor(params.mode)
 
 
-def _scaled(
-    rows: NDArray[Any], scales: NDArray[np.float64], norms: NDArray[np.float64], options: Options
-) -> NDArray[Any]:
+def _scaled(rows: Floats, scales: NDArray[np.float64], norms: NDArray[np.float64], options: Options) -> Floats:
     """Rescale rows from normalised columns of the other modes to their original columns, which have these `norms`."""
-    scaled: NDArray[Any] = rows * (scales / np.where(norms > 0, norms, np.inf))
+    scaled: Floats = rows * (scales / np.where(norms > 0, norms, np.inf))
     return scaled.astype(options.dtype, copy=False)
 
 
@@ -208,7 +207,7 @@ def project_on_core(
     *,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
-) -> NDArray[Any]:
+) -> Floats:
     """See `TuckerTensor.transform`. Under ``mpirun`` rank 0's `model` is used. Collective."""
     comm = world()
     chosen = Options(**options)
@@ -246,13 +245,13 @@ def _core_inverse(model: TuckerTensor, mode: int) -> NDArray[np.float64]:
 
 def transformed(
     model: AnyModel,
-    X: Any,
+    X: object,
     mode: int,
     value: str | None,
     where: str | None,
     unknown: str,
     arguments: Mapping[str, Any],
-) -> NDArray[Any]:
+) -> Floats:
     """See `KruskalTensor.transform`: rank 0 reads tables and matches labels. Collective."""
     keep_zeros, mask = observes_zeros(arguments.get("mask"), model.run.get("mask")), arguments.get("mask")
 
@@ -272,7 +271,7 @@ def transformed(
 
 
 @singledispatch
-def projected(model: AnyModel, X: Any, mode: int, arguments: Mapping[str, Any]) -> NDArray[Any]:
+def projected(model: AnyModel, X: object, mode: int, arguments: Mapping[str, Any]) -> Floats:
     """Return the rows of a mode for a tensor whose indices match the model's labels; see `KruskalTensor.transform`.
 
     By default the loss and the sign constraint are those of rank 0's model. Collective.
@@ -281,12 +280,12 @@ def projected(model: AnyModel, X: Any, mode: int, arguments: Mapping[str, Any]) 
 
 
 @projected.register
-def _(model: TuckerTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> NDArray[Any]:
+def _(model: TuckerTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> Floats:
     return project_on_core(model, X, mode, **arguments)
 
 
 @projected.register
-def _(model: KruskalTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> NDArray[Any]:
+def _(model: KruskalTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> Floats:
     comm = world()
     given: dict[str, Any] = {name: each for name, each in arguments.items() if each is not None}
     fitted_loss = None if "loss" in given else model.known_loss or model.loss
@@ -298,30 +297,30 @@ def _(model: KruskalTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> 
     return project(model, X, mode, **defaults | given)
 
 
-def _observed_as_fitted(X: Any, fitted: str) -> AnyTensor:
+def _observed_as_fitted(X: object, fitted: str) -> AnyTensor:
     """Return the observed elements of new data for a model that was fitted to observed elements."""
     return observed_or_all(tensor_for(X, None, keep_zeros=True), None, fitted)[0]
 
 
 @singledispatch
-def _with_factors(model: AnyModel, factors: Sequence[NDArray[Any]]) -> AnyModel:
+def _with_factors(model: AnyModel, factors: Sequence[Floats]) -> AnyModel:
     """Return a model of the same kind with other factor matrices, one of which includes the weights."""
     raise InputError(f"a {type(model).__name__} has no projection")
 
 
 @_with_factors.register
-def _(model: TuckerTensor, factors: Sequence[NDArray[Any]]) -> AnyModel:
+def _(model: TuckerTensor, factors: Sequence[Floats]) -> AnyModel:
     return TuckerTensor(model.core, factors)
 
 
 @_with_factors.register
-def _(model: KruskalTensor, factors: Sequence[NDArray[Any]]) -> AnyModel:
+def _(model: KruskalTensor, factors: Sequence[Floats]) -> AnyModel:
     result = KruskalTensor(np.ones(model.rank), factors)
     result.run = model.run
     return result
 
 
-def projected_score(model: AnyModel, X: Any, mode: int, arguments: Mapping[str, Any]) -> float:
+def projected_score(model: AnyModel, X: object, mode: int, arguments: Mapping[str, Any]) -> float:
     """Return the fit, ``1 - ||X - M|| / ||X||``, of a model M whose rows of a mode are projected from `X`. Collective.
 
     Rank 0's `X` is used.
@@ -337,7 +336,9 @@ def projected_score(model: AnyModel, X: Any, mode: int, arguments: Mapping[str, 
     return score
 
 
-def _labelled_tensor(model: AnyModel, X: Any, mode: int, value: str | None, where: str | None, keep_zeros: bool) -> Any:
+def _labelled_tensor(
+    model: AnyModel, X: object, mode: int, value: str | None, where: str | None, keep_zeros: bool
+) -> Any:
     """Return a tensor with its labels; a path if all ranks can read the file and its labels are the model's."""
     has_query = value is not None or where is not None
     if X is None or not isinstance(mode, int):

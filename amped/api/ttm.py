@@ -7,8 +7,8 @@ from typing import Any, Unpack
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.tensors.ingest import refuse_masked
 from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.lowrank import on_host
@@ -43,7 +43,7 @@ def _operand(name: str, value: object) -> Operand:
     return value if isinstance(value, SemiSparseTensor) else tensor_or_path(name, value)
 
 
-def _matrix(name: str, value: object) -> NDArray[Any]:
+def _matrix(name: str, value: object) -> Floats:
     try:
         refuse_masked(value, name)
         return on_host(value)
@@ -63,7 +63,7 @@ TTM_ARGUMENTS = {
 @with_options
 def ttm(
     X: Tensor | SemiSparseTensor,
-    matrix: NDArray[Any],
+    matrix: Floats,
     mode: int,
     *,
     output: str | os.PathLike[str] | None = None,

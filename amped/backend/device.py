@@ -9,11 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import HostArray
+
 from ..parallel.mpi import Comm, Reduction
 
 Array = Any  # a NumPy or CuPy array, depending on the device
 NOTHING = slice(0, 0)
-Write = Callable[[NDArray[Any]], object]
+Write = Callable[[HostArray], object]
 """Fills a 1-d array in host memory."""
 
 
@@ -144,10 +146,10 @@ class Device(Protocol):
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of zeros."""
 
-    def to_device(self, array: NDArray[Any]) -> Array:
+    def to_device(self, array: HostArray) -> Array:
         """Return a copy in device memory (on the host, the array itself)."""
 
-    def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
+    def fill(self, targets: Sequence[Array], sources: Sequence[HostArray]) -> None:
         """Copy 1-d host arrays into device arrays, possibly of other types, at the full speed of the link."""
 
     def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]], whole: int) -> Callable[[], None]:
@@ -158,7 +160,7 @@ class Device(Protocol):
         on return.
         """
 
-    def lock(self, array: NDArray[Any]) -> object | None:
+    def lock(self, array: HostArray) -> object | None:
         """Page-lock a C-contiguous host array while the returned object lives; None if that is impossible."""
 
     def to_host(self, array: Array) -> NDArray[Any]:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import HostArray
+
 from ..parallel.mpi import Comm, Reduction
 from .device import Array, Collectives, Device
 
@@ -98,24 +100,24 @@ class HostExchange(_Blocking):
         self.name = "MPI" if comm.size > 1 else "none"
 
     def gather_rows(
-        self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64], sums: Array | None = None
+        self, matrix: HostArray, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Array | None = None
     ) -> None:
         self._comm.all_gather_rows(matrix, begin, end)
         if sums is not None:
             self.reduce(sums, "sum")
 
-    def reduce_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+    def reduce_rows(self, matrix: HostArray, offsets: NDArray[np.int64]) -> None:
         for owner, (begin, end) in enumerate(pairwise(offsets)):
             self._comm.sum_on(owner, matrix[begin:end])
 
-    def reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
+    def reduce(self, array: HostArray, reduction: Reduction) -> None:
         self._comm.all_reduce(array, reduction)
 
 
 class StagedExchange(_Blocking):
     """Collectives on device arrays through host memory, for ranks that share a GPU and for a single rank."""
 
-    def __init__(self, comm: Comm, to_host: Callable[[Any], NDArray[Any]]) -> None:
+    def __init__(self, comm: Comm, to_host: Callable[[Array], NDArray[Any]]) -> None:
         self._comm, self._to_host = comm, to_host
         self.name = "MPI, staged through the host" if comm.size > 1 else "none"
 

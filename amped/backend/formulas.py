@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from partitioner.array_types import FloatDType, Floats
 
 from ..errors import InputError
 
@@ -76,7 +77,7 @@ class Formula:
         """The formula as a CUDA C++ expression of two doubles."""
         return self._write(self._tree, _CUDA)
 
-    def __call__(self, x: NDArray[Any] | float, m: NDArray[Any] | float) -> NDArray[Any]:
+    def __call__(self, x: Floats | float, m: Floats | float) -> Floats:
         """Evaluate the formula with NumPy; the reference for all devices."""
         x, m = _floats(x, m)
         with np.errstate(all="ignore"):
@@ -113,7 +114,7 @@ class Formula:
         raise InputError(f"formula {self.text!r}: {ast.unparse(node)!r} is not a comparison of two numbers")
 
 
-def _value(node: ast.expr, names: dict[str, NDArray[Any]], dtype: np.dtype[Any]) -> tuple[Any, bool]:
+def _value(node: ast.expr, names: dict[str, Floats], dtype: FloatDType) -> tuple[Any, bool]:
     """Return the value of an expression, and whether it is a temporary array, which the next operation overwrites.
 
     Fresh temporaries would take longer than the operations, because the system clears their memory.
@@ -121,7 +122,7 @@ def _value(node: ast.expr, names: dict[str, NDArray[Any]], dtype: np.dtype[Any])
     match node:
         case ast.Name(id=name):
             return names[name], False
-        case ast.Constant(value=number):
+        case ast.Constant(value=int() | float() as number):
             return dtype.type(number), False
         case ast.UnaryOp(operand=operand):
             return _applied(np.negative, [_value(operand, names, dtype)])
@@ -158,7 +159,7 @@ class NumpyFormula:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
-    def __call__(self, x: NDArray[Any] | float, m: NDArray[Any] | float) -> NDArray[Any]:
+    def __call__(self, x: Floats | float, m: Floats | float) -> Floats:
         """Evaluate the function; see `Formula`."""
         x, m = _floats(x, m)
         with np.errstate(all="ignore"):
@@ -173,7 +174,7 @@ class NumpyFormula:
 Evaluated = Formula | NumpyFormula
 
 
-def _floats(x: NDArray[Any] | float, m: NDArray[Any] | float) -> tuple[NDArray[Any], NDArray[Any]]:
+def _floats(x: Floats | float, m: Floats | float) -> tuple[Floats, Floats]:
     """Return arrays of one shape and type: float32 if both are, otherwise float64."""
     single = all(getattr(each, "dtype", None) == np.float32 for each in (x, m))
     dtype = np.dtype(np.float32 if single else np.float64)

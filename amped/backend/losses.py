@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
+
 from ..errors import InputError
 from .formulas import Evaluated, Formula, NumpyFormula, formula_of
 
@@ -80,7 +82,7 @@ class Moments(NamedTuple):
     grams: NDArray[np.float64]
 
     @classmethod
-    def of(cls, factors: Sequence[NDArray[Any]]) -> Moments:
+    def of(cls, factors: Sequence[Floats]) -> Moments:
         """Return the moments of factor matrices, or of some of their rows: moments of parts add up."""
         exact = [factor.astype(np.float64, copy=False) for factor in factors]
         return cls(np.array([each.sum(axis=0) for each in exact]), np.array([each.T @ each for each in exact]))
@@ -111,7 +113,7 @@ class Domain(NamedTuple):
         noun = "an integer" if self.whole else "a number"
         return f"{noun} of at least {self.low:g}" if self.low > -np.inf else noun
 
-    def outside(self, values: NDArray[Any]) -> int | None:
+    def outside(self, values: Floats) -> int | None:
         """Return the position of the first value outside the domain; None if there is none."""
         wrong = ~((values >= self.low) & (values <= self.high))  # NaN is outside
         if self.whole:
@@ -319,7 +321,7 @@ class Loss:
         return float(a * moments.sums.prod(axis=0).sum() + b * moments.grams.prod(axis=0).sum())
 
     def rows_everywhere(
-        self, moments: Moments, mode: int, rows: NDArray[Any]
+        self, moments: Moments, mode: int, rows: Floats
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the shares (n,) of n `rows` of a mode's factor matrix in `everywhere`, and their gradients (n, R)."""
         constant = self._closed_form()[0] * moments.without(mode).sums.prod(axis=0)

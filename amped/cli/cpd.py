@@ -152,7 +152,7 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
         return self.starts
 
     @property
-    def facts_of_verb(self) -> dict[str, Any]:
+    def facts_of_verb(self) -> dict[str, object]:
         return {"loss": self.loss_function.name}
 
     @property

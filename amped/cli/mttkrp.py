@@ -7,11 +7,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, HostArray
 from partitioner.flags import flag, path, shown
 from partitioner.tensors.labels import named
 
@@ -46,7 +45,7 @@ def mttkrp(request: MttkrpRequest, session: VerbSession) -> int:
         job.say_machine()
         start(operator, source, request.first_seed, request.init)
         job.reporter.began(str(request.tensor), source, operator, operator.ranks[0], job.kernel_budget.spent)
-        results = {}
+        results = dict[str, HostArray]()
         for position, mode in enumerate(modes):
             turns = [mode] * request.repeat + modes[position + 1 :]
             result = _timed_mttkrp(job, operator, source, turns, request.repeat)
@@ -59,9 +58,7 @@ def mttkrp(request: MttkrpRequest, session: VerbSession) -> int:
         return job.exit_code()
 
 
-def _timed_mttkrp(
-    job: Job, operator: Operator, source: DescribedSource, modes: Sequence[int], repeat: int
-) -> NDArray[Any]:
+def _timed_mttkrp(job: Job, operator: Operator, source: DescribedSource, modes: Sequence[int], repeat: int) -> Floats:
     """Compute the first of the coming `modes` `repeat` times, print the median time, and return the gathered result."""
     seconds, mode = [], modes[0]
     for turn in range(repeat):

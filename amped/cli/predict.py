@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.errors import one_line
 from partitioner.flags import flag, path, whole_number
 from partitioner.readers import ReadOptions, is_dense, is_table, open_part, read, settle
@@ -89,8 +90,8 @@ class ReadCoordinates(NamedTuple):
     """
 
     coordinates: ElementPlaces
-    shown: list[NDArray[Any]]
-    values: NDArray[Any] | None
+    shown: list[Floats]
+    values: Floats | None
     base: int | None
 
 
@@ -143,7 +144,7 @@ def _elements(request: PredictRequest, model: AnyKind) -> ReadCoordinates:
         columns, values, base = _indices(place, len(model.shape), request.index_base)
         shown = [column.astype(np.int64) + base for column in columns]
         numbered = _has_original_indices(model)
-        given: Any = tuple(map(as_labels, shown)) if numbered else columns.T
+        given: object = tuple(map(as_labels, shown)) if numbered else columns.T
         base = 0 if numbered else base
         return ReadCoordinates(coordinates_of(given, model.shape, labels), shown, values, base)
     except InputError as error:
@@ -155,7 +156,7 @@ def _has_original_indices(model: AnyKind) -> bool:
     return model.run.get("compact") is True and model.labels is not None
 
 
-def _indices(place: Path, order: int, base: int | None) -> tuple[NDArray[np.int32], NDArray[Any] | None, int]:
+def _indices(place: Path, order: int, base: int | None) -> tuple[NDArray[np.int32], Floats | None, int]:
     """Read a file's indices, (order, n), in its order, its values if it has any, and its lowest index."""
     orders, errors = list[int](), list[InputError]()
     for no_values in (False, True):
@@ -177,7 +178,7 @@ def _indices(place: Path, order: int, base: int | None) -> tuple[NDArray[np.int3
     raise InputError(f"has indices of {found} modes: the model has {order}")
 
 
-def _lines(elements: ReadCoordinates, predicted: NDArray[Any], names: Sequence[str], separator: str) -> Iterator[str]:
+def _lines(elements: ReadCoordinates, predicted: Floats, names: Sequence[str], separator: str) -> Iterator[str]:
     """Yield blocks of lines: indices or labels, and the prediction. Tables have a head."""
     head = separator != " "
     for begin in range(0, predicted.size, BLOCK):
@@ -191,7 +192,7 @@ def _lines(elements: ReadCoordinates, predicted: NDArray[Any], names: Sequence[s
 
 
 def _write(
-    request: PredictRequest, model: AnyKind, elements: ReadCoordinates, predicted: NDArray[Any], names: Sequence[str]
+    request: PredictRequest, model: AnyKind, elements: ReadCoordinates, predicted: Floats, names: Sequence[str]
 ) -> None:
     output = request.output
     assert output is not None

@@ -25,7 +25,7 @@ UNRELATED = "metrics deadline no_verify force quiet checkpoint every resume repo
 """Flags that do not affect the model. The seed of the best start is recorded instead of `starts`."""
 
 
-def recorded(request: RunRequest[M], job: Job, run: Run[M]) -> dict[str, Any]:
+def recorded(request: RunRequest[M], job: Job, run: Run[M]) -> dict[str, object]:
     """Return the record of a run. Collective."""
     origin, method = run.origin, run.method
     return {
@@ -37,7 +37,7 @@ def recorded(request: RunRequest[M], job: Job, run: Run[M]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rank_facts(job: Job, method: Method) -> dict[str, Any]:
+def _rank_facts(job: Job, method: Method) -> dict[str, object]:
     """Return the times of stages and ranks, and the nonzeros of each rank. Collective."""
     counts = job.comm.allgather([int(mode.nnz) for mode in method.operator.plan.modes])
     return {

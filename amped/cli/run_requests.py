@@ -99,7 +99,7 @@ class RunRequest(Seeded, ABC, Generic[M]):
 
     @property
     @abstractmethod
-    def facts_of_verb(self) -> dict[str, Any]:
+    def facts_of_verb(self) -> dict[str, object]:
         """The parameters of this verb in the record of the run."""
 
     @abstractmethod

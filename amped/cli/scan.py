@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.host.signals import NOTHING, Stopped
@@ -143,7 +142,7 @@ def _saved(request: ScanRequest, result: Scan) -> str:
     return f"{tried}; " + (f"written to {' and '.join(paths)}" if paths else NOTHING)
 
 
-def facts(result: Scan) -> dict[str, Any]:
+def facts(result: Scan) -> dict[str, object]:
     """Return the result of a scan as an object for JSON."""
     tried = [each._asdict() for each in result.tried]
     return {"tried": tried, **result.suggestion._asdict(), "seconds": result.seconds}

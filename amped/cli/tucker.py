@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from partitioner.flags import flag, real_number, whole_numbers
 
@@ -70,7 +70,7 @@ class TuckerRequest(RunRequest[TuckerTensor]):
         return "tucker"
 
     @property
-    def facts_of_verb(self) -> dict[str, Any]:
+    def facts_of_verb(self) -> dict[str, object]:
         return {"error": self.error}
 
     def has_rank(self, rank: object) -> bool:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType, Floats
 from partitioner.tensors.value_range import NO_NORM
 from partitioner.wording import setting
 
@@ -100,7 +100,7 @@ class CpAls(ConstrainedCp[Operator]):
         self._plain_loaded = False
         self.checked = self._next_checked = 1 if self._plain is None else 0
 
-    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+    def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: accepts any matrices that satisfy the constraints."""
         self.constraints.check_start(factors, how)
         return factors
@@ -225,7 +225,7 @@ class CpAls(ConstrainedCp[Operator]):
         objectives = series.get("objective", [])
         return -objectives[-1] if objectives else series["fit"][-1] if series["fit"] else -np.inf
 
-    def factor(self, mode: int) -> NDArray[Any]:
+    def factor(self, mode: int) -> Floats:
         """See `Method`."""
         return self._pipelined.factor(mode) if self._pipelined else self.operator.factor(mode)
 
@@ -253,7 +253,7 @@ class CpAls(ConstrainedCp[Operator]):
             raise DivergedError(f"{where}: {error}; likely cause: {cause}") from None
 
 
-def prepare(device: Device, rank: int, dtype: np.dtype[np.floating], nonnegative: bool = False) -> None:
+def prepare(device: Device, rank: int, dtype: FloatDType, nonnegative: bool = False) -> None:
     """Start compiling the code that a decomposition needs in addition to MTTKRPs; return immediately."""
     if nonnegative:
         nonnegative_solver(device, rank, dtype).prepare(rank, dtype)
@@ -261,9 +261,7 @@ def prepare(device: Device, rank: int, dtype: np.dtype[np.floating], nonnegative
     equations_of(device, rank).prepare(rank, dtype)
 
 
-def solving_bytes(
-    machine: Machine, dtype: np.dtype[np.floating], order: int, constraints: Constraints = NONE
-) -> Solving:
+def solving_bytes(machine: Machine, dtype: FloatDType, order: int, constraints: Constraints = NONE) -> Solving:
     """Return a function of (rows, rank): the device memory that CP-ALS needs in addition to an MTTKRP."""
     device, parts = machine.device, machine.comm.size
 

@@ -9,10 +9,11 @@ updates the rows that it owns. Updating a mode only needs the rank's own rows of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import FloatDType, Floats
 
 from ..backend.device import Device, Replay
 from ..backend.exchange import Machine
@@ -90,11 +91,11 @@ class CpApr(BaseMethod[SparseOperator]):
         return self.operator.ranks[0]
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """See `Method`."""
         return {}
 
-    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+    def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: requires non-negative matrices; the column sums become weights."""
         scaled, self.state.arrays["weights"] = unit_sums(factors, how)
         return scaled
@@ -165,7 +166,7 @@ class CpApr(BaseMethod[SparseOperator]):
         return KruskalTensor(weights[order], factors, (), self.state.converged, self.state.series)
 
 
-def prepare(device: Device, dtype: np.dtype[Any]) -> None:
+def prepare(device: Device, dtype: FloatDType) -> None:
     """Start compiling the code that CP-APR needs in addition to Phi; return immediately."""
     MU_UPDATE.require(device).prepare(dtype)
 

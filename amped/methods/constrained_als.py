@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from ..backend.ops.solve import SolverBytes
 from ..models.kruskal import KruskalTensor
@@ -79,7 +80,7 @@ class ConstrainedAls(ConstrainedCp[Operator]):
                 duals[f"dual_{mode}"] = np.zeros((len(each.blocks), shape[mode], self.rank))
         return MethodState(duals, {"fit": [], "objective": []})
 
-    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+    def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: replaces matrices by the closest ones that meet the constraints."""
         self.constraints.check_start(factors, how)
         result = list(factors)

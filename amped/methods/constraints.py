@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.validate import real, whole
 
 from ..backend.ops.equations import ConstraintBounds
@@ -116,7 +116,7 @@ class Constraints:
         return (result.pop() or None) if len(result) == 1 else None
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """The active constraints, as stored in a checkpoint."""
         ridge = self.ridge if any(self.ridge) else ()
         facts = {"nonnegative": self.nonnegative, "ridge": ridge, "fixed_modes": self.fixed}
@@ -130,7 +130,7 @@ class Constraints:
                 cause = f"{rank} columns of {shape[mode]} rows cannot be orthonormal"
                 raise InputError(f"constraints: mode {mode}: {cause}; use a smaller rank")
 
-    def check_start(self, factors: Sequence[NDArray[Any]], init: str | None) -> None:
+    def check_start(self, factors: Sequence[Floats], init: str | None) -> None:
         """Raise `InputError` unless a decomposition can start from these matrices.
 
         With `init` "nvecs", eigenvectors of non-negative modes are replaced in place by their magnitudes.
@@ -156,12 +156,12 @@ def modes_of(name: str, value: Any) -> Modes:
     return tuple(sorted({whole(f"{name}: mode", mode, 0, MOST_MODES) for mode in listed}))
 
 
-def nonnegative_of(name: str, value: Any) -> bool | Modes:
+def nonnegative_of(name: str, value: object) -> bool | Modes:
     """Return a bool or modes; raise `InputError` for anything else."""
     return bool(value) if isinstance(value, (bool, np.bool_)) else modes_of(name, value)
 
 
-def ridge_of(name: str, value: Any) -> float | tuple[float, ...]:
+def ridge_of(name: str, value: object) -> float | tuple[float, ...]:
     """Return one number or a tuple of numbers; raise `InputError` for negative numbers or anything else."""
     expected = "a number of at least 0"
     if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes)):

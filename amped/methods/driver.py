@@ -9,10 +9,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from ..models.history import AnyModel
 from ..operators.base import Placed
@@ -68,14 +70,14 @@ class Method(Protocol):
         """The p of the p-norm by which the model's columns are normalised."""
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Parameters of the method to store in records and checkpoints, by name."""
 
     @property
-    def own_start(self) -> Sequence[NDArray[Any]] | None:
+    def own_start(self) -> Sequence[Floats] | None:
         """Initial factor matrices that the method computed itself; None if the caller provides them."""
 
-    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+    def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """Return the initial factor matrices, in host memory, in the form that the operator holds.
 
         `how` is None for random matrices, "nvecs" for eigenvectors, and any other string for matrices of the caller.
@@ -94,7 +96,7 @@ class Method(Protocol):
     def settled(self, tol: float) -> bool:
         """Return whether the last iteration changed so little that the decomposition has converged."""
 
-    def factor(self, mode: int) -> NDArray[Any]:
+    def factor(self, mode: int) -> Floats:
         """Return a copy, in host memory, of the factor matrix that belongs to the state."""
 
     def model(self) -> AnyModel:
@@ -126,7 +128,7 @@ class BaseMethod(Generic[P]):
         change = self.change()
         return change is not None and abs(change) < tol
 
-    def factor(self, mode: int) -> NDArray[Any]:
+    def factor(self, mode: int) -> Floats:
         """See `Method`."""
         return self.operator.factor(mode)
 
@@ -147,7 +149,7 @@ class ConstrainedCp(BaseMethod[P]):
         return self.constraints.norm
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """See `Method`: the constraints."""
         return self.constraints.facts
 

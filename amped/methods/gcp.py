@@ -14,6 +14,8 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
+
 from ..backend.known_losses import KNOWN
 from ..backend.losses import Loss
 from ..backend.ops.sampled import StepMethod
@@ -62,7 +64,7 @@ class LossMethod(ConstrainedCp[Placed], ABC):
     own_start = None
     SERIES: ClassVar[tuple[str, ...]]
 
-    def __init__(self, operator: Placed, loss: Loss, constraints: Constraints, facts: dict[str, Any]) -> None:
+    def __init__(self, operator: Placed, loss: Loss, constraints: Constraints, facts: dict[str, object]) -> None:
         self.operator, self._loss, self.constraints, self._facts = operator, loss, constraints, facts
         self._modes = constraints.solved(self.order)
         self._scales = False
@@ -74,11 +76,11 @@ class LossMethod(ConstrainedCp[Placed], ABC):
         self._stalled = False
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """See `Method`: the loss, the constraints, and which elements count."""
         return {"loss": self._loss.name, **_formulas(self._loss), **self._facts, **super().facts}
 
-    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+    def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: accepts any matrices that satisfy the constraints; the first step may scale random ones."""
         self.constraints.check_start(factors, how)
         self._scales = how is None and self._loss.nonnegative and not self.starts_at_zero
@@ -111,7 +113,7 @@ class LossMethod(ConstrainedCp[Placed], ABC):
         """See `Method`: columns have unit norm; weights descend."""
         return self.model_of([self.factor(mode) for mode in range(self.order)])
 
-    def model_of(self, factors: list[NDArray[Any]]) -> KruskalTensor:
+    def model_of(self, factors: list[Floats]) -> KruskalTensor:
         """Return the model with these factor matrices, which are changed in place."""
         state = self.state
         model = KruskalTensor(np.ones(self.rank), factors, (), state.converged, state.series)
@@ -145,7 +147,7 @@ class Gcp(LossMethod):
     name = "lbfgs"
     SERIES = "objective", "gradient", "evaluations"
 
-    def __init__(self, gradient: Gradient, loss: Loss, constraints: Constraints, facts: dict[str, Any]) -> None:
+    def __init__(self, gradient: Gradient, loss: Loss, constraints: Constraints, facts: dict[str, object]) -> None:
         operator = gradient.operator
         modes = constraints.solved(operator.order)
         shapes = [operator.owned(mode).shape for mode in modes]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from ..backend.losses import Loss
 from ..models.deviance import best_values
@@ -47,7 +48,7 @@ class HeldOut:
     values: NDArray[np.float64]
     weights: NDArray[np.float64] | None
     total: float
-    facts: dict[str, Any]
+    facts: dict[str, object]
     loss: Loss | None = None
 
     def by(self, loss: Loss) -> HeldOut:
@@ -64,7 +65,7 @@ class HeldOut:
         """The names of the series that `errors` returns."""
         return [RMSE] if self.loss is None else [DEVIANCE, MEAN_LOSS]
 
-    def errors(self, factors: Sequence[NDArray[Any]], comm: Comm) -> list[float]:
+    def errors(self, factors: Sequence[Floats], comm: Comm) -> list[float]:
         """Return what a model's errors are: the RMSE; or the mean deviance and the mean loss. Collective."""
         model, loss = values_at(np.ones(factors[0].shape[1]), factors, self.columns), self.loss
         if loss is None:
@@ -73,7 +74,7 @@ class HeldOut:
         excess = np.maximum(0.0, losses - best_values(loss, self.values))
         return self._means([2 * excess, losses], comm)
 
-    def _means(self, rows: Sequence[NDArray[np.float64]], comm: Comm) -> list[float]:
+    def _means(self, rows: Sequence[Floats], comm: Comm) -> list[float]:
         """Return the weighted means of numbers per element over all ranks. Collective."""
         sums = np.array([row.sum() if self.weights is None else self.weights @ row for row in rows])
         if comm.size > 1:
@@ -91,9 +92,9 @@ class KeepsBest(BaseMethod[Placed]):
     """
 
     rank: int
-    model_of: Callable[[list[NDArray[Any]]], KruskalTensor]
+    model_of: Callable[[list[Floats]], KruskalTensor]
 
-    def __init__(self, held_out: HeldOut, *args: Any) -> None:
+    def __init__(self, held_out: HeldOut, *args: object) -> None:
         self._held_out = held_out
         super().__init__(*args)
 
@@ -106,7 +107,7 @@ class KeepsBest(BaseMethod[Placed]):
                 self.state.arrays[f"best_{mode}"] = np.zeros((length, self.rank))
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """See `Method`: also which elements are held out."""
         return {**self._held_out.facts, **super().facts}  # type: ignore[misc]
 

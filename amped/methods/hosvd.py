@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import FloatDType
 
 from ..backend.blas import CODE_BYTES, SCIPY_BYTES
 from ..backend.device import Device
@@ -153,7 +155,7 @@ def loads_scipy(shape: Sequence[int], ranks: Sequence[int], wanted: Compression,
 
 
 def dense_spectra_bytes(
-    source: DenseSource, ranks: Sequence[int], wanted: Compression, device: Device, dtype: np.dtype[Any]
+    source: DenseSource, ranks: Sequence[int], wanted: Compression, device: Device, dtype: FloatDType
 ) -> Callable[[int, int, int], int]:
     """Return a function of (rank number, number of ranks, threads per rank) that returns bytes of device memory.
 

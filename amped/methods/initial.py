@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Element, FloatDType, Floats
 from partitioner.host.threads import lone_threads, parallel_map, threads_for
 from partitioner.sorting.sort import stable_argsort
 from partitioner.tensors.dense import DenseTensor
@@ -30,18 +31,18 @@ from .leading_vectors import DENSE_ROWS, leading_vectors, vectors_bytes
 
 BLOCK_ROWS = 1 << 12
 
-Init = str | os.PathLike[str] | Sequence[NDArray[Any]]
+Init = str | os.PathLike[str] | Sequence[Floats]
 
 
 def initial_factors(
     source: DescribedSource,
     rank: int | Sequence[int],
     comm: Comm,
-    dtype: np.dtype[Any],
+    dtype: FloatDType,
     seed: int = 0,
     init: Init | None = None,
     as_is: bool = False,
-) -> list[NDArray[Any]]:
+) -> list[Floats]:
     """Return the initial (I_n, R_n) factor matrices, identical on all ranks. Collective.
 
     By default they are random and uniform in [0, 1), equal in both precisions up to rounding. Otherwise `init` is a
@@ -72,8 +73,8 @@ def initial_factors(
 
 
 def initial_factor(
-    source: Any, mode: int, rank: int, comm: Comm, dtype: np.dtype[Any], seed: int = 0, init: str | None = None
-) -> NDArray[Any]:
+    source: Any, mode: int, rank: int, comm: Comm, dtype: FloatDType, seed: int = 0, init: str | None = None
+) -> Floats:
     """Return one mode's (I_n, R) matrix of those that `initial_factors` returns `as_is`. Collective.
 
     Other modes' matrices are not computed and may be missing from the file. Only the shape and the labels of `source`
@@ -87,7 +88,7 @@ def initial_factor(
             raise InputError("init 'nvecs' does not support semi-sparse tensors")
         return initial_factors(source, rank, comm, dtype, seed, init, as_is=True)[mode]
 
-    def read() -> NDArray[Any]:
+    def read() -> Floats:
         result = in_order_of(matrices_in(init), source.labels)
         if mode >= len(result):
             raise InputError(f"contains no factor_{mode}", path=init)
@@ -97,12 +98,12 @@ def initial_factor(
 
 
 def checked_matrix(
-    matrix: NDArray[Any],
+    matrix: Floats,
     name: str,
     shape: tuple[int, int],
-    dtype: np.dtype[Any],
+    dtype: FloatDType,
     path: str | os.PathLike[str] | None = None,
-) -> NDArray[Any]:
+) -> Floats:
     """Return a matrix as `dtype`; raise `InputError` unless it is finite and has this shape."""
     check_factor(matrix, name, path)
     if matrix.shape != shape:
@@ -113,7 +114,7 @@ def checked_matrix(
     return result
 
 
-def unit_sums(factors: Sequence[NDArray[Any]], how: str | None) -> tuple[list[NDArray[Any]], NDArray[np.float64]]:
+def unit_sums(factors: Sequence[Floats], how: str | None) -> tuple[list[Floats], NDArray[np.float64]]:
     """Return the matrices scaled to columns of unit sum, and for each component the product of the sums.
 
     If `how` is "nvecs", eigenvectors are replaced by their magnitudes.
@@ -123,7 +124,7 @@ def unit_sums(factors: Sequence[NDArray[Any]], how: str | None) -> tuple[list[ND
     InputError
         If another matrix has negative entries.
     """
-    result, weights = list[NDArray[Any]](), np.ones(factors[0].shape[1])
+    result, weights = list[Floats](), np.ones(factors[0].shape[1])
     for mode, matrix in enumerate(factors):
         factor = np.abs(matrix) if how == "nvecs" else matrix
         if (least := least_entry(factor)) < 0:
@@ -134,7 +135,7 @@ def unit_sums(factors: Sequence[NDArray[Any]], how: str | None) -> tuple[list[ND
     return result, weights
 
 
-def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[Element]) -> NDArray[Element]:
     """Return a (length, rank) matrix uniform in [0, 1), determined by seed and mode."""
     if seed < 0:
         raise InputError(f"seed {seed} is negative")
@@ -156,8 +157,8 @@ def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[
 
 
 def _checked_start(
-    init: Init, source: DescribedSource, ranks: Sequence[int], dtype: np.dtype[Any], as_is: bool
-) -> list[NDArray[Any]]:
+    init: Init, source: DescribedSource, ranks: Sequence[int], dtype: FloatDType, as_is: bool
+) -> list[Floats]:
     path, shape = os.fspath(init) if isinstance(init, (str, os.PathLike)) else None, source.shape
     factors = [np.asarray(f) for f in in_order_of(init if path is None else matrices_in(path), source.labels)]
     if len(factors) != len(shape):
@@ -179,7 +180,7 @@ def _checked_start(
     return ready
 
 
-def in_range(factor: NDArray[Any], most: float) -> NDArray[Any]:
+def in_range(factor: Floats, most: float) -> Floats:
     """Scale columns whose largest magnitude is above `most` or below ``1 / most`` by powers of two."""
     length = largest(factor)
     far_off = (length > 0) & ((length > most) | (length < 1 / most))
@@ -190,8 +191,8 @@ def in_range(factor: NDArray[Any], most: float) -> NDArray[Any]:
 
 
 def _nvecs(
-    tensor: SparseTensor | DenseTensor | None, ranks: Sequence[int], seed: int, dtype: np.dtype[Any], threads: int
-) -> list[NDArray[Any]]:
+    tensor: SparseTensor | DenseTensor | None, ranks: Sequence[int], seed: int, dtype: FloatDType, threads: int
+) -> list[Floats]:
     """Return the leading eigenvectors of each ``X_(n) X_(n)^T``, filled up with random columns if ``I_n < R``."""
     assert tensor is not None
     result = []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import DType
 from partitioner.host.threads import in_order
 from partitioner.tensors.dense import DenseTensor, blocks
 from partitioner.tensors.stored import Place, forget
@@ -49,9 +49,7 @@ def leading_vectors(tensor: DenseTensor, mode: int, count: int, seed: int, threa
     raise AssertionError
 
 
-def vectors_bytes(
-    shape: Sequence[int], mode: int, count: int, threads: int, dtype: np.dtype[Any], in_file: bool
-) -> int:
+def vectors_bytes(shape: Sequence[int], mode: int, count: int, threads: int, dtype: DType, in_file: bool) -> int:
     """Return the memory that `leading_vectors` needs for elements of type `dtype`, in memory or in a file.
 
     Each thread has its sums and a block: as read, in double precision, and unfolded. There are also the total sums.

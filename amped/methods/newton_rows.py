@@ -8,7 +8,7 @@ evaluated together.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +86,7 @@ class NewtonRows(LossMethod):
         operator: SparseOperator,
         loss: Loss,
         constraints: Constraints,
-        facts: dict[str, Any],
+        facts: dict[str, object],
         zeros: bool,
         weights: NDArray[np.float64] | None = None,
     ) -> None:

@@ -10,12 +10,13 @@ increases.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.tensors.ingest import MAX_ORDER
 from partitioner.tensors.value_range import NO_NORM
 
@@ -45,7 +46,7 @@ class ObservedTerms(NamedTuple):
 
     total: float
     scales: NDArray[np.float64] | None
-    facts: dict[str, Any]
+    facts: Mapping[str, object]
 
 
 class Rows(Protocol):
@@ -117,11 +118,11 @@ class ObservedAls(ConstrainedCp[Placed]):
         return self.operator.order - (self._terms_of_run.scales is not None)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """See `Method`: the constraints, and which elements are observed."""
         return {**self._terms_of_run.facts, **super().facts}
 
-    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+    def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: accepts any matrices that satisfy the constraints."""
         self.constraints.check_start(factors, how)
         return factors
@@ -226,7 +227,7 @@ class ObservedAls(ConstrainedCp[Placed]):
         """See `Method`: columns have unit norm as defined by the constraints; weights are descending."""
         return self.model_of([self.factor(mode) for mode in range(self.order)])
 
-    def model_of(self, factors: list[NDArray[Any]]) -> KruskalTensor:
+    def model_of(self, factors: list[Floats]) -> KruskalTensor:
         """Return the model with these factor matrices, which are changed in place."""
         state = self.state
         series = {name: numbers for name, numbers in state.series.items() if name != "fit"}

@@ -11,10 +11,11 @@ with the line search of `NewtonRows`. If all elements are observed, MU is that o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from ..backend.formulas import Formula
 from ..backend.known_losses import loss_of
@@ -60,7 +61,7 @@ class ObservedApr(NewtonRows):
         self,
         operator: SparseOperator,
         params: Poisson,
-        facts: dict[str, Any],
+        facts: dict[str, object],
         weights: NDArray[np.float64] | None = None,
     ) -> None:
         self._params, self.name = params, params.method
@@ -77,11 +78,11 @@ class ObservedApr(NewtonRows):
             self.state.arrays |= {"weights": np.ones(self.rank), "facts": np.zeros((self.order, 2))}
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """See `Method`: which elements are observed."""
         return dict(self._facts)
 
-    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+    def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: requires non-negative matrices; the column sums become weights."""
         scaled, self.state.arrays["weights"] = unit_sums(factors, how)
         return scaled
@@ -186,7 +187,7 @@ class ObservedApr(NewtonRows):
         comm = self.operator.machine.comm
         return max(comm.allgather(mine)) if comm.size > 1 else mine
 
-    def model_of(self, factors: list[NDArray[Any]]) -> KruskalTensor:
+    def model_of(self, factors: list[Floats]) -> KruskalTensor:
         """Return the model with these factor matrices: columns have unit sum; weights are descending."""
         weights = self.state.arrays["weights"]
         order = np.argsort(-weights, kind="stable")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from ..backend.device import Replay
 from ..backend.ops.equations import Equations, EquationsStatus
@@ -69,7 +69,7 @@ class Pipelined:
         """Wait for launched iterations and discard their results."""
         self._wait()
 
-    def factor(self, mode: int) -> NDArray[Any]:
+    def factor(self, mode: int) -> Floats:
         """Return a copy, in host memory, of a factor matrix after the iteration that was waited for last."""
         return self._operator.factor(mode, self._kept[0] if self._in_flight else None)
 

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
+
 from ..backend.normal_equations.hals import SETTLED
 from ..backend.normal_equations.state import EquationsState
 from ..backend.ops.equations import CONDITION, EquationsStatus, RunStart
@@ -51,7 +53,7 @@ class PlainAls:
         self._next_modes = [in_turn(mode, order, self.modes) for mode in range(order)]
         self._direct = operator if isinstance(operator, DirectDense) else None
         self._diagonal = np.arange(operator.ranks[0])
-        self._targets: list[NDArray[np.floating]] = [operator.owned(mode).T for mode in range(order)]
+        self._targets: list[Floats] = [operator.owned(mode).T for mode in range(order)]
         self._hals = {mode: _HalsBuffers(*self._targets[mode].shape) for mode in self._nonnegative}
         self._grams = list[Matrix]()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,7 +144,7 @@ class StochasticGcp(LossMethod):
         operator: SampledOperator,
         loss: Loss,
         constraints: Constraints,
-        facts: dict[str, Any],
+        facts: dict[str, object],
         params: Stochastic,
     ) -> None:
         self.name, self._sampled, self._params = params.method, operator, params
@@ -173,7 +173,7 @@ class StochasticGcp(LossMethod):
         self._warned, self._best = False, math.inf
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """See `Method`: how elements are sampled, too."""
         return {**super().facts, "sampling": self._params.sampling if self._sampled.zeros else "uniform"}
 

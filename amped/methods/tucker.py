@@ -8,10 +8,11 @@ owns; the ranks sum small Gram matrices and all-gather new rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from ..backend.device import Array
 from ..backend.exchange import Machine
@@ -66,7 +67,7 @@ class TuckerMethod(BaseMethod[CoreOperator]):
         self,
         operator: CoreOperator,
         name: str = "hooi",
-        own_start: Sequence[NDArray[Any]] | None = None,
+        own_start: Sequence[Floats] | None = None,
         error: float | None = None,
     ) -> None:
         self.operator, self.name, self.own_start, self._most = operator, name, own_start, error
@@ -85,11 +86,11 @@ class TuckerMethod(BaseMethod[CoreOperator]):
         return list(self.operator.ranks)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """See `Method`."""
         return {}
 
-    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+    def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: accepts any matrices; their columns are orthonormalised later."""
         return factors
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.tensors.sparse import SparseTensor
 
 from .explained import values_at
@@ -34,7 +35,7 @@ class Absent(NamedTuple):
 
 
 def absent_elements(
-    weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], tensor: SparseTensor, count: int
+    weights: NDArray[np.float64], factors: Sequence[Floats], tensor: SparseTensor, count: int
 ) -> Absent:
     """Return up to `count` absent elements with the largest expected magnitudes.
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from numpy.typing import NDArray
-
+from partitioner.array_types import HostArray
 from partitioner.readers import ReadOptions, file_name, is_table, read, read_frame, with_zeros
 from partitioner.readers.tables.frames import series_name
 from partitioner.tensors.dense import DenseTensor
@@ -97,7 +96,7 @@ def elementwise(name: str, source: AnyTensor | str, labels: Labels | None) -> An
 
 
 def tensor_for(
-    X: Any, labels: Labels | None, value: str | None = None, where: str | None = None, keep_zeros: bool = False
+    X: object, labels: Labels | None, value: str | None = None, where: str | None = None, keep_zeros: bool = False
 ) -> AnyTensor:
     """Convert an object to a tensor that can be compared with a model; read a table as the model's table was read.
 
@@ -126,7 +125,7 @@ def tensor_for(
     return read_if_path(tensor_or_path("X", X), keep_zeros=keep_zeros)
 
 
-def observes_zeros(mask: Any, fitted: str | None) -> bool:
+def observes_zeros(mask: object, fitted: str | None) -> bool:
     """Return whether explicit zeros are observed elements; the arguments are those of `observed_or_all`."""
     return isinstance(mask, str) and mask == STORED if mask is not None else fitted is not None
 
@@ -153,13 +152,13 @@ def _query(labels: Labels | None, value: str | None, where: str | None) -> ReadO
     return ReadOptions(key=labels.keys or (), value=value, where=where, missing=query.missing)
 
 
-def _has_missing(labels: NDArray[Any]) -> bool:
+def _has_missing(labels: HostArray) -> bool:
     """Return whether the last label is missing: tables place the missing label last."""
     return bool(labels.size) and bool(labels[-1] is None or labels[-1] != labels[-1])
 
 
 def aligned(
-    X: Any,
+    X: object,
     shape: Sequence[int],
     labels: Labels | None,
     value: str | None = None,
@@ -181,7 +180,7 @@ def aligned(
     return tensor
 
 
-def observed_or_all(tensor: AnyTensor, mask: Any, fitted: str | None) -> tuple[AnyTensor, bool]:
+def observed_or_all(tensor: AnyTensor, mask: object, fitted: str | None) -> tuple[AnyTensor, bool]:
     """Return the elements with which a model is compared, and whether other elements are missing.
 
     Parameters

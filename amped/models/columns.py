@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.host.threads import parallel_map, threads_for
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ def numbers(rows: NDArray[np.floating], out: NDArray[np.float64]) -> None:
     out[...] = rows
 
 
-def column_norms(factor: NDArray[np.floating], norm: int) -> NDArray[np.float64]:
+def column_norms(factor: Floats, norm: int) -> NDArray[np.float64]:
     """Return the 2-norms of the columns (`norm=2`) or their 1-norms (`norm=1`), (R,), in double precision."""
     (total,) = column_sums(factor, squares if norm == 2 else magnitudes)
     return np.sqrt(total) if norm == 2 else total

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, HostArray
 from partitioner.tensors.labels import Labels, mode_names
 from partitioner.tensors.relabel import mode_order, places
 from partitioner.validate import whole
@@ -18,12 +19,17 @@ from .dataframe import dataframe, unused_name
 from .explained import label_of, shares
 from .matching import assigned, cosines
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
 SAME, SIMILAR = 0.95, 0.85  # least congruence in each mode (Lorenzo-Seva and ten Berge 2006)
 RELATED = 0.5  # least mean congruence over the modes of two components that are compared at all
 TIE = 1e-3  # weight of the mean congruence, which decides where products are 0
 SHOWN = 5  # labels per mode that gained or lost most
 
-Factors = Sequence[NDArray[Any]]
+Factors = Sequence[Floats]
 
 
 class LabelChange(NamedTuple):
@@ -38,7 +44,7 @@ class LabelChange(NamedTuple):
         negative, columns have unit sum, otherwise unit 2-norm and the same sign.
     """
 
-    label: Any
+    label: object
     before: float
     after: float
 
@@ -87,7 +93,7 @@ class CommonMode(NamedTuple):
     """
 
     name: str
-    labels: NDArray[Any] | None
+    labels: HostArray | None
     columns: tuple[NDArray[np.float64], NDArray[np.float64]]
     only: tuple[list[Any], list[Any]]
 
@@ -124,7 +130,7 @@ class Comparison(NamedTuple):
     modes: tuple[CommonMode, ...]
     skipped: tuple[str, ...]
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return the matched components as a pandas DataFrame.
 
         Returns
@@ -140,7 +146,7 @@ class Comparison(NamedTuple):
         """
         return dataframe(self.columns())
 
-    def changes_to_frame(self) -> Any:
+    def changes_to_frame(self) -> DataFrame:
         """Return the labels that gained or lost as a pandas DataFrame.
 
         Returns
@@ -156,7 +162,7 @@ class Comparison(NamedTuple):
         """
         return dataframe(self.change_columns())
 
-    def columns(self) -> dict[str, list[Any]]:
+    def columns(self) -> dict[str, list[object]]:
         """Return the columns of `to_frame`."""
         columns: dict[str, list[Any]] = {
             "first": [pair.first for pair in self.pairs],
@@ -170,13 +176,13 @@ class Comparison(NamedTuple):
             columns[unused_name(mode.name, columns)] = [pair.by_mode[at] for pair in self.pairs]
         return columns
 
-    def change_columns(self) -> dict[str, list[Any]]:
+    def change_columns(self) -> dict[str, list[object]]:
         """Return the columns of `changes_to_frame`."""
         heads = "first second status congruence mode mode_congruence label before after".split()
         rows = list(self._change_rows())
         return {head: [row[at] for row in rows] for at, head in enumerate(heads)}
 
-    def _change_rows(self) -> Iterator[tuple[Any, ...]]:
+    def _change_rows(self) -> Iterator[tuple[object, ...]]:
         for pair in self.pairs:
             for mode, congruence, changes in zip(self.modes, pair.by_mode, pair.changes, strict=True):
                 for change in changes:
@@ -187,9 +193,9 @@ class Comparison(NamedTuple):
         path: str | os.PathLike[str] | None = None,
         top: int = 6,
         *,
-        ax: Any = None,
+        ax: Axes | NDArray[np.object_] | None = None,
         modes: Sequence[int | str] | None = None,
-    ) -> Any:
+    ) -> Figure:
         """Draw the columns of both models over each other: one row of panels per pair, one panel per mode.
 
         Parameters
@@ -294,13 +300,11 @@ def common_modes(first: Comparable, second: Comparable) -> tuple[list[CommonMode
     return modes, skipped
 
 
-def _exact(matrix: NDArray[Any]) -> NDArray[np.float64]:
+def _exact(matrix: Floats) -> NDArray[np.float64]:
     return matrix.astype(np.float64)
 
 
-def _common(
-    name: str, labels: NDArray[Any], others: NDArray[Any], matrices: tuple[NDArray[Any], NDArray[Any]]
-) -> CommonMode | None:
+def _common(name: str, labels: HostArray, others: HostArray, matrices: tuple[Floats, Floats]) -> CommonMode | None:
     """Return a mode over the labels of both models; None if they have no label in common."""
     positions = places(labels, others)
     new = positions < 0

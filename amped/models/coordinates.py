@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, HostArray, Integers
 from partitioner.tensors.ingest import refuse_masked
 from partitioner.tensors.labels import Labels, as_labels, mode_names
 from partitioner.tensors.relabel import found_at, mode_order, places, shown
@@ -16,14 +17,14 @@ from partitioner.tensors.sparse import SparseTensor
 from ..errors import InputError, warn
 
 MAX_SHOWN = 3  # labels in a warning
-Index = int | slice | Sequence[int] | NDArray[np.integer[Any]]
+Index = int | slice | Sequence[int] | Integers
 """A selection of rows of a factor matrix."""
 
 
 class ElementPlaces(NamedTuple):
     """Indices of elements, one array per mode; `known` selects those within the model, None if all are."""
 
-    columns: list[NDArray[Any]]
+    columns: list[Integers]
     known: NDArray[np.bool_] | None = None
 
     def values(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -35,7 +36,7 @@ class ElementPlaces(NamedTuple):
         return result
 
 
-def coordinates_of(given: Any, shape: Sequence[int], labels: Labels | None) -> ElementPlaces:
+def coordinates_of(given: object, shape: Sequence[int], labels: Labels | None) -> ElementPlaces:
     """Return coordinates as indices; see `KruskalTensor.predict`.
 
     Raises
@@ -60,7 +61,7 @@ def coordinates_of(given: Any, shape: Sequence[int], labels: Labels | None) -> E
     return _indices(given, shape)
 
 
-def _indices(given: Any, shape: Sequence[int]) -> ElementPlaces:
+def _indices(given: object, shape: Sequence[int]) -> ElementPlaces:
     """Return coordinates from an (n, order) array of indices."""
     refuse_masked(given, "coordinates")
     try:
@@ -77,7 +78,7 @@ def _stored(given: SparseTensor, names: Sequence[str], shape: Sequence[int], lab
     """Return the coordinates of a tensor's nonzeros; modes are matched by name, and indices by label."""
     if labels is None or given.labels is None or given.order != len(shape):
         return _indices(given.indices, shape)
-    columns, missing = list[NDArray[Any]](), list[NDArray[Any]]()
+    columns, missing = list[Integers](), list[HostArray]()
     for name, known, mode in zip(names, labels, mode_order(labels, given.labels, len(shape)), strict=True):
         own, column = given.labels[mode], given.columns[mode]
         try:
@@ -88,7 +89,7 @@ def _stored(given: SparseTensor, names: Sequence[str], shape: Sequence[int], lab
     return _known(names, columns, missing)
 
 
-def _inside(column: NDArray[Any], length: int, mode: int) -> NDArray[Any]:
+def _inside(column: Integers, length: int, mode: int) -> Integers:
     """Return a column of indices; raise `InputError` if one is outside its mode."""
     wrong = (column < 0) | (column >= length)
     if wrong.any():
@@ -97,7 +98,7 @@ def _inside(column: NDArray[Any], length: int, mode: int) -> NDArray[Any]:
     return column
 
 
-def _one_each(given: tuple[Any, ...], names: Sequence[str]) -> tuple[Any, ...]:
+def _one_each(given: tuple[object, ...], names: Sequence[str]) -> tuple[object, ...]:
     if len(given) != len(names):
         raise InputError(f"coordinates: {len(given)} arrays for a model of {len(names)} modes")
     return given
@@ -114,7 +115,7 @@ def _column(table: Any, name: str) -> Any:
 
 def _labelled(given: Mapping[str, Any], shape: Sequence[int], labels: Labels | None) -> ElementPlaces:
     """Return coordinates from labels, or from indices if the model has no labels."""
-    columns, missing = list[NDArray[Any]](), list[NDArray[Any]]()
+    columns, missing = list[Integers](), list[HostArray]()
     for mode, (name, column) in enumerate(given.items()):
         try:
             array = as_labels(column)
@@ -132,7 +133,7 @@ def _labelled(given: Mapping[str, Any], shape: Sequence[int], labels: Labels | N
     return _known(list(given), columns, missing)
 
 
-def _known(names: Sequence[str], columns: list[NDArray[Any]], missing: Sequence[NDArray[Any]]) -> ElementPlaces:
+def _known(names: Sequence[str], columns: list[Integers], missing: Sequence[HostArray]) -> ElementPlaces:
     """Return coordinates, which are -1 for labels that the model does not know; a warning counts the `missing` ones."""
     unknown = [
         f"{each.size:,} of {name} ({shown(each[:MAX_SHOWN].tolist())})"
@@ -146,7 +147,7 @@ def _known(names: Sequence[str], columns: list[NDArray[Any]], missing: Sequence[
     return ElementPlaces([column[known] for column in columns], known)
 
 
-def selected_rows(factor: NDArray[Any], mode: int, index: Index) -> NDArray[np.float64]:
+def selected_rows(factor: Floats, mode: int, index: Index) -> NDArray[np.float64]:
     """Return the rows of a factor matrix that an index, a slice or a sequence selects, as a matrix."""
     at = [int(index)] if isinstance(index, (int, np.integer)) else index
     try:

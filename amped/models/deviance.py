@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 
@@ -25,10 +26,10 @@ GOLDEN = (np.sqrt(5) - 1) / 2
 UNIQUE = 1 << 12  # values that are fitted at a time
 SAMPLE = 1 << 10  # values from which the search for the best constant begins
 
-Vector = NDArray[np.float64]
+Vector = Floats
 
 
-def best_values(loss: Loss, values: NDArray[Any]) -> Vector:
+def best_values(loss: Loss, values: Floats) -> Vector:
     """Return the lowest loss of each value over all values of the model."""
     if loss.least is not None:
         return np.asarray(Formula(loss.least)(values.astype(np.float64, copy=False), 0.0), np.float64)
@@ -88,19 +89,19 @@ class LossStandard(NamedTuple):
     scaled: bool = False
     linear: bool = False
 
-    def mean(self, model: Vector) -> Vector:
-        return self.loss.mean_of(0.0, model)
+    def mean(self, model: Vector) -> NDArray[np.float64]:
+        return np.asarray(self.loss.mean_of(0.0, model), np.float64)
 
-    def of(self, values: NDArray[Any], model: Vector) -> Vector:
+    def of(self, values: Floats, model: Vector) -> NDArray[np.float64]:
         """Return ``sign(x - mean) sqrt(2 (f(x, m) - min f(x, .)))``."""
         excess = np.maximum(0.0, self.loss.of(values, model) - best_values(self.loss, values))
         return np.asarray(np.sign(values - self.mean(model)) * np.sqrt(2 * excess), np.float64)
 
-    def misfit(self, elements: Elements) -> Vector:
+    def misfit(self, elements: Elements) -> NDArray[np.float64]:
         """Return the deviances of elements."""
         return np.square(elements.standardised)
 
-    def size(self, values: Vector) -> Vector:
+    def size(self, values: Vector) -> NDArray[np.float64]:
         """Return 1 for each value: slices are compared with others of as many elements."""
         return np.ones(values.size)
 
@@ -128,7 +129,7 @@ def deviance_range(loss: Loss, tensor: SparseTensor | DenseTensor, zeros: float 
 
 
 def explained_loss(
-    loss: Loss, weights: Vector, factors: Sequence[NDArray[Any]], tensor: SparseTensor | DenseTensor
+    loss: Loss, weights: NDArray[np.float64], factors: Sequence[Floats], tensor: SparseTensor | DenseTensor
 ) -> float:
     """Return the share of the deviance that a model explains, over the elements that a tensor stores.
 

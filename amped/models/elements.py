@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, HostArray
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 
 from .explained import LEAST, blocks_of, label_of, values_at
 
 Places = NDArray[np.int64]
-Factors = Sequence[NDArray[Any]]
-ModeLabels = Sequence[NDArray[Any] | None]
+Factors = Sequence[Floats]
+ModeLabels = Sequence[HostArray | None]
 """Labels of the indices of each mode; None for indices."""
 
 
 class _Element(NamedTuple):
-    labels: tuple[Any, ...]
+    labels: tuple[object, ...]
     value: float
     expected: float
 
@@ -46,7 +47,7 @@ class Entry(_Element):
 
     def __new__(
         cls,
-        labels: tuple[Any, ...],
+        labels: tuple[object, ...],
         value: float,
         expected: float,
         standardised: float = math.nan,
@@ -89,7 +90,7 @@ class Residual(Protocol):
     def mean(self, model: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the expected values of elements, given the model's values."""
 
-    def of(self, values: NDArray[Any], model: NDArray[np.float64]) -> NDArray[np.float64]:
+    def of(self, values: Floats, model: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardised residuals, without a common scale."""
 
     def misfit(self, elements: Elements) -> NDArray[np.float64]:
@@ -106,7 +107,7 @@ class Standard(NamedTuple):
     pearson: bool = False
     linear: bool = True
 
-    def of(self, values: NDArray[Any], expected: NDArray[np.float64]) -> NDArray[np.float64]:
+    def of(self, values: Floats, expected: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardised residuals; for least squares they still lack the common scale."""
         difference = values - expected
         if not self.poisson:
@@ -133,7 +134,7 @@ class Standard(NamedTuple):
         return values if self.poisson else np.square(values)
 
     @staticmethod
-    def deviances(values: NDArray[Any], expected: NDArray[np.float64]) -> NDArray[np.float64]:
+    def deviances(values: Floats, expected: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the Poisson deviance of each value."""
         mean = np.maximum(expected, LEAST)
         counts = np.maximum(values, 0).astype(np.float64)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from partitioner.tensors.interop import AnyTensor
@@ -68,7 +66,13 @@ class Evaluation(Conversions):
         return Standard(self.loss == "poisson", pearson) if loss is None else LossStandard(loss)
 
     def score(
-        self, X: Any, *, mask: Any = None, value: str | None = None, where: str | None = None, unknown: str = "error"
+        self,
+        X: object,
+        *,
+        mask: object = None,
+        value: str | None = None,
+        where: str | None = None,
+        unknown: str = "error",
     ) -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; absent elements count as 0.
 
@@ -107,10 +111,10 @@ class Evaluation(Conversions):
 
     def residuals(
         self,
-        X: Any,
+        X: object,
         count: int = 10,
         *,
-        mask: Any = None,
+        mask: object = None,
         value: str | None = None,
         where: str | None = None,
         unknown: str = "error",
@@ -155,7 +159,7 @@ class Evaluation(Conversions):
         return residuals(self.weights, self.factors, tensor, self.labels, whole("count", count, 1), standard, partial)
 
     def _elements(
-        self, X: Any, mask: Any, value: str | None, where: str | None, unknown: str = "error"
+        self, X: object, mask: object, value: str | None, where: str | None, unknown: str = "error"
     ) -> tuple[AnyTensor, bool]:
         """Return the elements of a tensor in the order of the labels, and whether other elements are missing."""
         fitted = self.run.get("mask")
@@ -163,7 +167,7 @@ class Evaluation(Conversions):
         tensor, partial = observed_or_all(tensor, mask, fitted)
         return aligned(tensor, self.shape, self.labels, unknown=unknown), partial
 
-    def compare(self, other: Any, count: int = 5) -> Comparison:
+    def compare(self, other: object, count: int = 5) -> Comparison:
         """Compare this model with another one: which components match, and which labels gained or lost.
 
         Components are matched one to one so that the sum of their congruences is largest. Modes are matched by name,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import singledispatch
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, HostArray, Integers
 from partitioner.host.threads import parallel_map, threads_for
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.labels import Labels, mode_names
@@ -17,6 +18,9 @@ from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from .dataframe import dataframe
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 BLOCK = 1 << 16  # coordinates evaluated at once by a thread
 DENSE_BLOCK = 1 << 22  # elements of a dense tensor whose coordinates are in memory at once
@@ -67,7 +71,7 @@ class Components(list[Component]):
         super().__init__(items)
         self.names = tuple(names)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return the top labels as a pandas DataFrame.
 
         Returns
@@ -97,7 +101,7 @@ class Components(list[Component]):
         return components_table(self)
 
 
-def shares(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+def shares(weights: NDArray[np.float64], factors: Sequence[Floats]) -> NDArray[np.float64]:
     """Return each component's share of the model, (R,); the shares add up to 1.
 
     If no number is negative, the share is that of the model's sum. Otherwise it is that of the model's squared norm:
@@ -113,7 +117,7 @@ def shares(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]]) -> NDA
 
 
 def components(
-    weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], labels: Labels | None, count: int
+    weights: NDArray[np.float64], factors: Sequence[Floats], labels: Labels | None, count: int
 ) -> Components:
     """Return the components in order, with up to `count` labels per mode; zero entries are left out."""
     parts = shares(weights, factors)
@@ -124,7 +128,7 @@ def components(
     return Components(items, mode_names(labels, len(factors)))
 
 
-def tops_of(factor: NDArray[Any], labels: NDArray[Any] | None, count: int) -> list[tuple[Item, ...]]:
+def tops_of(factor: Floats, labels: HostArray | None, count: int) -> list[tuple[Item, ...]]:
     """Return, for each column, its `count` entries of largest magnitude with their labels."""
     sizes = np.abs(factor)
     count = min(count, len(factor))
@@ -136,12 +140,12 @@ def tops_of(factor: NDArray[Any], labels: NDArray[Any] | None, count: int) -> li
     return tops
 
 
-def is_ordered(labels: NDArray[Any] | None) -> bool:
+def is_ordered(labels: HostArray | None) -> bool:
     """Return whether labels are numbers, times or indices."""
     return labels is None or labels.dtype.kind in ORDERED
 
 
-def label_of(labels: NDArray[Any] | None, row: int) -> Any:
+def label_of(labels: HostArray | None, row: int) -> Any:
     """Return the label of a row as a plain Python object where possible; without labels, the index."""
     if labels is None:
         return int(row)
@@ -162,7 +166,7 @@ def readable_signs(bulk: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def values_at(
-    weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], columns: Sequence[NDArray[np.integer[Any]]]
+    weights: NDArray[np.float64], factors: Sequence[Floats], columns: Sequence[Integers]
 ) -> NDArray[np.float64]:
     """Return the model's values at the given coordinates (one index array per mode), (n,); multithreaded."""
     count = len(columns[0])
@@ -180,7 +184,7 @@ def values_at(
     return values
 
 
-Block = tuple[Sequence[NDArray[np.integer[Any]]], NDArray[Any]]
+Block = tuple[Sequence[Integers], Floats]
 """Coordinates, one index array per mode, and the values there."""
 
 
@@ -199,7 +203,7 @@ def _(tensor: SparseTensor) -> Iterator[Block]:
 
 @blocks_of.register
 def _(tensor: DenseTensor) -> Iterator[Block]:
-    array = tensor.array().reshape(-1)
+    array: NDArray[Any] = tensor.array().reshape(-1)  # integers, too
     for begin in range(0, array.size, DENSE_BLOCK):
         values = array[begin : begin + DENSE_BLOCK]
         if (bad := _not_finite(values)) is not None:
@@ -208,7 +212,7 @@ def _(tensor: DenseTensor) -> Iterator[Block]:
         yield np.unravel_index(np.arange(begin, begin + values.size), tensor.shape), values
 
 
-def _not_finite(values: NDArray[Any]) -> int | None:
+def _not_finite(values: HostArray) -> int | None:
     """Return the position of the first value that is not finite; None if there is none."""
     for begin in range(0, values.size, DENSE_BLOCK):
         finite = np.isfinite(values[begin : begin + DENSE_BLOCK])
@@ -217,20 +221,18 @@ def _not_finite(values: NDArray[Any]) -> int | None:
     return None
 
 
-def inner_product(
-    weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], tensor: SparseTensor | DenseTensor
-) -> float:
+def inner_product(weights: NDArray[np.float64], factors: Sequence[Floats], tensor: SparseTensor | DenseTensor) -> float:
     """Return the inner product of a model with a tensor."""
     parts = (dot(values, values_at(weights, factors, columns)) for columns, values in blocks_of(tensor))
     return math.fsum(parts)
 
 
-def dot(values: NDArray[Any], expected: NDArray[np.float64]) -> float:
+def dot(values: Floats, expected: NDArray[np.float64]) -> float:
     """Return the inner product of a tensor's values and a model's, summed pairwise in double precision."""
     return float(np.sum(np.multiply(values, expected, dtype=np.float64)))
 
 
-def fit_at(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], tensor: SparseTensor | DenseTensor) -> float:
+def fit_at(weights: NDArray[np.float64], factors: Sequence[Floats], tensor: SparseTensor | DenseTensor) -> float:
     """Return ``1 - ||x - m|| / ||x||`` over a tensor's elements x, which are all stored, and the model's values m."""
     squares = np.zeros(2)
     for columns, values in blocks_of(tensor):
@@ -255,7 +257,7 @@ def tensor_sum(tensor: SparseTensor | DenseTensor) -> float:
 
 
 def explained_deviance(
-    weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], tensor: SparseTensor | DenseTensor
+    weights: NDArray[np.float64], factors: Sequence[Floats], tensor: SparseTensor | DenseTensor
 ) -> float:
     """Return the share of the deviance that a Poisson model explains.
 

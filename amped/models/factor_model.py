@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, Integers
 from partitioner.tensors.conversion import Unconverted
 from partitioner.tensors.labels import Labelled, find, named
 
@@ -33,12 +34,12 @@ class FactorModel(Labelled, Unconverted):
 
     def __init__(
         self,
-        factors: Sequence[NDArray[np.floating]],
+        factors: Sequence[Floats],
         fits: Sequence[float] = (),
         converged: bool = False,
         series: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
-        self.factors: list[NDArray[Any]] = [np.asarray(factor) for factor in factors]
+        self.factors: list[Floats] = [np.asarray(factor) for factor in factors]
         self.fits, self.converged = tuple(fits), converged
         self.series = {name: tuple(numbers) for name, numbers in (series or {}).items()}
         self.run: dict[str, Any] = {}
@@ -84,11 +85,11 @@ class FactorModel(Labelled, Unconverted):
         return places.values(self.predict_at(places.columns))
 
     @abstractmethod
-    def score(self, X: Any, *, value: str | None = None, where: str | None = None, unknown: str = "error") -> float:
+    def score(self, X: object, *, value: str | None = None, where: str | None = None, unknown: str = "error") -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``."""
 
     @abstractmethod
-    def predict_at(self, columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
+    def predict_at(self, columns: Sequence[Integers]) -> NDArray[np.float64]:
         """Return the model's values at the given indices (one array per mode), (n,); multithreaded."""
 
     def reconstruct(self, *indices: Index) -> NDArray[np.float64]:

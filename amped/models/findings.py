@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
     """
 
     kind: str
-    labels: tuple[tuple[Any, ...], ...]
+    labels: tuple[tuple[object, ...], ...]
     elements: int
     value: float
     expected: float
@@ -137,7 +137,7 @@ def neighbours(elements: Elements) -> list[NDArray[np.intp]]:
     signs, sizes = np.sign(elements.standardised), np.abs(elements.standardised)
     for mode in range(len(elements.places)):
         others = np.delete(elements.places, mode, 0).T.tolist()
-        last = dict[tuple[Any, ...], int]()
+        last = dict[tuple[object, ...], int]()
         for row in np.argsort(-sizes, kind="stable").tolist():
             key = (signs[row], *others[row])
             if key in last and sizes[last[key]] <= ALIKE * sizes[row]:

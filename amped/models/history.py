@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from partitioner.array_types import Floats
 from partitioner.tensors.labels import Labels
 
 from .record import sound
@@ -20,7 +21,7 @@ FITS, CONVERGED, SERIES, RUN = "fits", "converged", "series_", "run"
 class AnyModel(Protocol):
     """A decomposition of any kind, with the history of the run that made it."""
 
-    factors: list[NDArray[Any]]
+    factors: list[Floats]
     fits: tuple[float, ...]
     converged: bool
     series: dict[str, tuple[float, ...]]
@@ -40,7 +41,7 @@ class AnyModel(Protocol):
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write the model with its labels and history to an ``.npz`` file."""
 
-    def score(self, X: Any, *, value: str | None = None, where: str | None = None, unknown: str = "error") -> float:
+    def score(self, X: object, *, value: str | None = None, where: str | None = None, unknown: str = "error") -> float:
         """Return the fit to a tensor, ``1 - ||X - M|| / ||X||``."""
 
 
@@ -70,12 +71,12 @@ def take_history(model: AnyModel, arrays: Mapping[str, NDArray[Any]]) -> None:
     model.run = _record(arrays.get(RUN))
 
 
-def _numbers(array: NDArray[Any] | None) -> tuple[float, ...]:
+def _numbers(array: Floats | None) -> tuple[float, ...]:
     usable = array is not None and array.ndim == 1 and array.dtype.kind == "f"
     return tuple(array.tolist()) if array is not None and usable else ()
 
 
-def _record(array: NDArray[Any] | None) -> dict[str, Any]:
+def _record(array: Floats | None) -> dict[str, Any]:
     if array is None or array.dtype != np.uint8:
         return {}
     try:

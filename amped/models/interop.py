@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.tensors.conversion import library
 from partitioner.tensors.lowrank import parts_of
 from partitioner.validate import whole
@@ -18,6 +19,9 @@ from .dataframe import pandas
 from .factor_model import FactorModel
 from .ktensor_text import write_ktensor
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 
 class Conversions(FactorModel):
     """Mixin with the conversions of a CP model. The subclass provides weights, factor matrices and the constructor."""
@@ -26,7 +30,7 @@ class Conversions(FactorModel):
 
     if TYPE_CHECKING:
 
-        def __init__(self, weights: NDArray[np.floating], factors: Sequence[NDArray[np.floating]]) -> None: ...
+        def __init__(self, weights: Floats, factors: Sequence[Floats]) -> None: ...
 
     @classmethod
     def _of(cls, model: Any) -> Self:
@@ -98,7 +102,7 @@ class Conversions(FactorModel):
         """
         write_ktensor(path, self.weights, self.factors, replace)
 
-    def frame(self, mode: int) -> Any:
+    def frame(self, mode: int) -> DataFrame:
         """Return a factor matrix as a pandas DataFrame.
 
         Parameters

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, Integers
 from partitioner.tensors.lowrank import full
 from partitioner.tensors.observed import STORED
 from partitioner.validate import whole
@@ -22,6 +23,11 @@ from .evaluation import Evaluation
 from .explained import Components, components, readable_signs, shares, values_at
 from .factor_model import FactorModel
 from .record import MODEL as MODEL
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 class KruskalTensor(Evaluation):
@@ -58,8 +64,8 @@ class KruskalTensor(Evaluation):
 
     def __init__(
         self,
-        weights: NDArray[np.floating],
-        factors: Sequence[NDArray[np.floating]],
+        weights: Floats,
+        factors: Sequence[Floats],
         fits: Sequence[float] = (),
         converged: bool = False,
         series: Mapping[str, Sequence[float]] | None = None,
@@ -113,19 +119,19 @@ class KruskalTensor(Evaluation):
 
     def transform(
         self,
-        X: Any,
+        X: object,
         mode: int,
         *,
         loss: str | Loss | None = None,
         nonnegative: bool | None = None,
         ridge: float = 0.0,
-        mask: Any = None,
+        mask: object = None,
         value: str | None = None,
         where: str | None = None,
         unknown: str = "drop",
         deadline: float | None = None,
-        **options: Any,
-    ) -> NDArray[Any]:
+        **options: object,
+    ) -> Floats:
         """Fit the rows of one mode to new data, with the other factor matrices fixed. Collective.
 
         The rows minimise the loss that the model was fitted with, so that for least squares and counts ``X`` is
@@ -254,13 +260,13 @@ class KruskalTensor(Evaluation):
         path: str | os.PathLike[str] | None = None,
         top: int = 6,
         *,
-        ax: Any = None,
+        ax: Axes | NDArray[np.object_] | None = None,
         modes: Sequence[int | str] | None = None,
         components: Sequence[int] | None = None,
         labels: Mapping[int | str, Any] | None = None,
         titles: Mapping[int | str, str] | None = None,
         overlay: Mapping[str, KruskalTensor] | None = None,
-    ) -> Any:
+    ) -> Figure:
         """Draw the components, one panel per component and mode: curves for ordered labels, bars for others.
 
         Numbers, dates, times and indices are ordered. Bars show the top labels; days of the week and months are shown
@@ -313,9 +319,9 @@ class KruskalTensor(Evaluation):
     def report(
         self,
         path: str | os.PathLike[str],
-        X: Any = None,
+        X: object = None,
         *,
-        mask: Any = None,
+        mask: object = None,
         value: str | None = None,
         where: str | None = None,
     ) -> None:
@@ -342,7 +348,7 @@ class KruskalTensor(Evaluation):
         tensor, partial = (None, False) if X is None else self._elements(X, mask, value, where)
         write_report(self, path, tensor, STORED if partial else None)
 
-    def predict_at(self, columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
+    def predict_at(self, columns: Sequence[Integers]) -> NDArray[np.float64]:
         """Return the model's values at the given indices (one array per mode), (n,); multithreaded."""
         return values_at(self.weights, self.factors, columns)
 
@@ -366,7 +372,7 @@ class KruskalTensor(Evaluation):
         yield self.weights
         yield self.factors
 
-    def to_frame(self, count: int = 5) -> Any:
+    def to_frame(self, count: int = 5) -> DataFrame:
         """Return a summary as a pandas DataFrame; see also `frame`, for a factor matrix, and `top`.
 
         Parameters

@@ -23,6 +23,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.host.checksums import open_regular
 
 from ..errors import InputError
@@ -62,7 +63,7 @@ def read_ktensor(path: str | os.PathLike[str]) -> Content:
 def write_ktensor(
     path: str | os.PathLike[str],
     weights: NDArray[np.float64],
-    factors: Sequence[NDArray[np.floating]],
+    factors: Sequence[Floats],
     replace: bool = True,
 ) -> None:
     """Write a model. Numbers round-trip exactly. See `write_whole`."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.tensors.labels import Labels
 from partitioner.tensors.relabel import places
 
@@ -17,10 +18,10 @@ from ..errors import InputError
 Places = list[tuple[int, NDArray[np.int64]]]
 
 
-class LabelledMatrices(list[NDArray[Any]]):
+class LabelledMatrices(list[Floats]):
     """Factor matrices, and the labels of their rows, if any."""
 
-    def __init__(self, matrices: Iterable[NDArray[Any]], labels: Labels | None) -> None:
+    def __init__(self, matrices: Iterable[Floats], labels: Labels | None) -> None:
         super().__init__(matrices)
         self.labels = labels
 
@@ -35,7 +36,7 @@ def in_order_of(matrices: Any, labels: Labels | None) -> Any:
     return matrices if found is None else [matrices[mode][rows] for mode, rows in found]
 
 
-def in_own_order(results: Sequence[NDArray[Any]], found: Places | None) -> list[NDArray[Any]]:
+def in_own_order(results: Sequence[Floats], found: Places | None) -> list[Floats]:
     """Return one matrix per mode of a tensor in the order of the matrices for which `places_in` has returned `found`.
 
     The inverse of `in_order_of`.

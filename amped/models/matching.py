@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Factors = Sequence[NDArray[Any]]
+from partitioner.array_types import Floats
+
+Factors = Sequence[Floats]
 ROWS = 1 << 16  # rows converted to double precision at once
 
 
@@ -35,7 +36,7 @@ def assigned(alike: NDArray[np.float64]) -> list[tuple[int, int]]:
     return [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]
 
 
-def cosines(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
+def cosines(one: Floats, other: Floats) -> NDArray[np.float64]:
     """Return the cosine of each column of one matrix with each column of another; 0 for columns of zeros."""
     product: NDArray[np.float64] = _units(one).T @ _units(other)
     return product
@@ -56,7 +57,7 @@ def congruences(factors: Factors) -> NDArray[np.float64]:
     return products
 
 
-def _units(factor: NDArray[Any]) -> NDArray[np.float64]:
+def _units(factor: Floats) -> NDArray[np.float64]:
     """Scale the columns to unit 2-norm; columns of zeros stay zero."""
     exact = factor.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=0)

@@ -74,7 +74,7 @@ def sound(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: each for name, each in record.items() if each is None or name not in KINDS or is_sound(name, each)}
 
 
-def is_sound(name: str, value: Any) -> bool:
+def is_sound(name: str, value: object) -> bool:
     """Return whether an entry, one of `KINDS`, has the expected type; None has not."""
     return _is_of(value, KINDS[name])
 

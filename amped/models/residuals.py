@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, HostArray
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.labels import Labels, mode_names
 from partitioner.tensors.sparse import SparseTensor
@@ -20,6 +21,11 @@ from .elements import Elements, Entry, Factors, ModeLabels, Residual, blocks_wit
 from .explained import Item, tops_of
 from .findings import Finding, findings
 from .slices import ModelSlices, SliceResiduals, model_slices, robust_z
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 KINDS = "deviance", "pearson"  # of residuals of Poisson models
 PEERS = 64  # least number of elements among which groups are formed
@@ -66,7 +72,7 @@ class Residuals(NamedTuple):
     slices: tuple[SliceResiduals, ...]
     findings: tuple[Finding, ...]
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return the stored and absent elements as a pandas DataFrame.
 
         Returns
@@ -83,7 +89,7 @@ class Residuals(NamedTuple):
         """
         return dataframe(self.columns())
 
-    def columns(self, first_finding: int = 0, names: Sequence[str] = COLUMNS) -> dict[str, list[Any]]:
+    def columns(self, first_finding: int = 0, names: Sequence[str] = COLUMNS) -> dict[str, list[object]]:
         """Return columns of `to_frame`.
 
         Parameters
@@ -113,7 +119,7 @@ class Residuals(NamedTuple):
         }
         return columns | {unused_name(name, columns): numbers[name] for name in names}
 
-    def slice_columns(self) -> dict[str, list[Any]]:
+    def slice_columns(self) -> dict[str, list[object]]:
         """Return all slices as one table: the name of the mode, and the columns of its slices."""
         columns: dict[str, list[Any]] = {"mode": []}
         for each in self.slices:
@@ -122,7 +128,7 @@ class Residuals(NamedTuple):
                 columns.setdefault(name, []).extend(values)
         return columns
 
-    def plot(self, mode: int | str, path: str | os.PathLike[str] | None = None, *, ax: Any = None) -> Any:
+    def plot(self, mode: int | str, path: str | os.PathLike[str] | None = None, *, ax: Axes | None = None) -> Figure:
         """Draw the slices of a mode: misfit over leverage, with the labels of the most unusual ones.
 
         Slices with a large misfit are not described by the model; slices with a large leverage determine it.
@@ -242,7 +248,7 @@ class SliceSums(NamedTuple):
         """Return sums that are 0."""
         return cls(*np.zeros((7, length)))
 
-    def add(self, column: NDArray[Any], block: Elements, misfit: NDArray[np.float64], standard: Residual) -> None:
+    def add(self, column: Floats, block: Elements, misfit: NDArray[np.float64], standard: Residual) -> None:
         """Add elements, whose indices in this mode are `column`."""
         parts = (
             np.ones(block.size), block.values, np.square(block.values - block.expected), misfit,
@@ -252,7 +258,7 @@ class SliceSums(NamedTuple):
             total += np.bincount(column, part, total.size)
 
     def residuals(
-        self, name: str, labels: NDArray[Any] | None, model: ModelSlices, standard: Residual, has_absent: bool
+        self, name: str, labels: HostArray | None, model: ModelSlices, standard: Residual, has_absent: bool
     ) -> tuple[SliceResiduals, NDArray[np.float64]]:
         """Return the slices of a mode, and the usual misfit of each."""
         missing = np.maximum(0.0, model.size - self.model) if has_absent else np.zeros(model.size.size)

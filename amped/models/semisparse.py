@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from partitioner.array_types import Floats
 from partitioner.sorting.sort import stable_argsort, strictly_increasing
 from partitioner.tensors.conversion import Unconverted
 from partitioner.tensors.ingest import MAX_MODE_LENGTH, refuse_masked
@@ -85,7 +86,7 @@ class SemiSparseTensor(Unconverted):
         self.modes = _modes(modes, len(self.shape))
         index_array, numbers = np.asarray(indices), values if isinstance(values, Stored) else np.asarray(values)
         self.dtype = numbers.dtype if numbers.dtype in (np.float32, np.float64) else np.dtype(np.float64)
-        self._values: NDArray[Any] | Stored = numbers
+        self._values: Floats | Stored = numbers
         self._check(index_array, numbers)
         self.indices = np.ascontiguousarray(index_array, np.int32)
         if not isinstance(numbers, Stored):
@@ -98,7 +99,7 @@ class SemiSparseTensor(Unconverted):
     def of_result(
         cls,
         indices: NDArray[np.int32],
-        values: NDArray[Any],
+        values: Floats,
         modes: tuple[int, ...],
         shape: tuple[int, ...],
         labels: Labels | None = None,
@@ -115,11 +116,11 @@ class SemiSparseTensor(Unconverted):
         return isinstance(self._values, Stored)
 
     @property
-    def values(self) -> NDArray[Any]:
+    def values(self) -> Floats:
         """The values of all fibres; if they are in a file, each access reads all of them."""
         return self.rows(0, self._values.shape[0]) if isinstance(self._values, Stored) else self._values
 
-    def rows(self, begin: int, end: int) -> NDArray[Any]:
+    def rows(self, begin: int, end: int) -> Floats:
         """Return the values of a range of fibres.
 
         Parameters
@@ -134,7 +135,7 @@ class SemiSparseTensor(Unconverted):
         """
         return np.ascontiguousarray(self._values[begin:end], self.dtype)
 
-    def _check(self, indices: NDArray[Any], values: NDArray[Any] | Stored) -> None:
+    def _check(self, indices: Floats, values: Floats | Stored) -> None:
         sparse, lengths = self.sparse_modes, tuple(self.shape[m] for m in self.modes)
         if indices.ndim != 2 or indices.shape[1] != len(sparse) or (indices.size and indices.dtype.kind not in "iu"):
             raise InputError(f"indices are {indices.dtype} of shape {indices.shape}: expected (fibres, {len(sparse)})")
@@ -185,7 +186,7 @@ class SemiSparseTensor(Unconverted):
         """Bytes of the indices and values."""
         return int(self.indices.nbytes) + self.fibres * self.width * self.dtype.itemsize
 
-    def blocks(self) -> Iterator[NDArray[Any]]:
+    def blocks(self) -> Iterator[Floats]:
         """Yield all values, a range of fibres at a time.
 
         Yields
@@ -216,7 +217,7 @@ class SemiSparseTensor(Unconverted):
         tensor.labels = self.labels
         return tensor
 
-    def to_dense(self) -> NDArray[Any]:
+    def to_dense(self) -> Floats:
         """Return the tensor as a dense array, for small shapes."""
         array, values = np.zeros([self.shape[m] for m in (*self.sparse_modes, *self.modes)], self.dtype), self.values
         array[tuple(self.indices.T)] = values if self.sparse_modes else values[:1].reshape(array.shape)

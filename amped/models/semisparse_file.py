@@ -10,6 +10,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import DType, HostArray
+
 from ..errors import InputError
 from ..files import check_npz, write_whole
 from ..parallel.mpi import Comm, together
@@ -22,9 +24,9 @@ class RankedRows(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: DType
     mine: Callable[
-        [], Iterator[NDArray[Any]]
+        [], Iterator[HostArray]
     ]  # yields this rank's rows in blocks; called after the rows of earlier arrays are sent
 
 
@@ -90,7 +92,7 @@ def _write(file: IO[bytes], pending: list[RankedRows], metadata: Mapping[str, ND
                 raise fault
 
 
-def _received(array: RankedRows, comm: Comm) -> Iterator[NDArray[Any] | InputError]:
+def _received(array: RankedRows, comm: Comm) -> Iterator[HostArray | InputError]:
     """Yield the rows of all ranks in order, or the error of a rank that failed. On rank 0."""
     try:
         yield from array.mine()
@@ -99,7 +101,7 @@ def _received(array: RankedRows, comm: Comm) -> Iterator[NDArray[Any] | InputErr
     yield from _from_others(array, comm)
 
 
-def _from_others(array: RankedRows, comm: Comm) -> Iterator[NDArray[Any] | InputError]:
+def _from_others(array: RankedRows, comm: Comm) -> Iterator[HostArray | InputError]:
     width, nothing = int(np.prod(array.shape[1:])), np.empty(0, array.dtype)
     for rank in range(1, comm.size):
         count = np.ones(1, np.int64)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, HostArray
+
 from .dataframe import dataframe
 from .explained import label_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FEWEST = 5  # slices of a mode with z-scores
 ROUNDING = 1e-24  # misfit over size that is a rounding error
@@ -49,14 +54,14 @@ class SliceResiduals(NamedTuple):
     """
 
     name: str
-    labels: NDArray[Any] | None
+    labels: HostArray | None
     misfit: NDArray[np.float64]
     leverage: NDArray[np.float64]
     z: NDArray[np.float64]
     value: NDArray[np.float64]
     expected: NDArray[np.float64]
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return the slices as a pandas DataFrame, in the order of the mode.
 
         Returns
@@ -97,7 +102,7 @@ class ModelSlices(NamedTuple):
     leverage: NDArray[np.float64]
 
 
-def model_slices(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], poisson: bool) -> Iterator[ModelSlices]:
+def model_slices(weights: NDArray[np.float64], factors: Sequence[Floats], poisson: bool) -> Iterator[ModelSlices]:
     """Yield the slices of each mode of a model."""
     exact = [factor.astype(np.float64, copy=False) for factor in factors]
     sums, grams = [factor.sum(axis=0) for factor in exact], [factor.T @ factor for factor in exact]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, Integers
 from partitioner.host.threads import parallel_map, threads_for
 from partitioner.tensors.lowrank import check_memory
 
@@ -20,6 +21,9 @@ from .columns import largest_entries, scale_columns
 from .dataframe import dataframe
 from .explained import blocks_of, dot, fit_of
 from .factor_model import FactorModel
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MOST_AT_ONCE = 1 << 22  # numbers in a thread's intermediate result
 
@@ -60,8 +64,8 @@ class TuckerTensor(FactorModel):
 
     def __init__(
         self,
-        core: NDArray[np.floating],
-        factors: Sequence[NDArray[np.floating]],
+        core: Floats,
+        factors: Sequence[Floats],
         fits: Sequence[float] = (),
         converged: bool = False,
     ) -> None:
@@ -98,15 +102,15 @@ class TuckerTensor(FactorModel):
 
     def transform(
         self,
-        X: Any,
+        X: object,
         mode: int,
         *,
         value: str | None = None,
         where: str | None = None,
         unknown: str = "drop",
         deadline: float | None = None,
-        **options: Any,
-    ) -> NDArray[Any]:
+        **options: object,
+    ) -> Floats:
         """Fit the rows of one mode to new data, with the core and the other factor matrices fixed. Collective.
 
         With the returned rows in place of ``factors[mode]``, the model is the least-squares approximation of ``X``.
@@ -142,7 +146,7 @@ class TuckerTensor(FactorModel):
 
         return transformed(self, X, mode, value, where, unknown, {"deadline": deadline, **options})
 
-    def score(self, X: Any, *, value: str | None = None, where: str | None = None, unknown: str = "error") -> float:
+    def score(self, X: object, *, value: str | None = None, where: str | None = None, unknown: str = "error") -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``.
 
         Parameters
@@ -163,7 +167,7 @@ class TuckerTensor(FactorModel):
         parts = (dot(values, self.predict_at(columns)) for columns, values in blocks_of(tensor))
         return fit_of(tensor, self.norm(), math.fsum(parts))
 
-    def predict_at(self, columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
+    def predict_at(self, columns: Sequence[Integers]) -> NDArray[np.float64]:
         """Return the tensor's values at the given coordinates (one index array per mode), (n,); multithreaded."""
         count, most = len(columns[0]), max(1, MOST_AT_ONCE // (self.core.size or 1))
         values, start = np.empty(count), self.core.reshape(self.core.shape[0], -1)
@@ -246,7 +250,7 @@ class TuckerTensor(FactorModel):
 
         return Theirs((self.core.copy(), [f.astype(np.float64) for f in self.factors]))
 
-    def to_frame(self, count: int = 5) -> Any:
+    def to_frame(self, count: int = 5) -> DataFrame:
         """Return a summary as a pandas DataFrame.
 
         Parameters

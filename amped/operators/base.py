@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from ..backend.device import Array, Clock
 from ..backend.exchange import Machine
@@ -39,14 +41,14 @@ class Placed(Protocol):
     def order(self) -> int:
         """The number of modes."""
 
-    def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
+    def set_factor(self, mode: int, factor: Floats) -> None:
         """Set the factor matrix of a mode on all ranks, from an (I_n, R_n) array in host memory."""
 
     @property
     def matrices(self) -> Array:
         """All factor matrices as stored, (bytes,) uint8."""
 
-    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
+    def factor(self, mode: int, matrices: Array | None = None) -> Floats:
         """Return the (I_n, R_n) factor matrix of a mode in host memory; from a copy of `matrices` if given."""
 
     def changed(self, mode: int) -> None:
@@ -58,7 +60,7 @@ class Placed(Protocol):
     def publish(self, mode: int, sums: Array | None = None) -> None:
         """All-gather the owned rows of a factor matrix, and sum `sums` over the ranks."""
 
-    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
+    def gathered(self, mode: int, rows: Array) -> Floats:
         """All-gather owned rows of a matrix with the rows of a factor matrix, as an (I_n, R_n) host array."""
 
     def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
@@ -77,10 +79,10 @@ class Placed(Protocol):
 class Operator(Placed, Protocol):
     """A placed tensor that computes MTTKRPs."""
 
-    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+    def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:
         """See `Placed`; `columns` restricts it to some columns."""
 
-    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
+    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         """See `Placed`; `columns` restricts it to some columns."""
 
     def forget(self) -> None:

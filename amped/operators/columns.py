@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from ..backend.device import Array
 from ..parallel.mpi import Reduction
@@ -34,13 +34,13 @@ class Columns:
     def matrices(self) -> Array:
         return self._whole.matrices
 
-    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+    def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:
         if columns is not None:
             some, factor = factor, self.factor(mode)
             factor[:, columns] = some
         self._whole.set_factor(mode, factor, self.columns)
 
-    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
+    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         result = self._whole.factor(mode, matrices, self.columns)
         return result if columns is None else result[:, columns]
 
@@ -93,7 +93,7 @@ class Columns:
 
         return self.of(self._whole.mttkrp(mode, part if solve else None, then, double, sums))
 
-    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
+    def gathered(self, mode: int, rows: Array) -> Floats:
         whole = self._whole.owned(mode)
         result = self.machine.device.zeros(whole.shape, np.float64)
         result[:, self.columns] = rows

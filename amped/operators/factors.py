@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from ..backend.device import Array, Clock
 from ..backend.exchange import Machine
@@ -29,7 +30,7 @@ class Factors:
     def order(self) -> int:
         return len(self.shape)
 
-    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+    def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:
         self.work.set_factor(mode, factor, columns)
         self.changed(mode)
 
@@ -37,7 +38,7 @@ class Factors:
     def matrices(self) -> Array:
         return self.work.matrices
 
-    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
+    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         return self.work.factor(mode, matrices, columns)
 
     def changed(self, mode: int) -> None:
@@ -79,7 +80,7 @@ class Factors:
         self.wait_comm()
         self.machine.device.synchronize()
 
-    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
+    def gathered(self, mode: int, rows: Array) -> Floats:
         """All-gather owned rows, as returned by `mttkrp`, into an (I_n, R) matrix in host memory."""
         share = self.plan.modes[mode]
         whole = np.empty((self.shape[mode], share.rank), self.plan.dtype)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType, Floats
 from partitioner.tensors.value_range import ValueRange
 
 from ..errors import InputError
@@ -27,7 +27,7 @@ def far(order: int) -> float:
     return float(min(FAR, WINDOW ** (1 / (order - 1))))
 
 
-def value_limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+def value_limits(dtype: FloatDType) -> tuple[float, float]:
     """Return the lower and upper limit of the largest magnitude of a tensor's values.
 
     Multiplied by the largest numbers of stored columns it changes by up to a factor of `WINDOW`. The sum of `SUMMED` of
@@ -38,13 +38,13 @@ def value_limits(dtype: np.dtype[Any]) -> tuple[float, float]:
     return max(least_product(dtype) * WINDOW, 1 / SQUARED), min(upper, SQUARED)
 
 
-def least_product(dtype: np.dtype[Any]) -> float:
+def least_product(dtype: FloatDType) -> float:
     """Return the smallest product that keeps all digits: rounding errors by underflow are below its last digit."""
     kind = np.finfo(dtype)
     return float(kind.tiny) / float(kind.eps)
 
 
-def check_range(values: ValueRange, dtype: np.dtype[Any], path: str | os.PathLike[str] | None = None) -> None:
+def check_range(values: ValueRange, dtype: FloatDType, path: str | os.PathLike[str] | None = None) -> None:
     """Raise `InputError` if values are so large or small that products or squared norms would overflow or underflow."""
     largest = values.largest
     if not np.isfinite(largest):
@@ -56,7 +56,7 @@ def check_range(values: ValueRange, dtype: np.dtype[Any], path: str | os.PathLik
         raise InputError(f"{cause}: {advice}", path=path)
 
 
-def check_result(operator: Operator, mode: int, whole: NDArray[Any], values: ValueRange) -> None:
+def check_result(operator: Operator, mode: int, whole: Floats, values: ValueRange) -> None:
     """Raise `InputError` if an MTTKRP overflowed, or if all products of a column underflowed.
 
     Parameters
@@ -86,7 +86,7 @@ def check_result(operator: Operator, mode: int, whole: NDArray[Any], values: Val
         raise InputError(f"mode {mode}: products of the MTTKRP are too small for {options.precision}; {advice}")
 
 
-def largest(matrix: NDArray[Any]) -> NDArray[np.float64]:
+def largest(matrix: Floats) -> NDArray[np.float64]:
     """Return the largest magnitude of each column; NaN if the column contains NaN."""
     result: NDArray[np.float64] = np.maximum(
         matrix.max(axis=0).astype(np.float64), -matrix.min(axis=0).astype(np.float64)

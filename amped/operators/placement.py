@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.shards.partition import Cut
 from partitioner.tensors.value_range import ValueRange
 from partitioner.validate import whole
@@ -92,7 +93,7 @@ class Plan:
     """The plan of one rank."""
 
     modes: tuple[ModePlan, ...]
-    dtype: np.dtype[Any]  # of values and factors
+    dtype: FloatDType  # of values and factors
     slot: int  # nonzeros per streaming slot; 0 if nothing is streamed
     piece: int  # largest number of nonzeros of a resident shard
     device_bytes: dict[str, int]  # by use; their sum is the peak
@@ -119,7 +120,7 @@ class Plan:
         return max(m.shard_bytes(self.slot, streamed=True) for m in self.modes) if self.slot else 0
 
 
-def nonzero_bytes(order: int, dtype: np.dtype[Any]) -> int:
+def nonzero_bytes(order: int, dtype: FloatDType) -> int:
     """Return the bytes of a nonzero in coordinate form: a 32-bit index for each mode, and a value."""
     return INDEX_BYTES * order + dtype.itemsize
 
@@ -245,7 +246,7 @@ def _candidates(share: Share, kernels: Sequence[Kernel], setting: Setting) -> tu
     return chosen
 
 
-def exchanged_parts(mode: ModePlan, dtype: np.dtype[Any]) -> tuple[float, ...]:
+def exchanged_parts(mode: ModePlan, dtype: FloatDType) -> tuple[float, ...]:
     """Return the fractions of a mode's nonzeros after which finished rows are sent, identical on all ranks.
 
     Each part is computed while the rows of the previous part are sent; only the last rows are waited for. More parts

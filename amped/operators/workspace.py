@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from ..backend.device import Array
 from ..backend.exchange import Machine
@@ -103,7 +103,7 @@ class Workspace:
         """Mark the 16-bit copy of a factor matrix as outdated."""
         self._stale.add(mode)
 
-    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+    def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:
         """Copy an (I_n, R_n) host matrix to a factor matrix, or to some of its columns."""
         self._exchange.wait_comm()
         rank = factor.shape[1]
@@ -116,7 +116,7 @@ class Workspace:
                 place[:, columns or slice(0, rank)] = self._device.to_device(rows)
         self.changed(mode)
 
-    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
+    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         """Return a host copy of a factor matrix, (I_n, R_n), or of some columns; from a copy of `matrices` if given."""
         self._exchange.wait_comm()
         stored = (self.factors if matrices is None else self._views(matrices))[mode]

@@ -49,7 +49,7 @@ def collective(
         signature, name = inspect.signature(function), function.__name__
 
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             comm, bound = world(), inspect.BoundArguments(signature, cast(Any, {}))
 
             def bind_arguments() -> dict[str, str | None]:
@@ -66,7 +66,7 @@ def collective(
                     return {}
                 return {key: compared_text(key, value) for key, value in bound.arguments.items()}
 
-            def compared_text(key: str, value: Any) -> str | None:
+            def compared_text(key: str, value: object) -> str | None:
                 description = arguments.get(key, PLAIN)
                 if description.shown is None or (description.of_root and comm.rank > 0 and value is None):
                     return None

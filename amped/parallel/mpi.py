@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Element, HostArray
 from partitioner.host import ranks
 from partitioner.host.ranks import LAUNCHER_SIZES, launched, messages, on_root, together
 from partitioner.host.signals import LAUNCHER_RANKS
@@ -40,19 +41,21 @@ class Comm(ranks.Ranks, Protocol):
     def bcast(self, item: T) -> T:
         """Return rank 0's `item` on every rank."""
 
-    def bcast_array(self, array: NDArray[Any]) -> None:
+    def bcast_array(self, array: HostArray) -> None:
         """Copy rank 0's contiguous `array` into those of the other ranks; rank 0's may be read-only."""
 
-    def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def scatter(
+        self, array: HostArray | None, offsets: NDArray[np.int64], dtype: np.dtype[Element]
+    ) -> NDArray[Element]:
         """Return this rank's slice, ``offsets[rank]`` to ``offsets[rank + 1]``, of rank 0's 1-d `array`."""
 
-    def all_reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
+    def all_reduce(self, array: HostArray, reduction: Reduction) -> None:
         """Combine the ranks' arrays elementwise, in place."""
 
-    def sum_on(self, rank: int, array: NDArray[Any]) -> None:
+    def sum_on(self, rank: int, array: HostArray) -> None:
         """Sum the ranks' arrays into the one on `rank`; the others do not change."""
 
-    def all_gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def all_gather_rows(self, matrix: HostArray, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         """All-gather: copy rows ``begin[r]`` to ``end[r]`` of each rank ``r``'s `matrix` to all ranks, in place."""
 
 
@@ -64,20 +67,22 @@ class SingleComm(ranks.SingleRank):
     def bcast(self, item: T) -> T:
         return item
 
-    def bcast_array(self, array: NDArray[Any]) -> None:
+    def bcast_array(self, array: HostArray) -> None:
         """See `Comm`."""
 
-    def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def scatter(
+        self, array: HostArray | None, offsets: NDArray[np.int64], dtype: np.dtype[Element]
+    ) -> NDArray[Element]:
         assert array is not None
         return array.astype(dtype, copy=False)
 
-    def all_reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
+    def all_reduce(self, array: HostArray, reduction: Reduction) -> None:
         """See `Comm`."""
 
-    def sum_on(self, rank: int, array: NDArray[Any]) -> None:
+    def sum_on(self, rank: int, array: HostArray) -> None:
         """See `Comm`."""
 
-    def all_gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def all_gather_rows(self, matrix: HostArray, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         """See `Comm`."""
 
 
@@ -101,13 +106,15 @@ class MpiComm(ranks.MpiRanks):
         return result
 
     @recorded
-    def bcast_array(self, array: NDArray[Any]) -> None:
+    def bcast_array(self, array: HostArray) -> None:
         self.wait_for_all()
         for piece in messages(array.reshape(-1)):
             self._comm.Bcast(piece, 0)
 
     @recorded
-    def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def scatter(
+        self, array: HostArray | None, offsets: NDArray[np.int64], dtype: np.dtype[Element]
+    ) -> NDArray[Element]:
         self.wait_for_all()
         if self.rank:
             local = np.empty(int(offsets[self.rank + 1] - offsets[self.rank]), dtype)
@@ -123,17 +130,17 @@ class MpiComm(ranks.MpiRanks):
         return array[: offsets[1]].astype(dtype, copy=self.size > 1)
 
     @recorded
-    def all_reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
+    def all_reduce(self, array: HostArray, reduction: Reduction) -> None:
         self._comm.Allreduce(self._mpi.IN_PLACE, array, self._mpi.SUM if reduction == "sum" else self._mpi.MAX)
 
     @recorded
-    def sum_on(self, rank: int, array: NDArray[Any]) -> None:
+    def sum_on(self, rank: int, array: HostArray) -> None:
         for piece in messages(array.reshape(-1)):
             send, receive = (self._mpi.IN_PLACE, piece) if self.rank == rank else (piece, None)
             self._comm.Reduce(send, receive, self._mpi.SUM, rank)
 
     @recorded
-    def all_gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def all_gather_rows(self, matrix: HostArray, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         # NumPy does not define the stride of a single row.
         row_bytes = matrix.strides[0] if len(matrix) > 1 else matrix.nbytes
         row = self._mpi.BYTE.Create_contiguous(row_bytes).Commit()
@@ -159,7 +166,7 @@ def abort_all(comm: Comm) -> ranks.Hook:
     return ranks.abort_all(comm, "amped", lambda: f"amped: rank {comm.rank} was {CURRENT.where()}\n" * (comm.size > 1))
 
 
-def share(comm: Comm, array: NDArray[Any] | None) -> NDArray[Any]:
+def share(comm: Comm, array: NDArray[Element] | None) -> NDArray[Element]:
     """Return rank 0's matrix on every rank. On rank 0 the result may be `array` itself: do not modify it."""
     if comm.size == 1:
         assert array is not None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from numpy.typing import NDArray
+from partitioner.array_types import HostArray
 
 CALENDARS = (
     "monday tuesday wednesday thursday friday saturday sunday".split(),
@@ -15,7 +14,7 @@ LONGEST_CALENDAR = 12  # labels
 SHORTEST = 3  # characters of an abbreviation, such as "Mon" or "Sept"
 
 
-def calendar_order(labels: Sequence[Any]) -> list[int] | None:
+def calendar_order(labels: Sequence[object]) -> list[int] | None:
     """Return the rows of labels in calendar order, if each label is a different day of the week, or month."""
     for calendar in CALENDARS:
         if len(labels) <= len(calendar):
@@ -25,7 +24,7 @@ def calendar_order(labels: Sequence[Any]) -> list[int] | None:
     return None
 
 
-def _place(label: Any, calendar: Sequence[str]) -> int | None:
+def _place(label: object, calendar: Sequence[str]) -> int | None:
     """Return the place of a name, or an abbreviation of it, in a calendar; None if it is not in it."""
     text = label.strip().rstrip(".").lower() if isinstance(label, str) else ""
     if len(text) < SHORTEST:
@@ -33,7 +32,7 @@ def _place(label: Any, calendar: Sequence[str]) -> int | None:
     return next((place for place, name in enumerate(calendar) if name.startswith(text)), None)
 
 
-def calendar_rows(labels: NDArray[Any] | None) -> list[int] | None:
+def calendar_rows(labels: HostArray | None) -> list[int] | None:
     """Return the rows of a mode's labels in calendar order; None if they are no calendar."""
     if labels is None or labels.dtype.kind != "T" or labels.size > LONGEST_CALENDAR:
         return None

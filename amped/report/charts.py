@@ -7,13 +7,18 @@ import re
 from collections.abc import Callable, Sequence
 from html import escape
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, HostArray
+
 from .figures import figure_class, hide_frame
 from .pictures import POSITIVE, ZERO, curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SIZE = 2.9, 1.15  # inches
 FIT_SIZE = 4.2, 1.7
@@ -35,7 +40,7 @@ UNWANTED = re.compile(
 DIGITS = re.compile(r"(\.\d)\d+(?=[ \"])")  # of coordinates
 
 
-def column_chart(labels: NDArray[Any] | None, column: NDArray[Any], description: str, percent: bool = False) -> str:
+def column_chart(labels: HostArray | None, column: Floats, description: str, percent: bool = False) -> str:
     """Return an SVG chart of a column over its ordered labels, or over its indices without labels.
 
     `description` is the alternative text; `percent` labels the axis in per cent.
@@ -43,7 +48,7 @@ def column_chart(labels: NDArray[Any] | None, column: NDArray[Any], description:
     place = np.arange(column.size) if labels is None else labels
     rows = _thinned(column)
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         curve(axes, place[rows], column[rows])
         axes.yaxis.set_major_formatter(lambda number, _: f"{100 * number:.3g}%" if percent else f"{number:.3g}")
 
@@ -56,7 +61,7 @@ def series_chart(numbers: Sequence[float], description: str, logarithmic: bool =
     iterations = np.arange(1, values.size + 1)
     drawn = np.isfinite(values) & ((values > 0) | (not logarithmic))
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         is_short = values.size <= POINTS // 4
         axes.plot(iterations[drawn], values[drawn], color=POSITIVE, lw=1.2, marker="o" if is_short else None, ms=2.5)
         if logarithmic and drawn.any():
@@ -76,7 +81,7 @@ def _short(number: float) -> str:
     return f"{number / size:.5g}{prefix}"
 
 
-def _thinned(column: NDArray[Any]) -> NDArray[np.intp]:
+def _thinned(column: Floats) -> NDArray[np.intp]:
     """Return the rows to draw: the largest and smallest number of each stretch."""
     if column.size <= POINTS:
         return np.arange(column.size)

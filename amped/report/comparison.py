@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ..models.comparison import SAME, Comparison, ComponentPair, LabelChange
 from .components import INDENT, number_text, shown
@@ -45,7 +44,7 @@ def headlines(comparison: Comparison) -> list[str]:
     return lines + [f"not compared: {reason}" for reason in comparison.skipped]
 
 
-def _some(labels: Sequence[Any]) -> str:
+def _some(labels: Sequence[object]) -> str:
     return ", ".join(map(shown, labels[:3])) + ", ..." * (len(labels) > 3)
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from functools import singledispatch
-from typing import Any
 
-from numpy.typing import NDArray
-
+from partitioner.array_types import Floats
 from partitioner.tensors.labels import Labels
 from partitioner.tensors.labels import mode_names as known_names
 
@@ -77,7 +75,7 @@ def text(model: KruskalTensor, count: int = 10, most: int | None = None, width: 
     return "\n".join(lines)
 
 
-def columns_text(factors: Sequence[NDArray[Any]], labels: Labels | None, count: int, width: int | None = None) -> str:
+def columns_text(factors: Sequence[Floats], labels: Labels | None, count: int, width: int | None = None) -> str:
     """Return the columns of each mode's factor matrix as text: one line per column, with its top labels."""
     width, lines = width or shutil.get_terminal_size((WIDTH, 0)).columns, list[str]()
     for mode, (name, factor) in enumerate(zip(_names(labels, len(factors)), factors, strict=True)):

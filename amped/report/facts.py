@@ -77,7 +77,7 @@ class Number(NamedTuple):
     value: str
 
 
-def known(model: KruskalTensor, run: Run) -> dict[str, Any]:
+def known(model: KruskalTensor, run: Run) -> dict[str, object]:
     """Return the valid facts about a run, from its record and from the history of the model."""
     history: dict[str, Any] = dict(model.series)
     if model.fits:
@@ -207,12 +207,12 @@ def meaning(run: Run) -> list[str]:
     return sentences
 
 
-def compared(model: KruskalTensor, tensor: SparseTensor | DenseTensor, run: Run, partial: bool) -> dict[str, Any]:
+def compared(model: KruskalTensor, tensor: SparseTensor | DenseTensor, run: Run, partial: bool) -> dict[str, object]:
     """Return facts computed from the model and the tensor, which replace those of the record.
 
     If it is `partial`, elements that the sparse tensor does not store are missing: only the fit is known.
     """
-    facts: dict[str, Any] = {"partial": partial}
+    facts: dict[str, object] = {"partial": partial}
     mask, has_link = STORED if partial else None, model.known_loss is not None
     if has_link:
         facts["deviance"] = model.score(tensor, mask=mask)

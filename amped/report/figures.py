@@ -6,12 +6,16 @@ import io
 import os
 import sys
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from partitioner.host.quiet import quieten
 
 from ..errors import InputError
 from ..files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 EXTENSIONS = ".png", ".svg", ".pdf"
 
@@ -24,7 +28,7 @@ def check_picture(path: str | os.PathLike[str]) -> None:
 
 
 @cache
-def figure_class() -> Any:
+def figure_class() -> type[Figure]:
     """Return a Matplotlib `Figure`, which needs no display; raise `InputError` if Matplotlib is not installed."""
     if "matplotlib" not in sys.modules:
         quieten("matplotlib")  # at level DEBUG it logs its search for fonts
@@ -44,13 +48,13 @@ def figure_class() -> Any:
     return Picture
 
 
-def hide_frame(axes: Any) -> None:
+def hide_frame(axes: Axes) -> None:
     """Hide the lines at the top and at the right of an Axes."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
-def save(figure: Any, path: str | os.PathLike[str] | None) -> Any:
+def save(figure: Figure, path: str | os.PathLike[str] | None) -> Figure:
     """Write a figure to a file, if there is a path, and return it."""
     if path is not None:
         check_picture(path)

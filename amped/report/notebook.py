@@ -53,7 +53,7 @@ def html(columns: Columns, caption: Sequence[str] = ()) -> str:
     return f"{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, LongText):
@@ -67,12 +67,12 @@ def _cell(value: Any) -> str:
 
 def for_people(
     columns: Columns, numbers: Sequence[str], shares: Sequence[str] = ("share",)
-) -> dict[str, Sequence[Any]]:
+) -> dict[str, Sequence[object]]:
     """Return columns with some numbers counted from 1, as in printed text, and some shown as percentages."""
     return from_one(columns, *numbers) | {name: [Percent(each) for each in columns[name]] for name in shares}
 
 
-def component_columns(components: Components) -> dict[str, list[Any]]:
+def component_columns(components: Components) -> dict[str, list[object]]:
     """Return a table of components: weight, share, and the top labels of each mode as text."""
     positive = all(entry >= 0 for each in components for top in each.top for _, entry in top)
     columns: dict[str, list[Any]] = {
@@ -104,7 +104,7 @@ def model_table(model: KruskalTensor) -> str:
     return _components(model.top(), [_headline(size, model)])
 
 
-def core_columns(model: TuckerTensor, count: int = 5) -> dict[str, list[Any]]:
+def core_columns(model: TuckerTensor, count: int = 5) -> dict[str, list[object]]:
     """Return a table of the columns of each factor matrix of a Tucker model."""
     squares, total = np.square(model.core), float(np.square(model.core).sum())
     columns: dict[str, list[Any]] = {"mode": [], "column": [], "share": [], "labels": []}
@@ -148,7 +148,7 @@ def residuals_table(residuals: Residuals) -> str:
         found[unused_name(name, found)] = [getattr(each, name) for each in residuals.findings]
     elements = residuals.columns(names=["value", "expected", "standardised", "absent"])
     labels = {name: [LongText(as_text(label, LONGEST)) for label in elements[name]] for name in [*elements][:order]}
-    return html(found, above) + html(elements | labels, ["elements with the largest standardised residuals"])
+    return html(found, above) + html({**elements, **labels}, ["elements with the largest standardised residuals"])
 
 
 def plan_html(columns: Columns, expectation: str) -> str:
@@ -164,9 +164,10 @@ def comparison_table(comparison: Comparison) -> str:
     return html(columns | {unused_name("largest changes", columns): changes}, headlines(comparison))
 
 
-def scan_columns(tried: Sequence[ScannedRank], suggestion: Suggestion) -> dict[str, list[Any]]:
+def scan_columns(tried: Sequence[ScannedRank], suggestion: Suggestion) -> dict[str, list[object]]:
     """Return a table of a scan."""
-    held, errors = [each.holdout for each in tried], [each.holdout_error for each in tried]
+    held: list[object] = [each.holdout for each in tried]
+    errors: list[object] = [each.holdout_error for each in tried]
     return {
         "rank": [each.rank for each in tried],
         "explained": [each.squared for each in tried],

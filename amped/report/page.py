@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from importlib.resources import files
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +96,7 @@ def write(
     tensor: SparseTensor | DenseTensor | None = None,
     run: Run | None = None,
     replace: bool = True,
-    mask: Any = None,
+    mask: object = None,
 ) -> None:
     """Write the report of a model to a file; see `page`, and `write_whole` for errors."""
     write_text(path, page(model, tensor, run, mask), replace)
@@ -126,7 +126,7 @@ def page(
     model: KruskalTensor,
     tensor: SparseTensor | DenseTensor | None = None,
     run: Run | None = None,
-    mask: Any = None,
+    mask: object = None,
 ) -> str:
     """Return the report of a model as HTML.
 
@@ -254,7 +254,7 @@ def _residuals(model: KruskalTensor, tensor: SparseTensor | DenseTensor) -> list
 
 
 def write_report(
-    model: KruskalTensor, path: str | os.PathLike[str], tensor: SparseTensor | DenseTensor | None, mask: Any
+    model: KruskalTensor, path: str | os.PathLike[str], tensor: SparseTensor | DenseTensor | None, mask: object
 ) -> None:
     """See `KruskalTensor.report`. The record of a Python function has no versions: the current ones are added."""
     write(model, path, tensor, {"versions": versions()} | model.run if model.run else {}, mask=mask)

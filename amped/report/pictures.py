@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, HostArray
 from partitioner.tensors.labels import Labels, as_labels
 from partitioner.tensors.relabel import mode_order, places
 from partitioner.validate import whole
@@ -21,6 +22,10 @@ from ..models.slices import SliceResiduals
 from .calendar import LONGEST_CALENDAR, calendar_order
 from .components import mode_names, one_line, shown
 from .figures import figure_class, hide_frame, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MOST = 32  # maximum components in a picture
 FIRST, LAST = np.datetime64("0001"), np.datetime64("9999")  # range of Python's calendar
@@ -37,8 +42,8 @@ class Column(NamedTuple):
     """A column of a factor matrix to draw, with its name in the legend."""
 
     name: str
-    labels: NDArray[Any] | None  # None: indices
-    entries: NDArray[Any]
+    labels: HostArray | None  # None: indices
+    entries: Floats
     colour: str | None = None  # None: colours for the signs, as nothing else is drawn
 
 
@@ -50,13 +55,13 @@ def draw(
     path: str | os.PathLike[str] | None = None,
     top: int = 6,
     *,
-    ax: Any = None,
+    ax: Axes | NDArray[np.object_] | None = None,
     modes: Sequence[int | str] | None = None,
     components: Sequence[int] | None = None,
     labels: Mapping[int | str, Any] | None = None,
     titles: Mapping[int | str, str] | None = None,
     overlay: Mapping[str, Any] | None = None,
-) -> Any:
+) -> Figure:
     """Draw a model; see `KruskalTensor.plot`."""
     names, drawn = mode_names(model), _labels(model, labels or {})
     chosen = range(len(names)) if modes is None else [mode_number(names, mode) for mode in modes]
@@ -73,7 +78,7 @@ def draw(
 
     replaced = {mode_number(names, mode): title for mode, title in (titles or {}).items()}
     shown_titles = [replaced.get(mode, _title(names[mode], model.labels, mode, drawn[mode])) for mode in chosen]
-    if ax is not None and np.ndim(ax) == 0 and len(chosen) == 1 and not others:
+    if ax is not None and np.array(ax, object).ndim == 0 and len(chosen) == 1 and not others:
         grid = [("", [_together(model, numbers, chosen[0], drawn[chosen[0]])])]
     else:
         shares = model.shares()
@@ -84,7 +89,7 @@ def draw(
     return save(figure, path)
 
 
-def _together(model: KruskalTensor, numbers: Sequence[int], mode: int, labels: NDArray[Any] | None) -> Panel:
+def _together(model: KruskalTensor, numbers: Sequence[int], mode: int, labels: HostArray | None) -> Panel:
     """Return the columns of several components in one panel."""
     colours = [COLOURS[at % len(COLOURS)] for at in range(len(numbers))] if len(numbers) > 1 else [None]
     columns = [model.factors[mode][:, number] for number in numbers]
@@ -97,11 +102,11 @@ def _together(model: KruskalTensor, numbers: Sequence[int], mode: int, labels: N
 UNITS = {"D": "days", "h": "hours", "m": "min", "W": "weeks", "us": "µs"}  # of durations, if not NumPy's own name
 
 
-def _title(name: str, known: Labels | None, mode: int, labels: NDArray[Any] | None) -> str:
+def _title(name: str, known: Labels | None, mode: int, labels: HostArray | None) -> str:
     """Return the name of a mode with the unit of its labels, if they have one."""
     unit = known.units[mode] if known is not None and known.units is not None else None
     if labels is not None and labels.dtype.kind == "m":
-        unit = np.datetime_data(labels.dtype)[0]
+        unit = np.datetime_data(labels.dtype.str)[0]
         unit = UNITS.get(unit, unit)
     return f"{name} ({one_line(unit)})" if unit else name
 
@@ -121,10 +126,10 @@ def _numbers(model: KruskalTensor, components: Sequence[int] | None) -> list[int
     return [whole("components", number, 0, model.rank - 1) for number in components]
 
 
-def _labels(model: KruskalTensor, replaced: Mapping[int | str, Any]) -> list[NDArray[Any] | None]:
+def _labels(model: KruskalTensor, replaced: Mapping[int | str, Any]) -> list[HostArray | None]:
     """Return the labels of each mode, some of which the caller replaces."""
     names = mode_names(model)
-    every: list[NDArray[Any] | None] = [*(model.labels or [None] * len(names))]
+    every: list[HostArray | None] = [*(model.labels or [None] * len(names))]
     for mode, labels in replaced.items():
         at, array = mode_number(names, mode), as_labels(labels)
         if array.shape != (model.shape[at],):
@@ -142,7 +147,7 @@ class Overlay(NamedTuple):
     components: dict[int, int]
     modes: Sequence[int]
 
-    def columns(self, mine: Column, own: NDArray[Any] | None, number: int, mode: int) -> list[Column]:
+    def columns(self, mine: Column, own: HostArray | None, number: int, mode: int) -> list[Column]:
         """Return the column of the matched component in the scale and with the sign of `mine`; nothing without one.
 
         `own` are the first model's labels, which may differ from those that are drawn.
@@ -159,14 +164,14 @@ class Overlay(NamedTuple):
         return _placed(other, mine, own)
 
 
-def _overlay(model: KruskalTensor, name: str, other: Any, colour: str) -> Overlay:
+def _overlay(model: KruskalTensor, name: str, other: object, colour: str) -> Overlay:
     if not isinstance(other, KruskalTensor):
         raise InputError(f"overlay: a {type(other).__name__}, expected a KruskalTensor")
     matches = {pair.first: pair.second for pair in model.compare(other, 1).pairs}
     return Overlay(name, other, colour, matches, mode_order(model.labels, other.labels, len(model.factors)))
 
 
-def _placed(other: Column, mine: Column, own: NDArray[Any] | None) -> list[Column]:
+def _placed(other: Column, mine: Column, own: HostArray | None) -> list[Column]:
     """Return another model's column at the labels that are drawn of mine; nothing if there is no place for it.
 
     Without labels of both models, rows are matched by position. Labels that only the other model has are drawn too,
@@ -192,9 +197,9 @@ def draw_comparison(
     path: str | os.PathLike[str] | None = None,
     top: int = 6,
     *,
-    ax: Any = None,
+    ax: Axes | NDArray[np.object_] | None = None,
     modes: Sequence[int | str] | None = None,
-) -> Any:
+) -> Figure:
     """Draw the columns of two models over each other; see `Comparison.plot`."""
     names = [one_line(mode.name) for mode in comparison.modes]
     chosen = [comparison.modes[mode_number(names, mode)] for mode in (range(len(names)) if modes is None else modes)]
@@ -211,9 +216,12 @@ def draw_comparison(
     return save(figure, path)
 
 
-def _drawn(grid: Sequence[tuple[str, Sequence[Panel]]], titles: Sequence[str], top: int, ax: Any) -> Any:
+def _drawn(
+    grid: Sequence[tuple[str, Sequence[Panel]]], titles: Sequence[str], top: int, ax: Axes | NDArray[np.object_] | None
+) -> Figure:
     """Draw panels, each row of which has a title at its left, and return the figure."""
     rows, several = max(1, len(grid)), max((len(panel) for _, panels in grid for panel in panels), default=1)
+    figure: Figure
     if ax is None:
         high = max(HIGH, EACH * top * (1 + MORE * (several - 1)))
         size = WIDE * len(titles), 0.5 + high * rows
@@ -221,7 +229,7 @@ def _drawn(grid: Sequence[tuple[str, Sequence[Panel]]], titles: Sequence[str], t
         axes = figure.subplots(rows, len(titles), squeeze=False)
     else:
         axes = np.array(ax, object, ndmin=2)
-        axes = axes.T if np.ndim(ax) == 1 and len(titles) == 1 else axes
+        axes = axes.T if np.array(ax, object).ndim == 1 and len(titles) == 1 else axes
         if axes.shape != (rows, len(titles)):
             raise InputError(f"ax: {' x '.join(map(str, axes.shape))} axes for {rows} x {len(titles)} panels")
         figure = axes[0, 0].figure
@@ -237,7 +245,7 @@ def _drawn(grid: Sequence[tuple[str, Sequence[Panel]]], titles: Sequence[str], t
     return figure
 
 
-def _legend(place: Any, axes: NDArray[Any]) -> None:
+def _legend(place: Any, axes: NDArray[np.object_]) -> None:
     """Draw a legend of the columns in all panels on a figure or an Axes."""
     handles = dict[str, Any]()
     for each in sorted(axes.ravel(), key=lambda each: -len(each.get_legend_handles_labels()[1])):  # fullest one first
@@ -247,7 +255,7 @@ def _legend(place: Any, axes: NDArray[Any]) -> None:
     place.legend(handles.values(), handles.keys(), fontsize=7, frameon=False, **below)
 
 
-def draw_panel(axes: Any, panel: Panel, top: int) -> None:
+def draw_panel(axes: Axes, panel: Panel, top: int) -> None:
     """Draw columns over each other: curves if their labels are ordered, otherwise bars."""
     if all(is_ordered(column.labels) for column in panel):
         for name, labels, entries, colour in panel:
@@ -260,9 +268,9 @@ def draw_panel(axes: Any, panel: Panel, top: int) -> None:
 
 
 def curve(
-    axes: Any,
-    labels: NDArray[Any],
-    column: NDArray[Any],
+    axes: Axes,
+    labels: HostArray,
+    column: Floats,
     colour: str = POSITIVE,
     name: str | None = None,
     filled: bool = True,
@@ -288,10 +296,10 @@ def curve(
     locator = AutoDateLocator(minticks=2, maxticks=6)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    axes.xaxis.get_offset_text().set_size(6)
+    axes.xaxis.get_offset_text().set_fontsize(6)
 
 
-def _with_ends(positions: NDArray[Any], column: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _with_ends(positions: HostArray, column: Floats) -> tuple[HostArray, Floats]:
     """Extend steps by half a step at both ends, so that the first and the last are as wide as the others."""
     if positions.size < 2:
         return positions, column
@@ -300,7 +308,7 @@ def _with_ends(positions: NDArray[Any], column: NDArray[Any]) -> tuple[NDArray[A
     return np.concatenate([ends[0], places, ends[1]]), np.concatenate([column[:1], column, column[-1:]])
 
 
-def _positions(labels: NDArray[Any]) -> NDArray[Any]:
+def _positions(labels: HostArray) -> HostArray:
     """Return the positions of labels on an axis; dates outside Python's calendar become numbers of years."""
     if labels.dtype.kind == "M":
         years = labels.astype("M8[Y]")
@@ -309,7 +317,7 @@ def _positions(labels: NDArray[Any]) -> NDArray[Any]:
     return labels.astype(np.float64) if labels.dtype.kind in "bm" else labels
 
 
-def _bars(axes: Any, panel: Panel, top: int) -> None:
+def _bars(axes: Axes, panel: Panel, top: int) -> None:
     """Draw columns as bars: the top labels, or all labels of a calendar."""
     labels, height = bar_labels(panel, top), 0.7 / len(panel)
     for number, column in enumerate(panel):
@@ -354,7 +362,7 @@ def _plain(text: str) -> str:
 NAMED = 5  # slices with their labels in a picture
 
 
-def draw_slices(slices: SliceResiduals, path: str | os.PathLike[str] | None = None, ax: Any = None) -> Any:
+def draw_slices(slices: SliceResiduals, path: str | os.PathLike[str] | None = None, ax: Axes | None = None) -> Figure:
     """Draw the misfit of slices over their leverage; see `Residuals.plot`."""
     if ax is None:
         figure = figure_class()(figsize=(4.8, 3.6), dpi=DOTS, layout="constrained")
@@ -369,4 +377,4 @@ def draw_slices(slices: SliceResiduals, path: str | os.PathLike[str] | None = No
         )
     ax.tick_params(labelsize=7, length=2)
     hide_frame(ax)
-    return save(ax.figure, path)
+    return save(cast("Figure", ax.figure), path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from ..methods.driver import Method, best_iteration
 from ..methods.initial import Init
@@ -12,7 +11,7 @@ from ..operators.sources.protocols import DescribedSource
 SERIES = {"fit": "fits", "objective": "objectives"}  # names in records, if they differ
 
 
-def run_facts(method: Method, source: DescribedSource, seed: int | None, init: str | None) -> dict[str, Any]:
+def run_facts(method: Method, source: DescribedSource, seed: int | None, init: str | None) -> dict[str, object]:
     """Return the parameters, machine, tensor and figures of a run; see `init_name`."""
     state, machine = method.state, method.operator.machine
     best = best_iteration(state)
@@ -27,7 +26,7 @@ def run_facts(method: Method, source: DescribedSource, seed: int | None, init: s
     }  # fmt: skip
 
 
-def _source_facts(source: DescribedSource) -> dict[str, Any]:
+def _source_facts(source: DescribedSource) -> dict[str, object]:
     facts = {"tensor_kind": source.kind, "tensor_shape": list(source.shape), "nonzeros": source.nnz}
     return {**facts, "tensor_norm": source.norm, **source.repaired}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..models.explained import label_of
 from ..models.findings import Finding
@@ -42,13 +41,13 @@ def texts(finding: Finding) -> list[str]:
     return [labels_text(labels, consecutive and len(labels) > 1) for labels in finding.labels]
 
 
-def _whole(labels: Sequence[Any]) -> bool:
+def _whole(labels: Sequence[object]) -> bool:
     """Return whether labels are consecutive whole numbers."""
-    numbers = all(isinstance(label, int) and not isinstance(label, bool) for label in labels)
-    return numbers and len(labels) > 2 and labels[-1] - labels[0] == len(labels) - 1
+    numbers = [label for label in labels if isinstance(label, int) and not isinstance(label, bool)]
+    return len(numbers) == len(labels) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
 
 
-def labels_text(labels: Sequence[Any], consecutive: bool = False) -> str:
+def labels_text(labels: Sequence[object], consecutive: bool = False) -> str:
     """Return the labels of a finding in one mode as text; `consecutive`: they follow each other in the mode."""
     if not labels:
         return ALL

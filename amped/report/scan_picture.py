@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..models.scanned import CONSISTENT, STABLE, ScannedRank, Suggestion
 from .figures import figure_class, hide_frame, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 WIDTH, EACH = 6.4, 2.1  # inches: of the figure, and the height of a panel
 PANELS = "explained", "match", "consistency", "holdout"
@@ -24,8 +29,8 @@ def draw(
     suggestion: Suggestion,
     path: str | os.PathLike[str] | None = None,
     panels: Sequence[str] | None = None,
-    ax: Any = None,
-) -> Any:
+    ax: Axes | NDArray[np.object_] | None = None,
+) -> Figure:
     """Draw a scan as panels over the number of components; see `Scan.plot`."""
     tried = sorted(tried, key=lambda each: each.rank)
     evaluated = any(each.holdout is not None for each in tried)
@@ -58,15 +63,16 @@ def suggested(suggestion: Suggestion) -> str:
     return "no number is suggested" if suggestion.rank is None else f"suggested: {suggestion.rank}"
 
 
-def _explained(axes: Any, tried: Sequence[ScannedRank]) -> None:
+def _explained(axes: Axes, tried: Sequence[ScannedRank]) -> None:
     points = [(each.rank, explained) for each in tried for explained in each.explained]
-    axes.scatter(*zip(*points, strict=True), s=14, color=BEST, alpha=0.4, label="starts")
+    ranks, explained = zip(*points, strict=True)
+    axes.scatter(ranks, explained, s=14, color=BEST, alpha=0.4, label="starts")
     axes.plot([each.rank for each in tried], [each.squared for each in tried], color=BEST, label="best start")
     axes.set_ylabel("explained")
     axes.legend(fontsize=8, frameon=False, loc="lower right")
 
 
-def _matches(axes: Any, tried: Sequence[ScannedRank]) -> None:
+def _matches(axes: Axes, tried: Sequence[ScannedRank]) -> None:
     for name, colour, mark in (("match", BEST, "o"), ("halves", OTHER, "s")):
         points = [(each.rank, number) for each in tried if (number := getattr(each, name)) is not None]
         if points:
@@ -79,7 +85,7 @@ def _matches(axes: Any, tried: Sequence[ScannedRank]) -> None:
         axes.legend(fontsize=8, frameon=False, loc="lower left")
 
 
-def _consistency(axes: Any, tried: Sequence[ScannedRank]) -> None:
+def _consistency(axes: Axes, tried: Sequence[ScannedRank]) -> None:
     points = [(each.rank, each.consistency) for each in tried if each.consistency is not None]
     axes.set_ylabel("core consistency, %")
     axes.set_ylim(LOWEST - 5, 105)
@@ -93,7 +99,7 @@ def _consistency(axes: Any, tried: Sequence[ScannedRank]) -> None:
         axes.plot([rank], [number], color=BEST, marker="v" if unclipped < LOWEST else "o", ms=5, ls="")
 
 
-def _held_out(axes: Any, tried: Sequence[ScannedRank]) -> None:
+def _held_out(axes: Axes, tried: Sequence[ScannedRank]) -> None:
     points = [(each.rank, each.holdout, each.holdout_error) for each in tried if each.holdout is not None]
     ranks, means, errors = zip(*points, strict=True)
     axes.errorbar(ranks, means, yerr=errors, color=BEST, marker="o", ms=4, lw=1, capsize=3)

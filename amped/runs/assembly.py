@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from numpy.typing import NDArray
-
+from partitioner.array_types import Floats
 from partitioner.host.jit import load_compiler
 from partitioner.readers import PLAIN, ReadOptions, is_dense, read_sparse, with_zeros
 from partitioner.shards.sorters import has_cupy, wake
@@ -53,7 +52,7 @@ from ..parallel.watchdog import Watchdog
 from .compiling import Work, chosen
 from .kinds import SPARSE, TENSOR_KINDS, kind_of
 
-Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | None
+Tensor = SparseTensor | DenseTensor | Floats | str | os.PathLike[str] | None
 
 
 def bring_up(options: Options, comm: Comm) -> Machine:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.host import checksums
 from partitioner.readers.arrays.npz import DAMAGED
 from partitioner.store.shared_fs import REMEDY
@@ -56,7 +57,7 @@ class Checkpoint(NamedTuple):
     """The state of a decomposition between two modes."""
 
     state: MethodState
-    factors: list[NDArray[Any]]  # (I_n, R), as stored by the operator
+    factors: list[Floats]  # (I_n, R), as stored by the operator
     origin: Origin
     labels: Labels | None = None  # of the tensor; None in old checkpoints
 
@@ -71,7 +72,7 @@ def name_of(state: MethodState) -> str:
     return f"iteration-{state.iterations}" + (f"-mode-{state.mode}" if state.mode else "")
 
 
-def facts_of(source: DescribedSource, rank: int | list[int], method: str) -> dict[str, Any]:
+def facts_of(source: DescribedSource, rank: int | list[int], method: str) -> dict[str, object]:
     """Return the facts that must be equal in a checkpoint and the run that resumes it. Collective."""
     tensor = {"shape": list(source.shape), "nonzeros": source.nnz, "hash": f"{source.digest():016x}"}
     labels = {"labels": source.labels.checksum()} if source.labels else {}

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.host.stages import STAGES
 from partitioner.tensors.lowrank import full
 from partitioner.tensors.sparse import SparseTensor
@@ -105,7 +106,7 @@ def consistent(
     source: DescribedSource,
     machine: Machine,
     options: Options,
-    factors: Sequence[NDArray[np.floating]],
+    factors: Sequence[Floats],
 ) -> float:
     """Return the core consistency of a CP model whose factor matrices include the weights. Collective."""
     return _consistent(source, machine, options, _inverses(factors))
@@ -140,7 +141,7 @@ def _consistent(
 
 
 def consistent_with_gaps(
-    observed: SparseSource, machine: Machine, options: Options, factors: Sequence[NDArray[np.floating]]
+    observed: SparseSource, machine: Machine, options: Options, factors: Sequence[Floats]
 ) -> float:
     """Return the core consistency of a CP model of observed elements; others are those of the model. Collective.
 
@@ -181,9 +182,7 @@ def _core_source(source: DescribedSource, machine: Machine, options: Options) ->
     return kind_of(source).for_core(source, machine, options, setting_for(source, 1, machine, options).memory)
 
 
-def cp_start(
-    source: DescribedSource, machine: Machine, options: Options, rank: int, seed: int = 0
-) -> list[NDArray[np.floating]]:
+def cp_start(source: DescribedSource, machine: Machine, options: Options, rank: int, seed: int = 0) -> list[Floats]:
     """Return starting factor matrices for CP from a Tucker decomposition by HOOI. Collective.
 
     The CP components of the small core, multiplied by HOOI's factor matrices, approximate those of the tensor.

@@ -119,7 +119,7 @@ def check_domain(source: DescribedSource, loss: Loss, sparse_zeros: bool, comm: 
 
     def check() -> None:
         assert tensor is not None
-        elements = tensor.values if isinstance(tensor, SparseTensor) else tensor.array().reshape(-1)
+        elements: NDArray[Any] = tensor.values if isinstance(tensor, SparseTensor) else tensor.array().reshape(-1)
         if (at := domain.outside(elements)) is not None:
             line = source.line_where(lambda value: domain.outside(np.array([value])) is not None)
             cause = f"a value is {elements[at]:g}: loss {loss.name!r} expects {domain}"
@@ -335,7 +335,7 @@ def _generalised(
     """Place the elements and return the method. Collective."""
     if (sampled := work.sampled) is not None:
         return stochastic_gcp(source, observed, machine, options, sampled, constraints, held_out)
-    facts: dict[str, Any] = {} if observed is None else observed.terms.facts
+    facts: dict[str, object] = {} if observed is None else dict(observed.terms.facts)
     elements = loss_elements(source, observed, machine, options, work)
     if work.lists:
         operator = SPARSE.place(elements.source, elements.machine, elements.setting, None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Element, HostArray
 from partitioner.tensors.held_out import drawn, fingerprint, part_of, selected
 from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.observed import NAN, STORED
@@ -101,12 +102,14 @@ def hold_out(observed: ObservedSource, params: HoldoutParams, comm: Comm, memory
     note = f"{count:,} observed elements are held out ({count / (count + source.nnz):.2%})"
     offsets = equal_parts(count, comm.size)
 
-    def own(array: NDArray[Any] | None, dtype: type) -> NDArray[Any]:
-        return comm.scatter(array, offsets, np.dtype(dtype))
+    def own(array: HostArray | None, dtype: np.dtype[Element]) -> NDArray[Element]:
+        return comm.scatter(array, offsets, dtype)
 
-    columns = [own(None if held is None else held.columns[mode], np.int32) for mode in range(len(source.shape))]
-    values = own(None if held is None else held.values, np.float64)
-    own_weights = None if scales is None else own(weights, np.float64)
+    columns = [
+        own(None if held is None else held.columns[mode], np.dtype(np.int32)) for mode in range(len(source.shape))
+    ]
+    values = own(None if held is None else held.values, np.dtype(np.float64))
+    own_weights = None if scales is None else own(weights, np.dtype(np.float64))
     return HoldoutSource(
         ObservedSource(source, fitted, terms._replace(total=total)),
         HeldOut(columns, values, own_weights, held_total, facts),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType
 from partitioner.tensors.value_range import ValueRange
 
 from ..backend.device import Device
@@ -50,7 +51,7 @@ def observe(
     return observed_source(source, params, machine.comm, device_memory(machine, options))
 
 
-def solves_rows(device: Device, order: int, rank: int, dtype: np.dtype[Any]) -> bool:
+def solves_rows(device: Device, order: int, rank: int, dtype: FloatDType) -> bool:
     """Return whether a device solves least-squares problems of rows of `rank` columns."""
     if device.on_host:  # its providers load the compiler, which a run may not need
         return True

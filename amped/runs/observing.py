@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType, Floats
 from partitioner.readers import ReadOptions
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.interop import AnyTensor
@@ -25,7 +26,7 @@ from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseS
 from ..operators.sources.sparse import TensorSource
 from ..parallel.mpi import Comm, on_root, together
 
-Mask = Literal["nan", "stored"] | AnyTensor | NDArray[Any] | str | os.PathLike[str]
+Mask = Literal["nan", "stored"] | AnyTensor | Floats | str | os.PathLike[str]
 
 
 class ObservedParams(NamedTuple):
@@ -75,7 +76,7 @@ class ObservedSource(NamedTuple):
         rows = f"; without observations: {', '.join(map(str, empty))} indices of the modes" if any(empty) else ""
         return f"{self.source.nnz:,} elements are observed ({self.source.nnz / elements:.2%}){rows}"
 
-    def filled(self, dtype: np.dtype[Any], comm: Comm) -> FilledTensor | None:
+    def filled(self, dtype: FloatDType, comm: Comm) -> FilledTensor | None:
         """Return the elements and the missing ones, on rank 0; None elsewhere. Collective."""
         tensor = self.source.tensor()
         return on_root(comm, lambda: None if tensor is None else _filled(tensor, dtype))
@@ -108,7 +109,7 @@ class ObservedSource(NamedTuple):
         return MaskedArray.of_elements(self.source.shape, tensor.columns, tensor.values / roots, roots**2)
 
 
-def _filled(tensor: SparseTensor, dtype: np.dtype[Any]) -> FilledTensor:
+def _filled(tensor: SparseTensor, dtype: FloatDType) -> FilledTensor:
     array, missing = np.zeros(tensor.shape, dtype), np.ones(tensor.shape, bool)
     places = np.ravel_multi_index(tuple(tensor.columns), tensor.shape)
     array.reshape(-1)[places] = tensor.values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..backend.exchange import Machine
 from ..methods import apr
@@ -27,6 +27,9 @@ from .kinds import kind_of
 from .observed_runs import ObservedRun, planned_observed
 from .observing import ObservedSource
 from .planning import PlannedRun, TimeEstimate
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class PlanParams(NamedTuple):
@@ -70,7 +73,7 @@ class RunPlan(NamedTuple):
     expectation: str
     text: str
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return the bytes as a pandas DataFrame.
 
         Returns
@@ -85,7 +88,7 @@ class RunPlan(NamedTuple):
         """
         return dataframe(self._columns())
 
-    def _columns(self) -> dict[str, Sequence[Any]]:
+    def _columns(self) -> dict[str, Sequence[object]]:
         uses = {use: [each[use] for each in self.device_bytes] for use in self.device_bytes[0]}
         sums = [sum(each.values()) for each in self.device_bytes]
         return {"rank": range(len(sums)), **uses, "device": sums, "host": self.host_bytes}

@@ -137,7 +137,7 @@ class Run(Generic[M_co]):
         name = self._comm.bcast(init_name(params.init) if params.init_name is None else params.init_name)
         if name is not None and params.starts > 1:
             raise InputError(f"starts {params.starts}: init gives one start")
-        facts: dict[str, Any] = {}
+        facts: dict[str, object] = {}
         if params.checkpoint is not None:
             facts = checkpoint.facts_of(self.source, method.rank, method.name) | method.facts
         self.origin = checkpoint.Origin(facts, params.seed, name, vars(method.operator.options).copy())
@@ -214,7 +214,7 @@ class Run(Generic[M_co]):
         """Return the model, with the tensor's labels."""
         return self.method.model().labelled(self.source.labels)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the facts of the run for its record; the seed is that of the best start."""
         return run_facts(self.method, self.source, self.origin.seed, self.origin.init)
 

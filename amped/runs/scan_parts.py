@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import singledispatch
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 
@@ -64,7 +65,7 @@ class CountsDeviance(NamedTuple):
         return 1.0 if rest <= self.rounding else 1 - rest / (whole if whole > self.rounding else self.total)
 
 
-def deviance_of(tensor: SparseTensor | DenseTensor, dtype: np.dtype[Any]) -> CountsDeviance:
+def deviance_of(tensor: SparseTensor | DenseTensor, dtype: FloatDType) -> CountsDeviance:
     """Return the deviance of counts whose models have this dtype."""
     values = np.concatenate([each[each > 0] for _, each in blocks_of(tensor)]).astype(np.float64)
     total, size = float(values.sum()), math.prod(map(float, tensor.shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from partitioner.validate import whole
 
@@ -21,6 +21,13 @@ from ..report.notebook import scan_columns, scan_html
 from ..report.scan_picture import draw
 from ..report.scan_text import table as scan_table
 from .gcp import APR_METHODS, LossTraits, check_method, default_method
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+    from pandas import DataFrame
 
 LIMITS = 200, 1e-6  # iterations and tolerance of a start, unless its method is one of `GENERAL`
 
@@ -122,7 +129,7 @@ class Scan(NamedTuple):
     suggestion: Suggestion
     seconds: dict[str, float]
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return the figures as a pandas DataFrame: one row for each number of components.
 
         Returns
@@ -150,8 +157,8 @@ class Scan(NamedTuple):
         path: str | os.PathLike[str] | None = None,
         *,
         panels: Sequence[str] | None = None,
-        ax: Any = None,
-    ) -> Any:
+        ax: Axes | NDArray[np.object_] | None = None,
+    ) -> Figure:
         """Draw how much each number of components explains, and how stable it is.
 
         Parameters

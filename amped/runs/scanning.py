@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.tensors.interop import factors_of
 
 from ..backend.exchange import Machine
@@ -321,7 +321,7 @@ class _Scanner:
         """Return the factor match between the best models of the halves, in the shared modes; None without halves."""
         if not halves:
             return None
-        shared = list[list[NDArray[Any]]]()
+        shared = list[list[Floats]]()
         for runs in halves:
             model = max(runs, key=lambda each: each.explained).model
             shared.append([factor for mode, factor in enumerate(model.factors) if mode != self._sources.mode])

@@ -115,7 +115,7 @@ def stochastic_gcp(
     held_out: HeldOut | None = None,
 ) -> StochasticGcp:
     """Place a tensor, or its observed elements, and return its decomposition by stochastic gradients. Collective."""
-    facts: dict[str, Any] = {} if observed is None else observed.terms.facts
+    facts: dict[str, object] = {} if observed is None else dict(observed.terms.facts)
     operator = sampled_elements(source, observed, machine, options, work).place()
     args = operator, work.loss, constraints, facts, work.params
     return HeldOutStochastic(held_out.by(work.loss), *args) if held_out else StochasticGcp(*args)

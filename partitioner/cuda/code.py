@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import cupy
 from cupy.cuda import nvrtc
 
 from ..host.stages import STAGES
 from ..host.threads import usable_cores
-from .cubins import Cubins, CudaSource
+from .cubins import Cubins, CudaFunction, CudaModule, CudaSource
 
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")  # NVRTC packages; NVRTC may also come from elsewhere
 OPTIONS = ("-ftz=true", "--device-as-default-execution-space")  # same as CuPy's
@@ -25,12 +24,12 @@ def prepare(sources: Iterable[CudaSource]) -> None:
     _cubins(_capability()).prepare(sources)
 
 
-def load(source: CudaSource) -> Any:
+def load(source: CudaSource) -> CudaModule:
     """Return a source's module on the current GPU, loaded once per process. `get_function` returns its kernels."""
     return _loaded(source, cupy.cuda.runtime.getDevice())
 
 
-def allow_shared(function: Any) -> None:
+def allow_shared(function: CudaFunction) -> None:
     """Let a kernel use all the shared memory that its GPU allows per block.
 
     The limit is set once, since a module is loaded once but launched with different amounts.
@@ -42,10 +41,11 @@ def allow_shared(function: Any) -> None:
 
 
 @cache
-def _loaded(source: CudaSource, device: int) -> Any:
-    module = cupy.cuda.Module()
+def _loaded(source: CudaSource, device: int) -> CudaModule:
+    loaded = cupy.cuda.Module()
     with STAGES.of("compile"):
-        module.load(_cubins(_capability()).of(source))
+        loaded.load(_cubins(_capability()).of(source))
+    module: CudaModule = loaded
     return module
 
 

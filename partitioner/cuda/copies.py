@@ -18,6 +18,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import HostArray
 from ..host.threads import submit
 from ..tensors.npy_file import PART, READERS
 from .pinned import pinned_empty
@@ -31,7 +32,7 @@ Array = Any
 """A device array; CuPy has no type annotations."""
 Pending = Sequence[Future[None]]
 """Copies in progress."""
-Part = tuple[Array, Callable[[NDArray[Any]], object]]
+Part = tuple[Array, Callable[[HostArray], object]]
 """A device array, and a function that writes its content to host memory."""
 Runs = Sequence[Sequence[Part]]
 
@@ -89,7 +90,7 @@ class Copies:
         for slot in self._slots:
             self._free.put(slot)
 
-    def send(self, source: NDArray[Any], target: Array) -> Pending:
+    def send(self, source: HostArray, target: Array) -> Pending:
         """Start to copy a 1-d array to the device, converting its type if necessary, after all work queued so far.
 
         `source` must not change until `wait` returns.
@@ -97,7 +98,7 @@ class Copies:
         ready = cupy.cuda.get_current_stream().record()  # after previous users of the target's memory
         return [submit(self._pool, self._send, source[piece], target[piece], ready) for piece in self._pieces(target)]
 
-    def _send(self, source: NDArray[Any], target: Array, ready: object) -> None:
+    def _send(self, source: HostArray, target: Array, ready: object) -> None:
         self._write(lambda staged: np.copyto(staged, source, casting="same_kind"), target, ready)
 
     def begin(self, runs: Runs) -> PendingCopies:
@@ -123,7 +124,7 @@ class Copies:
         for slot in self._slots:
             slot.done.synchronize()
 
-    def _write(self, write: Callable[[NDArray[Any]], object], target: Array, ready: object) -> None:
+    def _write(self, write: Callable[[HostArray], object], target: Array, ready: object) -> None:
         with self._slot() as slot:
             staged = slot.host[: target.nbytes].view(target.dtype)
             write(staged)
@@ -139,7 +140,7 @@ class Copies:
         for slot in self._slots:
             stream.wait_event(slot.done)
 
-    def fetch(self, sources: Sequence[Array], targets: Sequence[NDArray[Any]]) -> None:
+    def fetch(self, sources: Sequence[Array], targets: Sequence[HostArray]) -> None:
         """Copy 1-d arrays to the host, after all work queued so far."""
         ready = cupy.cuda.get_current_stream().record()
         fetched = [
@@ -150,7 +151,7 @@ class Copies:
         for each in fetched:
             each.result()
 
-    def _fetch(self, source: Array, target: NDArray[Any], ready: object) -> None:
+    def _fetch(self, source: Array, target: HostArray, ready: object) -> None:
         with self._slot() as slot:
             staged = slot.host[: target.nbytes].view(target.dtype)
             slot.stream.wait_event(ready)

@@ -7,13 +7,31 @@ module needs neither a GPU nor CuPy, so tests can compile anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..host.cache import load_entry, save_entry
+
+
+class CudaFunction(Protocol):
+    """A compiled kernel, as CuPy has it."""
+
+    ptr: int
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[object], *, shared_mem: int = 0
+    ) -> None:
+        """Queue it on the current stream."""
+
+
+class CudaModule(Protocol):
+    """Compiled code on a GPU, as CuPy has it."""
+
+    def get_function(self, name: str) -> CudaFunction:
+        """Return a kernel."""
 
 
 class CudaSource(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import mmap
 import weakref
 from contextlib import suppress
-from typing import Any
 
 import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import HostArray
 from ..host.threads import parallel_map, usable_cores
 
 TOUCH_BYTES = 1 << 26  # bytes whose pages a thread touches at a time
@@ -19,7 +19,7 @@ TOUCH_BYTES = 1 << 26  # bytes whose pages a thread touches at a time
 class Locked:
     """Page-locks the memory of an array for its own lifetime."""
 
-    def __init__(self, array: NDArray[Any]) -> None:
+    def __init__(self, array: HostArray) -> None:
         self._array = array  # keeps the array alive
         cupy.cuda.runtime.hostRegister(array.ctypes.data, array.nbytes, 0)
         weakref.finalize(self, _unlock, array.ctypes.data).atexit = False

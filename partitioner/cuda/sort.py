@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Unpack
+from typing import Unpack
 
 import cupy
 import numpy as np
 
+from ..array_types import FloatDType
 from ..errors import InputError
 from ..sorting.sort import Sorted, SortOptions, result_arrays, sort_nonzeros
 from ..sorting.tables import Indices, Values
@@ -17,7 +18,7 @@ from ..tensors.value_range import BLOCK, FINEST_GRAIN, ValueRange
 from ..wording import setting
 from .code import load
 from .copies import Array, copies
-from .cubins import CudaSource
+from .cubins import CudaFunction, CudaSource
 from .sort_keys import KERNELS, MOST, OPTIONS, passes, place_bits, text
 
 SORTING = 44  # scratch bytes per nonzero: words, radix sort and positions, or positions and gathered nonzeros
@@ -59,7 +60,7 @@ class CudaSorter:
             free: int = cupy.cuda.runtime.memGetInfo()[0]
         self._free_bytes = int(FREE_SHARE * free) // ranks
 
-    def most(self, order: int, dtype: np.dtype[Any]) -> int:
+    def most(self, order: int, dtype: FloatDType) -> int:
         """See `Sorter`."""
         return min(MOST, self._free_bytes // (4 * order + dtype.itemsize + SORTING))
 
@@ -203,7 +204,7 @@ def take(array: Array, places: Array) -> Array:
     return result
 
 
-def cast(values: Array, dtype: np.dtype[Any]) -> Array:
+def cast(values: Array, dtype: FloatDType) -> Array:
     """Return values as another floating-point type, without a copy if they have it already."""
     if values.dtype == dtype:
         return values
@@ -241,12 +242,12 @@ def _launch(name: str, threads: int, *arguments: object) -> None:
     function((-(-threads // THREADS),), (THREADS,), (*arguments, np.int64(threads)))
 
 
-def _pointer(array: Array | None) -> Any:
+def _pointer(array: Array | None) -> Array:
     return np.uint64(0) if array is None else array
 
 
 @cache
-def _functions(device: int) -> dict[str, Any]:
+def _functions(device: int) -> dict[str, CudaFunction]:
     module = load(CudaSource("cuda_sort", text(), OPTIONS))
     return {name: module.get_function(name) for name in KERNELS}
 

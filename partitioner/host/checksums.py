@@ -22,6 +22,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import DType, HostArray
 from ..errors import InputError
 from .threads import parallel_map
 
@@ -34,14 +35,14 @@ Entry = dict[str, Any]
 """The manifest's entry for a file: its size in `bytes`, and the `crc32` of each block."""
 
 
-def write_array(path: Path, array: NDArray[Any]) -> Entry:
+def write_array(path: Path, array: HostArray) -> Entry:
     """Write an ``.npy`` file and sync it to disk. Return its entry in the manifest."""
     (entry,) = write_arrays([path], [array], 1)
     sync_files([path])
     return entry
 
 
-def write_arrays(paths: Sequence[Path], arrays: Sequence[NDArray[Any]], threads: int) -> list[Entry]:
+def write_arrays(paths: Sequence[Path], arrays: Sequence[HostArray], threads: int) -> list[Entry]:
     """Write ``.npy`` files, blocks in parallel, without `sync_files`. Return their entries in the manifest."""
     with ExitStack() as opened:
         # "x" never follows a link or overwrites a file that someone else created.
@@ -80,7 +81,7 @@ class ChecksumWriter:
         return unused memory to their host, allocating new memory for the page cache can be far slower than the disk.
     """
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], size: int, behind: Executor | None = None) -> None:
+    def __init__(self, path: Path, dtype: DType, size: int, behind: Executor | None = None) -> None:
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by `__exit__`
         self._path, self._bytes, self._sums = path, 0, [0]
         self._behind, self._begun, self.pending = behind, 0, deque[Future[None]]()
@@ -92,7 +93,7 @@ class ChecksumWriter:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def write(self, array: NDArray[Any]) -> None:
+    def write(self, array: HostArray) -> None:
         """Append elements, a contiguous array."""
         self._add(array.view(np.uint8).data)
 
@@ -133,7 +134,7 @@ def _write_at(handle: int, data: bytes | memoryview, at: int) -> int:
     return zlib.crc32(data)
 
 
-def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+def header(dtype: DType, shape: tuple[int, ...]) -> bytes:
     """Return the header bytes of an ``.npy`` file."""
     start = io.BytesIO()
     fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..array_types import HostArray
 from ..errors import EXIT_FAILURE, InputError, UnreadError
 from .signals import LAST_WORDS_SECONDS, LAUNCHER_RANKS, described, exit_code, number_of, raising
 
@@ -42,7 +42,7 @@ class Ranks(Protocol):
     def allgather(self, item: T) -> list[T]:
         """Return every rank's `item`, in rank order. Collective."""
 
-    def swap(self, array: NDArray[Any], to: int, into: NDArray[Any], source: int) -> None:
+    def swap(self, array: HostArray, to: int, into: HostArray, source: int) -> None:
         """Send a 1-d array of any size to rank `to` and receive another from rank `source`. Collective."""
 
     def all_end(self, seconds: float) -> bool:
@@ -63,7 +63,7 @@ class SingleRank:
         """See `Ranks`."""
         return [item]
 
-    def swap(self, array: NDArray[Any], to: int, into: NDArray[Any], source: int) -> None:
+    def swap(self, array: HostArray, to: int, into: HostArray, source: int) -> None:
         """See `Ranks`."""
         np.copyto(into, array)
 
@@ -105,7 +105,7 @@ class MpiRanks:
                 time.sleep(seconds)
                 seconds = min(LONGEST_SLEEP, seconds + 1e-5)
 
-    def swap(self, array: NDArray[Any], to: int, into: NDArray[Any], source: int) -> None:
+    def swap(self, array: HostArray, to: int, into: HostArray, source: int) -> None:
         """See `Ranks`."""
         if to == self.rank:
             np.copyto(into, array)
@@ -131,7 +131,7 @@ class MpiRanks:
         self._comm.Abort(code)
 
 
-def messages(array: NDArray[Any]) -> list[NDArray[Any]]:
+def messages(array: HostArray) -> list[HostArray]:
     """Split a 1-d array into pieces of at most `MESSAGE` bytes."""
     step = MESSAGE // array.itemsize
     return [array[k : k + step] for k in range(0, array.size, step)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Condition
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .ranks import Ranks
 
@@ -90,7 +90,7 @@ def submit(pool: ThreadPoolExecutor, work: Callable[..., R], *args: object) -> F
     return pool.submit(_release_and_run, work, [args])
 
 
-def _release_and_run(work: Callable[..., R], arguments: list[tuple[Any, ...]]) -> R:
+def _release_and_run(work: Callable[..., R], arguments: list[tuple[object, ...]]) -> R:
     return work(*arguments.pop())
 
 

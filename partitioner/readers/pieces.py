@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import FloatDType, Floats, HostArray, Integers
 from ..errors import InputError
 from ..host.threads import usable_cores
 from ..sorting.tables import Nonzeros, Pile
@@ -52,7 +53,7 @@ class FilePart(Protocol):
 
     order: int
     lengths: tuple[int, ...] | None
-    dtype: np.dtype[Any]  # of the values: float32 if an archive contains that, else float64
+    dtype: FloatDType  # of the values: float32 if an archive contains that, else float64
     expected: int  # approximate number of nonzeros; 0 if unknown
 
     @property
@@ -79,7 +80,7 @@ class ArrayPart:
         Mode lengths declared by the file.
     """
 
-    def __init__(self, columns: NDArray[Any], values: NDArray[Any], lengths: Sequence[int] | None = None) -> None:
+    def __init__(self, columns: Integers, values: HostArray, lengths: Sequence[int] | None = None) -> None:
         check_order(len(columns))
         single = values.dtype == np.float32
         self._remaining: Nonzeros | None = (
@@ -102,7 +103,7 @@ class ArrayPart:
         return self._remaining is not None
 
 
-def chunks(part: FilePart, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
+def chunks(part: FilePart, limit: int) -> Iterator[tuple[NDArray[np.int32], Floats, bool]]:
     """Yield the nonzeros of a part in chunks.
 
     Parameters

@@ -11,11 +11,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import FloatDType, Floats, Integers
 from ..host.ranks import Ranks
 from ..sorting.sort import Sort, sort_nonzeros
 from ..tensors.columns import StoredColumn
@@ -32,7 +33,7 @@ class ModeCopy(Protocol):
         """Indices of the `k`-th mode of ``mode_order``, (nnz,); column 0, the output indices, ascends."""
 
     @property
-    def values(self) -> NDArray[np.floating]:
+    def values(self) -> Floats:
         """Values, (nnz,)."""
 
 
@@ -45,7 +46,7 @@ class SortedTensor:
     """The mode copy of a tensor in memory. For mode 0 it shares the tensor's arrays."""
 
     def __init__(
-        self, tensor: SparseTensor, mode: int, dtype: np.dtype[Any] | None = None, sort: Sort = sort_nonzeros
+        self, tensor: SparseTensor, mode: int, dtype: FloatDType | None = None, sort: Sort = sort_nonzeros
     ) -> None:
         """Sort the tensor by `mode`; cast values to `dtype`, by default that of the tensor."""
         self._modes = mode_order(tensor.order, mode)
@@ -63,7 +64,7 @@ class SortedTensor:
         return column
 
     @property
-    def values(self) -> NDArray[np.floating]:
+    def values(self) -> Floats:
         """See `ModeCopy`."""
         return self._values
 
@@ -125,7 +126,7 @@ class CountedRows:
         Row numbers, ascending; by default 0, 1, ...
     """
 
-    def __init__(self, counts: NDArray[np.int64], rows: NDArray[np.integer[Any]] | None = None) -> None:
+    def __init__(self, counts: NDArray[np.int64], rows: Integers | None = None) -> None:
         self._rows = rows
         self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
         self.nnz = int(self.offsets[-1])

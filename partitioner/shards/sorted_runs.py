@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import FloatDType
 from ..host.jit import jit
 from ..host.ranks import Ranks
 from ..sorting.sort import Sort, Sorted, SortOptions, sort_nonzeros
@@ -58,7 +59,7 @@ class Runs:
 
     modes: Sequence[int]  # sort key, the most significant first
     order: int
-    dtype: np.dtype[Any]  # of the values
+    dtype: FloatDType  # of the values
     limit: int  # maximum number of nonzeros that a rank merges at once
     ranks: Ranks
     threads: int

@@ -10,10 +10,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
-import numpy as np
-
+from ..array_types import FloatDType
 from ..errors import InputError
 from ..host.cache import is_private
 from ..host.ranks import Ranks, together
@@ -33,7 +32,7 @@ class Sorter(Protocol):
     def sort(self) -> Sort:
         """The sort function, with the interface of `sort_nonzeros`."""
 
-    def most(self, order: int, dtype: np.dtype[Any]) -> int:
+    def most(self, order: int, dtype: FloatDType) -> int:
         """Return the maximum number of nonzeros per sort for tensors of this order and value type."""
 
 
@@ -42,7 +41,7 @@ class HostSorter:
 
     sort: Sort = staticmethod(sort_nonzeros)
 
-    def most(self, order: int, dtype: np.dtype[Any]) -> int:
+    def most(self, order: int, dtype: FloatDType) -> int:
         """See `Sorter`."""
         return sys.maxsize
 

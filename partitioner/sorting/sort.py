@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
+from typing import NamedTuple, Protocol, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import FloatDType, IntDType, Integers
 from ..host.jit import jit
 from ..host.threads import parallel_map, usable_cores
 from ..host.worth import Compilable
@@ -66,7 +67,7 @@ def _strictly_increasing(columns):  # type: ignore[no-untyped-def]
     return True
 
 
-def stable_argsort(columns: Sequence[Indices], lengths: Sequence[int], dtype: np.dtype[Any] = INT64) -> NDArray[Any]:
+def stable_argsort(columns: Sequence[Indices], lengths: Sequence[int], dtype: IntDType = INT64) -> Integers:
     """Sort nonzeros by several indices, the most significant first.
 
     Column ``k`` holds indices from 0 to below ``lengths[k]``. Returns the permutation: position ``p`` of the sorted
@@ -110,7 +111,7 @@ class Sorted(NamedTuple):
 class SortOptions(TypedDict, total=False):
     """Optional arguments of `sort_nonzeros`."""
 
-    dtype: np.dtype[Any] | None
+    dtype: FloatDType | None
     merge: bool
     keep_zeros: bool
     overwrite: bool
@@ -137,7 +138,7 @@ def sort_nonzeros(  # nine parameters; the last five are `SortOptions`
     modes: Sequence[int],
     lengths: Sequence[int],
     *,
-    dtype: np.dtype[Any] | None = None,
+    dtype: FloatDType | None = None,
     merge: bool = False,
     keep_zeros: bool = False,
     overwrite: bool = False,
@@ -200,7 +201,7 @@ def _sort_plain(
     values: Values,
     modes: Sequence[int],
     lengths: Sequence[int],
-    dtype: np.dtype[Any],
+    dtype: FloatDType,
     merge: bool,
     keep_zeros: bool,
     overwrite: bool,
@@ -290,7 +291,7 @@ def _tasks(bounds: NDArray[np.int64], threads: int) -> list[Task]:
     return list(pairwise(cuts.tolist()))
 
 
-def result_arrays(columns: Indices, values: Values, nonzeros: int, dtype: np.dtype[Any], overwrite: bool) -> Nonzeros:
+def result_arrays(columns: Indices, values: Values, nonzeros: int, dtype: FloatDType, overwrite: bool) -> Nonzeros:
     """Return arrays for sorted nonzeros: new ones, or with `overwrite` the memory of `columns` and `values`."""
     order = len(columns)
     if not overwrite:

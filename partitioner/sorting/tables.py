@@ -7,15 +7,17 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import Element, FloatDType, Floats, HostArray
+
 MIN_GROWTH = 1 << 14  # nonzeros by which a pile grows at least
 
 Indices = NDArray[np.int32]
-Values = NDArray[np.floating]
+Values = Floats
 Nonzeros = tuple[Indices, Values]
 """(order, n) indices and (n,) values."""
 
@@ -53,7 +55,7 @@ class DiskTable:
     The first write creates the files. Each begins with a header of `skip` bytes.
     """
 
-    def __init__(self, paths: Sequence[Path], dtype: np.dtype[Any], skip: int = 0) -> None:
+    def __init__(self, paths: Sequence[Path], dtype: FloatDType, skip: int = 0) -> None:
         self._paths, self._dtype, self._skip = paths, dtype, skip
 
     def write(self, at: int, columns: Indices, values: Values) -> None:
@@ -61,7 +63,7 @@ class DiskTable:
         for k, array in enumerate((*columns, values.astype(self._dtype, copy=False))):
             self.write_column(k, at, array)
 
-    def write_column(self, k: int, at: int, array: NDArray[Any]) -> None:
+    def write_column(self, k: int, at: int, array: HostArray) -> None:
         """Write an index column or the values (file `k`) of nonzeros, starting at number `at`."""
         self._paths[k].touch()
         with open(self._paths[k], "r+b") as file:
@@ -84,7 +86,7 @@ class DiskTable:
         """Fill an array with values, starting at number `begin`."""
         self._fill(self._paths[-1], begin, values)
 
-    def _fill(self, path: Path, begin: int, array: NDArray[Any]) -> None:
+    def _fill(self, path: Path, begin: int, array: HostArray) -> None:
         with open(path, "rb") as file:
             file.seek(self._skip + begin * array.itemsize)
             if file.readinto(array.data) != array.nbytes:
@@ -108,7 +110,7 @@ class Pile:
         Number of nonzeros so far.
     """
 
-    def __init__(self, order: int, dtype: np.dtype[Any], limit: int, expected: int = 0) -> None:
+    def __init__(self, order: int, dtype: FloatDType, limit: int, expected: int = 0) -> None:
         self._order, self._dtype, self._limit, self._expected = order, dtype, limit, expected
         self._slabs = deque[Nonzeros]()
         self._free = self.size = 0
@@ -162,7 +164,7 @@ def copy_to(targets: Sequence[Nonzeros], columns: Indices, values: Values) -> in
     return at
 
 
-def _empty(order: int, dtype: np.dtype[Any]) -> Nonzeros:
+def _empty(order: int, dtype: FloatDType) -> Nonzeros:
     return np.empty((order, 0), np.int32), np.empty(0, dtype)
 
 
@@ -176,7 +178,7 @@ def _close_gaps(columns: Indices, size: int) -> Indices:
     return flat[: order * size].reshape(order, size)
 
 
-def mapped(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def mapped(size: int, dtype: np.dtype[Element]) -> NDArray[Element]:
     """Return an array in its own memory mapping, so that freed memory returns to the system at once."""
     mapping = mmap.mmap(-1, max(1, size * dtype.itemsize), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # not available on every system

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..array_types import DType, FloatDType, Floats, HostArray
 from ..errors import InputError
 from ..host import checksums
 from ..host.checksums import MANIFEST
@@ -105,9 +105,9 @@ class Store:
             if self._header(name) < 0:
                 raise ValueError(f"{entry['bytes']} bytes of {name} for {self._count(name)} numbers")
 
-    def _label_files(self, manifest: dict[str, Any]) -> dict[str, tuple[np.dtype[Any], int]]:
+    def _label_files(self, manifest: dict[str, Any]) -> dict[str, tuple[DType, int]]:
         """Return the type and length of each file of labels."""
-        entry, files = manifest.get("labels"), dict[str, tuple[np.dtype[Any], int]]()
+        entry, files = manifest.get("labels"), dict[str, tuple[DType, int]]()
         names = None if entry is None else entry["names"]
         self._names = None if names is None else [str(name) for name in names]
         query = None if entry is None else entry.get("query")
@@ -159,7 +159,7 @@ class Store:
             return None
         return Labels((self._labels_of(mode) for mode in range(self.order)), self._names, self._query)
 
-    def _labels_of(self, mode: int) -> NDArray[Any]:
+    def _labels_of(self, mode: int) -> HostArray:
         names = {what: label_name(mode, what) for what in ("", OFFSETS, MISSING)}
         parts = {
             what: StoredColumn(self.file(name), 0, self._labels[name][1]).load(self._labels[name][1])
@@ -176,7 +176,7 @@ class Store:
         # Type and length come from the manifest, as the file's header may be damaged.
         return StoredFile(self.path / name, self._dtype(name), self._header(name), self._files[name], self._verify)
 
-    def _dtype(self, name: str) -> np.dtype[Any]:
+    def _dtype(self, name: str) -> DType:
         if name in self._labels:
             return self._labels[name][0]
         return self.value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
@@ -207,7 +207,7 @@ class StoredMode:
         """See `ModeCopy`."""
         return self.column(len(self.names) - 1)
 
-    def share(self, start: int, stop: int, rows: range, keep: int, dtype: np.dtype[Any] | None = None) -> list[Any]:
+    def share(self, start: int, stop: int, rows: range, keep: int, dtype: DType | None = None) -> list[Any]:
         """Return the columns and values of nonzeros `start` to `stop`; raise `InputError` if they fail verification.
 
         Their output indices must lie in `rows`. At most `keep` nonzeros are read into memory, with values cast to
@@ -266,9 +266,7 @@ def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) 
     write_manifest(folder, files, narrow, shape=tensor.shape, labels=kinds, **facts, **counts)
 
 
-def write_manifest(
-    folder: Path, files: dict[str, checksums.Entry], value_dtype: np.dtype[Any], **facts: object
-) -> None:
+def write_manifest(folder: Path, files: dict[str, checksums.Entry], value_dtype: FloatDType, **facts: object) -> None:
     """Write the manifest of a store whose files are synced to disk. `facts` are attributes of `Store`."""
     form = {"format": FORMAT, "version": VERSION, "block_bytes": checksums.BLOCK, "value_dtype": value_dtype.name}
     checksums.write_manifest(folder, {**form, **facts, "files": files})
@@ -298,7 +296,7 @@ def file_names(order: int, mode: int) -> list[str]:
     return [*(f"mode{mode}.index{m}.npy" for m in mode_order(order, mode)), f"mode{mode}.values.npy"]
 
 
-def make_files(folder: Path, order: int, nnz: int, value_dtype: np.dtype[Any]) -> None:
+def make_files(folder: Path, order: int, nnz: int, value_dtype: FloatDType) -> None:
     """Create the files of a store with their headers and full lengths, to be filled later."""
     for mode in range(order):
         for name in file_names(order, mode):
@@ -309,13 +307,13 @@ def make_files(folder: Path, order: int, nnz: int, value_dtype: np.dtype[Any]) -
                 file.truncate(len(start) + nnz * dtype.itemsize)
 
 
-def stored_nonzeros(folder: Path, order: int, mode: int, nnz: int, value_dtype: np.dtype[Any]) -> DiskTable:
+def stored_nonzeros(folder: Path, order: int, mode: int, nnz: int, value_dtype: FloatDType) -> DiskTable:
     """Open the files of a mode copy, columns in `mode_order`, for reading and writing."""
     names = file_names(order, mode)
     return DiskTable([folder / name for name in names], value_dtype, len(checksums.header(value_dtype, (nnz,))))
 
 
-def exact_dtype(values: NDArray[np.floating]) -> np.dtype[Any]:
+def exact_dtype(values: Floats) -> FloatDType:
     """Return float32 if it represents every value exactly, else float64."""
 
     def is_exact(begin: int) -> bool:

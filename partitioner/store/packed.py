@@ -14,11 +14,12 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import FloatDType, Floats
 from ..host import checksums
 from ..host.jit import jit
 from ..host.threads import parallel_map
@@ -38,7 +39,7 @@ PART = 1 << 22  # keys that a thread scans at a time
 EXACT = 1 << 24  # counts up to here are exact in single precision
 
 Keys = NDArray[np.int64]
-Piece = tuple[Keys, NDArray[np.floating]]
+Piece = tuple[Keys, Floats]
 
 
 class KeyLayout(NamedTuple):
@@ -84,7 +85,7 @@ def sort_keys(keys: Keys, threads: int) -> None:
         keys.sort()
 
 
-def count_equal(keys: Keys) -> tuple[Keys, NDArray[np.floating]]:
+def count_equal(keys: Keys) -> tuple[Keys, Floats]:
     """Return the distinct keys among sorted keys, stored in place, and the multiplicity of each."""
     distinct, most = _distinct(keys)
     counts = np.empty(distinct, np.float32 if most <= EXACT else np.float64)
@@ -178,7 +179,7 @@ class PackedTensor:
 
     def __init__(
         self,
-        keys: NDArray[Any],
+        keys: NDArray[np.signedinteger],
         shape: tuple[int, ...],
         labels: Labels | None,
         threads: int,
@@ -197,7 +198,7 @@ class PackedTensor:
             self._sum(keys, values, keep_zeros)
         self._range_size = range_of(self.keys.size)
 
-    def _sum(self, halves: NDArray[Any], values: NDArray[np.float64], keep_zeros: bool) -> None:
+    def _sum(self, halves: NDArray[np.int32], values: NDArray[np.float64], keep_zeros: bool) -> None:
         """Sort keys and values; sum the values of equal keys."""
         lengths = 1 << max(0, bits_of(self.shape) - HALF), 1 << HALF
         options = SortOptions(merge=True, keep_zeros=keep_zeros, overwrite=True, threads=self._threads)
@@ -231,13 +232,13 @@ class PackedTensor:
                 each.result()
         files, kinds = store.write_labels(folder, self.labels)
         bounds = ends(self.values)
-        facts: dict[str, Any] = {"nnz": self.keys.size, "norm": norm(bounds, squares(self.values, bounds))}
+        facts: dict[str, object] = {"nnz": self.keys.size, "norm": norm(bounds, squares(self.values, bounds))}
         facts |= {"value_range": ValueRange(*bounds, self.grain)}
         facts |= {"duplicates": self.duplicates, "zeros": self.zeros}
         store.write_manifest(folder, {**entries, **files}, dtype, shape=self.shape, labels=kinds, **facts)
 
     def _write_mode(
-        self, folder: Path, names: Sequence[str], mode: int, dtype: np.dtype[Any], behind: Executor | None
+        self, folder: Path, names: Sequence[str], mode: int, dtype: FloatDType, behind: Executor | None
     ) -> tuple[dict[str, checksums.Entry], list[Future[None]]]:
         """Write a mode copy; return the manifest entries of its files, and pending syncs to disk."""
         types = [*(np.dtype(np.int32) for _ in self.shape), dtype]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import DType, HostArray
 from ..errors import InputError
 
 FILLS, SCALES = ("_FillValue", "missing_value"), ("scale_factor", "add_offset")
@@ -40,7 +41,7 @@ class MissingRule(NamedTuple):
         Advice for the error message.
     """
 
-    is_missing: Callable[[NDArray[Any]], NDArray[np.bool_]]
+    is_missing: Callable[[HostArray], NDArray[np.bool_]]
     why: str
     remedy: str = f"{REPLACE}, or remove the attribute if they are data"
 
@@ -67,7 +68,7 @@ class Packing:
         Whether the stored numbers are the elements.
     """
 
-    def __init__(self, dtype: np.dtype[Any], attributes: Mapping[str, Any], fill: object = None) -> None:
+    def __init__(self, dtype: DType, attributes: Mapping[str, Any], fill: object = None) -> None:
         if dtype.kind not in "biuf" or dtype.itemsize > MAX_BYTES:
             attributes, fill = {}, None  # the caller raises the error
         numbers = {name: number for name in NAMES if (number := _numbers(name, attributes.get(name))) is not None}
@@ -103,7 +104,7 @@ class Packing:
         packing.dtype = self.dtype if self.dtype.kind == "f" else np.dtype(np.float64)
         return packing
 
-    def unpacked(self, numbers: NDArray[Any], place: tuple[slice, ...]) -> NDArray[Any]:
+    def unpacked(self, numbers: NDArray[Any], place: tuple[slice, ...]) -> HostArray:
         """Return the elements of a block at `place`; raise `InputError` if one is missing, unless `with_gaps`."""
         numbers = numbers.astype(self._stored, copy=False).view(self._view)
         missing = self._missing(self._number_rules, numbers, place)
@@ -119,36 +120,36 @@ class Packing:
             numbers[missing] = np.nan
         return numbers
 
-    def _missing(self, rules: Sequence[MissingRule], block: NDArray[Any], place: tuple[slice, ...]) -> Any:
+    def _missing(self, rules: Sequence[MissingRule], block: HostArray, place: tuple[slice, ...]) -> Any:
         """Return which elements are missing; raise `InputError` if one is, unless `with_gaps`."""
         if not self._gaps:
             _check(rules, block, place)
             return False
         return np.logical_or.reduce([rule.is_missing(block) for rule in rules], axis=0) if rules else np.False_
 
-    def all_unpacked(self, numbers: NDArray[Any]) -> NDArray[Any]:
+    def all_unpacked(self, numbers: HostArray) -> HostArray:
         """Return all elements of an array from all its numbers; the same array if no conversion is needed."""
         return numbers if self.plain else self.unpacked(numbers, tuple(slice(0, n) for n in numbers.shape))
 
-    def _unpacked(self, numbers: Mapping[str, NDArray[Any]]) -> np.dtype[Any]:
+    def _unpacked(self, numbers: Mapping[str, HostArray]) -> DType:
         """Return the element type: float32 only if it represents the numbers and the attributes are float32."""
         single = all(numbers[name].dtype == np.float32 for name in SCALES if name in numbers)
         small = self._stored.itemsize <= (2 if self._stored.kind in "iu" else 4)
         return np.dtype(np.float32 if single and small else np.float64)
 
-    def _fills(self, name: str, values: Sequence[Any] | NDArray[Any]) -> list[MissingRule]:
+    def _fills(self, name: str, values: Sequence[Any] | HostArray) -> list[MissingRule]:
         """Return rules for the numbers that an attribute, or the file format, assigns to missing elements."""
         fills = [number for each in values if (number := self._as_stored(each)) is not None and np.isfinite(number)]
         rules = [MissingRule(partial(np.equal, number), f"{number}, a missing value ({name})") for number in fills]
         copy = f"{REPLACE}, or copy it to an array without a fill value if they are data"
         return [rule._replace(remedy=copy) for rule in rules] if name == OWN_FILL else rules
 
-    def _as_stored(self, value: object) -> Any:
+    def _as_stored(self, value: Number) -> Any:
         """Return an attribute's value as a number of the array's type, or None if it cannot be represented."""
         number = _as_type(value, self._stored)
         return _as_type(value, self._view) if number is None else number.reshape(1).view(self._view)[0]
 
-    def _add_bounds(self, numbers: Mapping[str, NDArray[Any]]) -> None:
+    def _add_bounds(self, numbers: Mapping[str, HostArray]) -> None:
         """Add rules for the lowest and highest valid number.
 
         They apply to elements instead of stored numbers if they are floating-point and the stored numbers are integers.
@@ -168,7 +169,7 @@ class Packing:
                 (self._element_rules if of_elements else self._number_rules).append(rule)
 
 
-def unpacked(array: object, numbers: NDArray[Any]) -> NDArray[Any]:
+def unpacked(array: object, numbers: HostArray) -> HostArray:
     """Return the elements of an h5py dataset or a Zarr array from its numbers; numbers of other arrays unchanged."""
     if type(array).__module__.partition(".")[0] not in ("h5py", "zarr") or not hasattr(array, "attrs"):
         return numbers
@@ -185,7 +186,7 @@ def of_format_2(attributes: Mapping[str, Any], fill: object) -> dict[str, Any]:
     return {FILLS[0]: fill} if "_ARRAY_DIMENSIONS" in attributes and fill is not None else {}
 
 
-def _check(rules: Sequence[MissingRule], block: NDArray[Any], place: tuple[slice, ...]) -> None:
+def _check(rules: Sequence[MissingRule], block: HostArray, place: tuple[slice, ...]) -> None:
     for rule in rules:
         missing = rule.is_missing(block)
         if missing.any():
@@ -194,7 +195,7 @@ def _check(rules: Sequence[MissingRule], block: NDArray[Any], place: tuple[slice
             raise InputError(f"element {index} is {rule.why}: {rule.remedy}")
 
 
-def _numbers(name: str, value: object) -> NDArray[Any] | None:
+def _numbers(name: str, value: object) -> HostArray | None:
     """Return the numbers of an attribute; None if it has none. Text may hold one, also as xarray writes it to Zarr."""
     if _is_empty(value):
         return None
@@ -230,7 +231,7 @@ def _parsed(value: object) -> Number | None:
     return float(struct.unpack("<d", content)[0]) if len(content) == 8 else None
 
 
-def _single(name: str, numbers: NDArray[Any] | None) -> Number | None:
+def _single(name: str, numbers: HostArray | None) -> Number | None:
     if numbers is None:
         return None
     value: Number = numbers[0].item()
@@ -242,18 +243,18 @@ def _single(name: str, numbers: NDArray[Any] | None) -> Number | None:
     return value
 
 
-def _as_type(value: Any, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+def _as_type(value: Number, dtype: DType) -> HostArray | None:
     """Return a number converted to a type, or None if it cannot be represented."""
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
             return np.asarray(value).astype(dtype)
     if not math.isfinite(value) or value != int(value):
         return None
-    limits = np.iinfo(dtype)
+    limits = np.iinfo(dtype.str)
     return np.asarray(int(value), dtype) if limits.min <= int(value) <= limits.max else None
 
 
-def _viewed(dtype: np.dtype[Any], unsigned: object) -> np.dtype[Any]:
+def _viewed(dtype: DType, unsigned: object) -> DType:
     """Return the type to view integers as: netCDF-3 has no unsigned types, but an attribute that declares them."""
     text = unsigned.decode(errors="replace") if isinstance(unsigned, bytes) else str(unsigned)
     kind = {"true": "u", "false": "i"}.get(text.strip("\0 ").lower())

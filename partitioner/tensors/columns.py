@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..array_types import DType, HostArray
 from ..errors import InputError
 from ..host import checksums
 
@@ -31,7 +31,7 @@ class IndexBounds(NamedTuple):
 class StoredFile:
     """A file of a store. It stays open, and so the same file, if the store is replaced."""
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], skip: int, entry: checksums.Entry, verify: bool) -> None:
+    def __init__(self, path: Path, dtype: DType, skip: int, entry: checksums.Entry, verify: bool) -> None:
         """Open a file whose elements begin after `skip` bytes. Without `verify` checksums are not verified."""
         self.path, self.dtype, self._skip, self._entry, self._verify = path, dtype, skip, entry, verify
         try:
@@ -51,7 +51,7 @@ class StoredFile:
             1, (checksums.BLOCK - (self._skip + at * self.dtype.itemsize) % checksums.BLOCK) // self.dtype.itemsize
         )
 
-    def fill(self, array: NDArray[Any], at: int, verify: bool = False) -> None:
+    def fill(self, array: HostArray, at: int, verify: bool = False) -> None:
         """Read elements, starting at number `at`; raise `InputError` if the file has changed since it was opened."""
         begin = self._skip + at * self.dtype.itemsize
         data = array.view(np.uint8)
@@ -80,7 +80,7 @@ class StoredColumn:
         start: int,
         stop: int,
         bounds: IndexBounds | None = None,
-        head: NDArray[Any] | None = None,
+        head: HostArray | None = None,
     ) -> None:
         self._file, self._start, self._bounds, self.dtype = file, start, bounds, file.dtype
         self.size = stop - start
@@ -103,7 +103,7 @@ class StoredColumn:
         number = range(self.size)[at]
         return self[number : number + 1][0]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
         """Return all elements."""
         return np.asarray(self[:], dtype)
 
@@ -111,7 +111,7 @@ class StoredColumn:
         """Return a range of the elements without reading them."""
         return StoredColumn(self._file, self._start + begin, self._start + end, bounds or self._bounds)
 
-    def load(self, keep: int, dtype: np.dtype[Any] | None = None) -> Any:
+    def load(self, keep: int, dtype: DType | None = None) -> Any:
         """Verify all elements against the checksums, and read the first `keep` into memory.
 
         Returns an array, cast to `dtype`, if `keep` is the number of elements, and otherwise a `StoredColumn`.
@@ -129,7 +129,7 @@ class StoredColumn:
             begin = end
         return head if complete else StoredColumn(self._file, self._start, self._start + self.size, self._bounds, head)
 
-    def read(self, begin: int, end: int, verify: bool = False) -> NDArray[Any]:
+    def read(self, begin: int, end: int, verify: bool = False) -> HostArray:
         """Read a range of elements into memory, checking their bounds."""
         array = np.empty(max(0, end - begin), self.dtype)
         if array.size:
@@ -138,12 +138,12 @@ class StoredColumn:
                 self._check(array[max(0, at - 1) : at + PIECE])  # with the previous element, to check the order
         return array
 
-    def copy_to(self, target: NDArray[Any]) -> None:
+    def copy_to(self, target: HostArray) -> None:
         """Read all elements into an array, converting their type, and check each piece while it is in the caches."""
         for at in range(0, self.size, PIECE):
             np.copyto(target[at : at + PIECE], self.read(at, min(at + PIECE, self.size)), casting="unsafe")
 
-    def _check(self, part: NDArray[Any]) -> None:
+    def _check(self, part: HostArray) -> None:
         if self._bounds is None:
             return
         low, high, ascending = self._bounds
@@ -151,5 +151,5 @@ class StoredColumn:
             raise InputError(
                 f"an index is outside {low}..{high - 1}, the range of its mode or of this rank", path=self._file.path
             )
-        if ascending and np.any(part[1:] < part[:-1]):
+        if ascending and np.any(np.less(part[1:], part[:-1])):
             raise InputError("output indices are not in ascending order", path=self._file.path)

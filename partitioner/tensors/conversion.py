@@ -6,11 +6,13 @@ import math
 import warnings
 from collections.abc import Sequence
 from html import escape
+from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import DType, FloatDType, Floats, HostArray
 from ..errors import InputError
 from .labels import Labelled, Labels, mode_names
 
@@ -25,7 +27,7 @@ class Unconverted:
 
     DENSE: ClassVar[str]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
         if dtype is not None and np.dtype(dtype) == object:  # an element of an object array or a pandas column
             array = np.empty((), object)
             array[()] = self
@@ -53,9 +55,9 @@ class AsArray(Labelled, Unconverted):
         return len(self.shape)
 
     @property
-    def dtype(self) -> np.dtype[np.floating]:
+    def dtype(self) -> FloatDType:
         """The type of the values."""
-        dtype: np.dtype[np.floating] = self.values.dtype
+        dtype: FloatDType = self.values.dtype
         return dtype
 
     def __getitem__(self, key: object) -> Any:
@@ -95,7 +97,7 @@ class AsArray(Labelled, Unconverted):
             tensor.labels = Labels(labels, names, query, units)
         return tensor
 
-    def todense(self) -> NDArray[np.floating]:
+    def todense(self) -> Floats:
         """Return the tensor as an array with zeros. Intended for small shapes."""
         array = np.zeros(self.shape, self.dtype)
         array[tuple(self.columns)] = self.values
@@ -130,7 +132,7 @@ class AsDense(Labelled):
     """Array methods of a dense tensor; the subclass has the elements."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: DType
     array: Any  # method of the subclass
 
     @property
@@ -138,12 +140,12 @@ class AsDense(Labelled):
         """The number of modes."""
         return len(self.shape)
 
-    def todense(self) -> NDArray[Any]:
+    def todense(self) -> HostArray:
         """Return the elements with modes in their original order."""
-        array: NDArray[Any] = self.array()
+        array: HostArray = self.array()
         return array
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
         return np.array(self.array(), dtype, copy=copy)
 
     def to_sparse(self) -> Any:
@@ -221,7 +223,7 @@ def indices_of(key: object, shape: Sequence[int]) -> list[Indices]:
     return selected
 
 
-def _index_array(array: NDArray[Any], mode: int, length: int) -> NDArray[np.int64]:
+def _index_array(array: HostArray, mode: int, length: int) -> NDArray[np.int64]:
     """Return non-negative indices from an array of indices or a mask."""
     if array.dtype.kind == "b" and array.shape == (length,):
         array = np.flatnonzero(array)
@@ -273,7 +275,7 @@ def to_xarray(tensor: AsArray) -> Any:
     return _named(library("xarray"), to_sparse(tensor), tensor)
 
 
-def _named(xarray: Any, array: Any, tensor: Labelled) -> Any:
+def _named(xarray: ModuleType, array: Any, tensor: Labelled) -> Any:
     """Return an array as a `DataArray`. Dimensions are table keys or numbers; labels are coordinates."""
     names = tensor.labels.names if tensor.labels is not None and tensor.labels.names else None
     if names is None or len(set(names)) < len(names):

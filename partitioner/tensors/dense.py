@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
+from ..array_types import DType, HostArray
 from ..errors import InputError
 from ..host.threads import parallel_map, threads_for
 from .cf_attributes import unpacked
@@ -72,9 +72,9 @@ class DenseTensor(AsDense):
             if isinstance(array, Stored):
                 check_elements(array.shape, array.dtype)
                 self.shape: tuple[int, ...] = array.shape
-                self.dtype: np.dtype[Any] = array.dtype
+                self.dtype: DType = array.dtype
                 self.modes = array.slowest_first()
-                self.memory: NDArray[Any] | Stored = array.transpose(self.modes)
+                self.memory: HostArray | Stored = array.transpose(self.modes)
                 return
             if is_on_gpu(array):
                 from .gpu_elements import GpuElements, on_gpu, without_gaps
@@ -179,9 +179,9 @@ class DenseTensor(AsDense):
         """The size of the stored elements in bytes."""
         return self.size * self.dtype.itemsize
 
-    def array(self) -> NDArray[Any]:
+    def array(self) -> HostArray:
         """Return the elements with modes in their original order."""
-        elements: NDArray[Any] = np.asarray(self.memory[:]).transpose(np.argsort(self.modes))
+        elements: HostArray = np.asarray(self.memory[:]).transpose(np.argsort(self.modes))
         return elements
 
     def norm(self) -> float:
@@ -291,7 +291,7 @@ def blocks(tensor: DenseTensor, mode: int, elements: int) -> Iterator[Place]:
         yield tuple(slice(begin, begin + step) if m == mode else slice(None) for m in range(tensor.order))
 
 
-def check_elements(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+def check_elements(shape: Sequence[int], dtype: DType) -> None:
     """Raise `InputError` for a shape or element type that dense tensors do not support."""
     if dtype.kind not in KINDS or dtype.itemsize > WIDEST:
         raise InputError(f"elements are {dtype}, expected real numbers of at most {8 * WIDEST} bits")
@@ -313,7 +313,7 @@ def _is_exported(array: object) -> bool:
     return hasattr(array, "__dlpack_device__") and not hasattr(array, "__array__")
 
 
-def _on_host(array: Any) -> NDArray[Any]:
+def _on_host(array: Any) -> HostArray:
     """Return an array in host memory as a NumPy array."""
     if isinstance(array, np.ndarray):
         return array if isinstance(array, np.memmap) or is_masked(array) else np.asarray(array)

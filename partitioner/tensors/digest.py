@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import Floats, HostArray
 from ..host.jit import jit
 from .columns import StoredColumn
 
@@ -15,7 +15,7 @@ BLOCK = 1 << 20  # nonzeros hashed at a time
 MASK = (1 << 64) - 1
 
 
-def digest(columns: Sequence[NDArray[np.int32] | StoredColumn], values: NDArray[np.floating] | StoredColumn) -> int:
+def digest(columns: Sequence[NDArray[np.int32] | StoredColumn], values: Floats | StoredColumn) -> int:
     """Return the sum of a hash of each nonzero, modulo 2**64.
 
     The digests of a tensor's parts add up to that of the whole, modulo 2**64. Equal values in float32 and float64 have
@@ -32,7 +32,7 @@ def digest(columns: Sequence[NDArray[np.int32] | StoredColumn], values: NDArray[
 
 
 @jit
-def stir(hashes: NDArray[Any], column: NDArray[Any]) -> None:
+def stir(hashes: HostArray, column: HostArray) -> None:
     """Mix an index into each hash with the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     for p in range(hashes.size):
         h = hashes[p] + np.uint64(column[p]) + np.uint64(0x9E3779B97F4A7C15)

@@ -8,8 +8,8 @@ from typing import Any
 
 import cupy
 import numpy as np
-from numpy.typing import NDArray
 
+from ..array_types import HostArray
 from .statistics import ElementStatistics
 
 SCANNED = 1 << 26  # elements scanned at a time for non-finite ones
@@ -28,8 +28,8 @@ class GpuElements:
     def __init__(self, array: Any) -> None:
         self.array, self.shape, self.dtype = array, array.shape, np.dtype(array.dtype)
 
-    def __getitem__(self, place: Any) -> NDArray[Any]:
-        elements: NDArray[Any] = cupy.asnumpy(self.array[place])
+    def __getitem__(self, place: Any) -> HostArray:
+        elements: HostArray = cupy.asnumpy(self.array[place])
         return elements
 
     def facts(self) -> ElementStatistics:
@@ -69,7 +69,7 @@ def _reduced(each: Any, together: Any, flat: Any, *arguments: float) -> float:
 
 
 @cache
-def _sums() -> tuple[Any, ...]:
+def _sums() -> tuple[object, ...]:
     """Return kernels for the scaled sums of squares of elements and of rounded elements, and the number of nonzeros."""
     exact, rounded = "(double)x / largest", "(double)(float)x / largest"
     terms = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from operator import index
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import Element, HostArray
 from ..errors import InputError
 from ..host.threads import parallel_map, usable_cores
 from ..sorting.tables import mapped
@@ -22,22 +23,22 @@ LEAST, MOST = 1 << 16, 1 << 20  # nonzeros per block
 BLOCKS = 4  # per thread, for load balance
 
 
-def room_for(array: NDArray[Any], dtype: np.dtype[Any], owned: bool) -> NDArray[Any]:
+def room_for(array: HostArray, dtype: np.dtype[Element], owned: bool) -> NDArray[Element]:
     """Return `array` if it can be used as it is, else uninitialised memory of type `dtype` for a copy."""
     if owned and array.dtype == dtype and array.flags.c_contiguous:
-        return array
+        return cast("NDArray[Element]", array)
     return mapped(array.size, dtype).reshape(array.shape)
 
 
 class IngestCounts(NamedTuple):
     """Bounds of indices and values."""
 
-    low: NDArray[Any]  # (order,) lowest indices
-    high: NDArray[Any]  # (order,) highest indices
+    low: NDArray[np.object_]  # (order,) lowest indices
+    high: NDArray[np.object_]  # (order,) highest indices
     finite: bool  # whether all values are finite
 
 
-def take(source: tuple[NDArray[Any], NDArray[Any]], target: tuple[NDArray[Any], NDArray[Any]]) -> IngestCounts:
+def take(source: tuple[HostArray, HostArray], target: tuple[HostArray, HostArray]) -> IngestCounts:
     """Check all nonzeros and copy them from `source` to `target`, in blocks; the two may share arrays.
 
     Blocks are large, as threads wait for the GIL in each step of a block; on many cores that takes much longer than
@@ -68,7 +69,7 @@ def take(source: tuple[NDArray[Any], NDArray[Any]], target: tuple[NDArray[Any], 
     return IngestCounts(np.min(low, axis=0), np.max(high, axis=0), all(finite))
 
 
-def check_kinds(columns: NDArray[Any], values: NDArray[Any]) -> None:
+def check_kinds(columns: HostArray, values: HostArray) -> None:
     """Raise `InputError` for indices or values of an unsupported type or shape."""
     order, nonzeros = columns.shape
     check_order(order)

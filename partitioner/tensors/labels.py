@@ -12,8 +12,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from ..array_types import HostArray, Integers
 from ..errors import InputError
 
 TEXT = np.dtypes.StringDType(na_object=None)
@@ -52,7 +53,7 @@ class TableQuery(NamedTuple):
         return self._replace(keys=tuple(self.keys[mode] for mode in modes if self.keys))
 
 
-class Labels(tuple[NDArray[Any], ...]):
+class Labels(tuple[HostArray, ...]):
     """Labels of the indices of each mode: a tuple of arrays.
 
     Parameters
@@ -73,7 +74,7 @@ class Labels(tuple[NDArray[Any], ...]):
 
     def __new__(
         cls,
-        arrays: Iterable[NDArray[Any]],
+        arrays: Iterable[HostArray],
         names: Sequence[str] | None = None,
         query: TableQuery | None = None,
         units: Sequence[str | None] | None = None,
@@ -84,7 +85,7 @@ class Labels(tuple[NDArray[Any], ...]):
         labels.units = None if units is None or not any(units) else tuple(units)
         return labels
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (tuple(self), self.names, self.query, self.units)
 
     @classmethod
@@ -102,11 +103,11 @@ class Labels(tuple[NDArray[Any], ...]):
         """The keys of the table, one per mode: columns or expressions. None if the modes have no names."""
         return (self.query.keys if self.query is not None else ()) or self.names
 
-    def replaced(self, arrays: Iterable[NDArray[Any]]) -> Labels:
+    def replaced(self, arrays: Iterable[HostArray]) -> Labels:
         """Return other labels with the same names, query and units."""
         return Labels(arrays, self.names, self.query, self.units)
 
-    def taken(self, used: Iterable[NDArray[np.integer[Any]]]) -> Labels:
+    def taken(self, used: Iterable[Integers]) -> Labels:
         """Return the labels of selected indices of each mode."""
         return self.replaced(known[indices] for known, indices in zip(self, used, strict=True))
 
@@ -158,7 +159,7 @@ def mode_names(labels: Labels | None, order: int) -> Sequence[str]:
     return (labels.names if labels is not None else None) or [f"mode {mode}" for mode in range(order)]
 
 
-def as_labels(labels: ArrayLike) -> NDArray[Any]:
+def as_labels(labels: ArrayLike) -> HostArray:
     """Return the labels of a mode in canonical form; raise `InputError` if their type is not supported."""
     array = np.asarray(labels)
     if array.dtype.kind in "OU":
@@ -171,7 +172,7 @@ def as_labels(labels: ArrayLike) -> NDArray[Any]:
     return array
 
 
-def plain_times(labels: NDArray[Any]) -> NDArray[Any]:
+def plain_times(labels: HostArray) -> HostArray:
     """Return times as dates or in seconds, if that is exact."""
     for unit in ("M8[D]", "M8[s]"):
         if np.array_equal(labels.astype(unit), labels, equal_nan=True):
@@ -179,19 +180,19 @@ def plain_times(labels: NDArray[Any]) -> NDArray[Any]:
     return labels
 
 
-def to_parts(array: NDArray[Any]) -> dict[str, NDArray[Any]]:
+def to_parts(array: HostArray) -> dict[str, HostArray]:
     """Return plain arrays that represent labels: "" for the numbers or the bytes of strings, offsets, missing ones."""
     if array.dtype.kind != "T":
         return {"": array}
     texts = [b"" if each is None else each.encode() for each in array.tolist()]
     offsets = np.zeros(array.size + 1, INT64)
     np.cumsum(np.fromiter(map(len, texts), INT64, array.size), out=offsets[1:])
-    parts: dict[str, NDArray[Any]] = {"": np.frombuffer(b"".join(texts), BYTES), OFFSETS: offsets}
+    parts: dict[str, HostArray] = {"": np.frombuffer(b"".join(texts), BYTES), OFFSETS: offsets}
     missing = np.flatnonzero([each is None for each in array.tolist()])
     return {**parts, MISSING: missing.astype(INT64)} if missing.size else parts
 
 
-def of_parts(parts: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+def of_parts(parts: Mapping[str, HostArray]) -> HostArray:
     """Return labels from the arrays of `to_parts`; raise `ValueError` if they are invalid."""
     data = parts[""]
     if data.ndim != 1 or data.dtype.kind not in KINDS:
@@ -203,20 +204,20 @@ def of_parts(parts: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         raise ValueError(f"text labels are {data.dtype} with offsets {offsets.dtype}")
     if offsets.ndim != 1 or not offsets.size or offsets[0] != 0 or offsets[-1] != data.size:
         raise ValueError("offsets of text labels do not fit the text")
-    if np.any(offsets[1:] < offsets[:-1]) or np.any((missing < 0) | (missing >= offsets.size - 1)):
+    if np.any(np.less(offsets[1:], offsets[:-1])) or not all(0 <= at < offsets.size - 1 for at in missing.tolist()):
         raise ValueError("offsets of text labels are not ascending")
     text, ends = data.tobytes(), offsets.tolist()
     absent = set(missing.tolist())
     strings = (None if at in absent else text[begin:end].decode() for at, (begin, end) in enumerate(pairwise(ends)))
-    labels: NDArray[Any] = np.array(list(strings), TEXT)
+    labels: HostArray = np.array(list(strings), TEXT)
     return labels
 
 
-def named(labels: Labels | None) -> dict[str, NDArray[Any]]:
+def named(labels: Labels | None) -> dict[str, HostArray]:
     """Return labels as plain arrays by their names in an archive."""
     if labels is None:
         return {}
-    arrays = dict[str, NDArray[Any]]()
+    arrays = dict[str, HostArray]()
     query = None if labels.query is None else labels.query.fields()
     for mode, each in enumerate(labels):
         arrays |= {"_".join(filter(None, ("labels", str(mode), what))): part for what, part in to_parts(each).items()}
@@ -227,7 +228,7 @@ def named(labels: Labels | None) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def find(arrays: Mapping[str, NDArray[Any]], order: int) -> Labels | None:
+def find(arrays: Mapping[str, HostArray], order: int) -> Labels | None:
     """Return the labels in an archive that `named` wrote, or None if there are none.
 
     Raises
@@ -256,6 +257,6 @@ def query_of(fields: Sequence[Any], order: int) -> TableQuery:
     return TableQuery(value, where, missing, tuple(keys))
 
 
-def _parts(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
+def _parts(arrays: Mapping[str, HostArray], name: str) -> dict[str, HostArray]:
     known = {"": name, OFFSETS: f"{name}_{OFFSETS}", MISSING: f"{name}_{MISSING}"}
     return {what: arrays[key] for what, key in known.items() if not what or key in arrays}

@@ -10,11 +10,12 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from ..array_types import Floats
 from ..errors import InputError
 from .ingest import refuse_masked
 
 BLOCK = 1 << 22  # numbers in a block of products of rows
-Parts = tuple[NDArray[Any] | None, list[NDArray[Any]]]
+Parts = tuple[Floats | None, list[Floats]]
 """Weights (R,), or a core with one mode per matrix, or None; and the factor matrices."""
 
 
@@ -61,11 +62,11 @@ def _parts(head: Any, factors: Any) -> Parts:
     return weights, matrices
 
 
-def _kind(head: NDArray[Any]) -> str:
+def _kind(head: Floats) -> str:
     return "weights" if head.ndim == 1 else "a core"
 
 
-def factors_of(model: object) -> list[NDArray[Any]] | None:
+def factors_of(model: object) -> list[Floats] | None:
     """Return the factor matrices of a model of any library, the first one weighted; None if it is not a model."""
     parts = parts_of(model)
     if parts is None:
@@ -76,7 +77,7 @@ def factors_of(model: object) -> list[NDArray[Any]] | None:
     return matrices
 
 
-def full(head: NDArray[Any] | None, matrices: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+def full(head: Floats | None, matrices: Sequence[Floats]) -> NDArray[np.float64]:
     """Return the dense tensor of a model; raise `InputError` if memory is insufficient."""
     shape = tuple(len(each) for each in matrices)
     check_memory(shape, "this model")

@@ -11,11 +11,11 @@ import os
 import weakref
 from collections.abc import Sequence
 from threading import Lock
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..array_types import DType, HostArray
 from ..errors import InputError
 
 PART = 8 << 20  # bytes per read of a thread; large, as each step needs the GIL
@@ -45,7 +45,7 @@ class FileElements:
     """
 
     def __init__(
-        self, file: IO[bytes], begin: int, shape: tuple[int, ...], dtype: np.dtype[Any], path: str | os.PathLike[str]
+        self, file: IO[bytes], begin: int, shape: tuple[int, ...], dtype: DType, path: str | os.PathLike[str]
     ) -> None:
         self.shape, self.dtype, self._begin, self._path = shape, dtype, begin, path
         self._handles, self._lock = [os.dup(file.fileno())], Lock()
@@ -53,12 +53,12 @@ class FileElements:
         weakref.finalize(self, _close, self._handles)
         self._written = os.fstat(self._handles[0]).st_mtime_ns
 
-    def __getitem__(self, ranges: tuple[slice, ...]) -> NDArray[Any]:
+    def __getitem__(self, ranges: tuple[slice, ...]) -> HostArray:
         elements = np.empty([each.stop - each.start for each in ranges], self.dtype)
         self.read(ranges, elements)
         return elements
 
-    def read(self, ranges: tuple[slice, ...], out: NDArray[Any]) -> None:
+    def read(self, ranges: tuple[slice, ...], out: HostArray) -> None:
         """Read ranges of all modes into a C-contiguous array of that shape; raise `InputError` if reading fails."""
         lengths = out.shape
         along = self._along(lengths)
@@ -80,7 +80,7 @@ class FileElements:
         steps = (math.prod(self.shape[m + 1 :]) for m in range(len(place)))
         return self._begin + self.dtype.itemsize * sum(at * step for at, step in zip(place, steps, strict=True))
 
-    def _read_bands(self, ranges: tuple[slice, ...], out: NDArray[Any], along: int, step: int) -> None:
+    def _read_bands(self, ranges: tuple[slice, ...], out: HostArray, along: int, step: int) -> None:
         """Read everything between the first and the last element, and copy the requested elements."""
         last, rows = ranges[along - 1], BAND // step
         for indices in np.ndindex(*out.shape[: along - 1]):
@@ -91,7 +91,7 @@ class FileElements:
                 self._fill(band, self._byte([*place, begin]))
                 out[indices][begin - last.start : end - last.start] = band[:, ranges[along]]
 
-    def _fill(self, out: NDArray[Any], at: int) -> None:
+    def _fill(self, out: HostArray, at: int) -> None:
         """Read contiguous elements from a byte offset."""
         buffer = out.reshape(-1).view(np.uint8).data
         end, handle = at + len(buffer), -1

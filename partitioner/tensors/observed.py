@@ -126,7 +126,7 @@ def _loaded(tensor: AnyTensor) -> AnyTensor:
 
 def _check_weights(weights: AnyTensor) -> None:
     values = np.asarray(weights.values if isinstance(weights, SparseTensor) else weights.array())
-    wrong = ~(np.isfinite(values) & (values >= 0))
+    wrong = ~(np.isfinite(values) & np.greater_equal(values, 0))
     if wrong.any():
         raise InputError(f"weights: {values[wrong].flat[0]} is not a number of at least 0")
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import HostArray
 from ..errors import InputError
 from .dense import DenseTensor
 from .labels import Labels, mode_names
@@ -25,7 +26,7 @@ TICKS |= {"m": 60 * 10**18, "h": 3600 * 10**18, "D": 86_400 * 10**18, "W": 7 * 8
 """Attoseconds per NumPy time unit, except months and years."""
 
 
-def places(known: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+def places(known: HostArray, labels: HostArray) -> NDArray[np.int64]:
     """Return the position of each label in `labels` among the `known` ones, or -1. Missing labels are equal.
 
     Equal arrays match by position, even if labels repeat. Raises `InputError` if the types of labels differ, or if a
@@ -43,7 +44,7 @@ def places(known: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
     return positions
 
 
-def found_at(known: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+def found_at(known: HostArray, labels: HostArray) -> NDArray[np.int64]:
     """Return the position of each label, which may occur several times, among the `known` ones, or -1.
 
     Raises `InputError` if the types of labels differ, or if one of the labels belongs to several known indices.
@@ -57,30 +58,30 @@ def found_at(known: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
     return np.fromiter((numbers.get(label, -1) for label in theirs), np.int64, labels.size)
 
 
-def _check_types(known: NDArray[Any], labels: NDArray[Any]) -> None:
+def _check_types(known: HostArray, labels: HostArray) -> None:
     kinds = LIKE[known.dtype.kind], LIKE[labels.dtype.kind]
     if kinds[0] != kinds[1]:
         raise InputError(f"labels are {kinds[1]}s, the model's {kinds[0]}s")
 
 
-def same_labels(first: NDArray[Any], second: NDArray[Any]) -> bool:
+def same_labels(first: HostArray, second: HostArray) -> bool:
     """Return whether two arrays contain the same labels in the same order."""
     return LIKE[first.dtype.kind] == LIKE[second.dtype.kind] and _equal(first, second)
 
 
-def _equal(first: NDArray[Any], second: NDArray[Any]) -> bool:
+def _equal(first: HostArray, second: HostArray) -> bool:
     """Return whether labels of the same type are equal, element by element."""
     if first.dtype == second.dtype and first.dtype.kind != "T":  # missing strings do not compare equal
         return np.array_equal(first, second, equal_nan=first.dtype.kind in "fMm")
     return first.shape == second.shape and _hashable(first) == _hashable(second)
 
 
-def _hashable(labels: NDArray[Any]) -> list[Any]:
+def _hashable(labels: HostArray) -> list[Any]:
     """Return labels as exact Python objects; missing labels are None."""
     if labels.dtype.kind in "Mm":
-        if np.datetime_data(labels.dtype)[0] in ("Y", "M"):
+        if np.datetime_data(labels.dtype.str)[0] in ("Y", "M"):
             labels = labels.astype("M8[D]" if labels.dtype.kind == "M" else "m8[M]")
-        unit, count = np.datetime_data(labels.dtype)
+        unit, count = np.datetime_data(labels.dtype.str)
         ticks, missing = labels.astype(np.int64).tolist(), np.isnat(labels).tolist()
         step = count * TICKS.get(unit, 1)
         return [None if gone else (tick * step, unit in TICKS) for tick, gone in zip(ticks, missing, strict=True)]
@@ -236,13 +237,13 @@ def _(
     return moved, dropped
 
 
-def _unknown(names: Sequence[str], unknown: Sequence[NDArray[Any]]) -> str:
+def _unknown(names: Sequence[str], unknown: Sequence[HostArray]) -> str:
     known = zip(names, unknown, strict=True)
     parts = [f"{each.size} of {name} ({shown(each[:MAX_SHOWN].tolist())})" for name, each in known if each.size]
     return f"labels that the model does not know: {', '.join(parts)}"
 
 
-def shown(labels: Sequence[Any]) -> str:
+def shown(labels: Sequence[object]) -> str:
     """Return a few labels as text, separated by commas."""
     texts = [text if len(text := repr(each)) <= 32 else f"{text[:29]}..." for each in labels]
     return ", ".join(texts) + ", ..." * (len(texts) == MAX_SHOWN)

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from os import PathLike
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..array_types import FloatDType, Floats, HostArray, Integers
 from ..errors import InputError
 from ..sorting.sort import Sort, SortOptions, sort_nonzeros, strictly_increasing
 from ..sorting.tables import Nonzeros
@@ -71,6 +72,9 @@ class SparseTensor(AsArray):
         zero.
     """
 
+    _columns: NDArray[np.int32]
+    _values: Floats
+    _build_bytes: int
     _path: str | PathLike[str] | None = None
     _keep_zeros = False
     _merge_error: InputError | None = None  # error when duplicates were summed in place
@@ -97,8 +101,8 @@ class SparseTensor(AsArray):
     @classmethod
     def from_columns(
         cls,
-        columns: NDArray[np.integer[Any]],
-        values: NDArray[Any],
+        columns: Integers,
+        values: HostArray,
         shape: Sequence[int] | None = None,
         *,
         path: str | PathLike[str] | None = None,
@@ -118,13 +122,13 @@ class SparseTensor(AsArray):
         return tensor
 
     def _fill(
-        self, columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None, sort: Sort, owned: bool
+        self, columns: HostArray, values: HostArray, shape: Sequence[int] | None, sort: Sort, owned: bool
     ) -> None:
         """Check and store nonzeros. They are copied unless `owned`, since the caller may change its arrays later."""
         refuse_masked(columns, "indices")
         refuse_masked(values, "values")
         check_kinds(columns, values)
-        narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+        narrow: FloatDType = np.dtype(np.float32 if values.dtype == np.float32 else np.float64)
         self._columns, self._values = room_for(columns, np.dtype(np.int32), owned), room_for(values, narrow, owned)
         counts = take((columns, values), (self._columns, self._values))
         if not counts.finite:
@@ -186,7 +190,7 @@ class SparseTensor(AsArray):
         return self._columns
 
     @property
-    def values(self) -> NDArray[np.floating]:
+    def values(self) -> Floats:
         """The values."""
         self._settle()
         return self._values

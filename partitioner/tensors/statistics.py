@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_types import DType, HostArray
 from ..host.jit import reduction
 
 COMPILED = 1 << 22  # elements from which on compiled code pays off, as it takes time to load
@@ -64,13 +65,13 @@ def joined(parts: Sequence[ElementStatistics]) -> ElementStatistics:
     )
 
 
-def looked_at(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def looked_at(dtype: DType) -> DType:
     """Return the type in which compiled code scans elements, without rounding them."""
     single = dtype.itemsize < 4 or dtype == np.float32
     return np.dtype(np.float32 if single else np.float64)
 
 
-def facts_of(block: NDArray[Any], place: tuple[slice, ...], shape: tuple[int, ...]) -> ElementStatistics:
+def facts_of(block: HostArray, place: tuple[slice, ...], shape: tuple[int, ...]) -> ElementStatistics:
     """Return the statistics of a block at position `place` in a tensor of shape `shape`."""
     if math.prod(shape) >= COMPILED and (statistics := _compiled(block)) is not None:
         return statistics
@@ -90,7 +91,7 @@ def facts_of(block: NDArray[Any], place: tuple[slice, ...], shape: tuple[int, ..
     return ElementStatistics(low, high, squares, single, int(np.count_nonzero(exact != 0)), -1)
 
 
-def _compiled(block: NDArray[Any]) -> ElementStatistics | None:
+def _compiled(block: HostArray) -> ElementStatistics | None:
     """Return the statistics of a block with compiled code; None if squares overflow or an element is not finite."""
     kind = looked_at(block.dtype)
     flat = np.array(block, kind, order="C", copy=None).reshape(-1)

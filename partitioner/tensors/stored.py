@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..array_types import HostArray
 from .npy_file import PART, PIECE, FileElements
 from .statistics import looked_at
 
@@ -55,11 +55,11 @@ class Stored:
         """Return the modes, the slowest-varying first; modes of length 1 come last."""
         return tuple(sorted(range(len(self.shape)), key=lambda m: (self.shape[m] == 1, self._modes[m])))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle the elements, as the file may be another one where they are unpickled."""
         return np.asarray, (self[:],)
 
-    def into(self, target: NDArray[Any], look: Callable[[NDArray[Any]], object] | None = None) -> None:
+    def into(self, target: HostArray, look: Callable[[HostArray], object] | None = None) -> None:
         """Copy the elements to a C-contiguous array, converting their type, and pass pieces of the originals to `look`.
 
         The elements must be `plain`, the array must have their shape, and their modes must be in the order
@@ -90,15 +90,15 @@ class Stored:
             ranges[stored_mode] = slice(first + begin, first + max(begin, end))
         return Stored(self._elements, self._modes, tuple(ranges))
 
-    def __getitem__(self, place: slice | Place) -> NDArray[Any]:
+    def __getitem__(self, place: slice | Place) -> HostArray:
         part = self.within(place)
         if not math.prod(part.shape):
             return np.empty(part.shape, self.dtype)
-        elements: NDArray[Any] = np.asarray(part._elements[part._ranges]).transpose(part._modes)
+        elements: HostArray = np.asarray(part._elements[part._ranges]).transpose(part._modes)
         return elements
 
 
-def forget(block: NDArray[Any] | Stored) -> None:
+def forget(block: HostArray | Stored) -> None:
     """Release the pages of a block that is mapped from a file, which count as this process's memory once read.
 
     The system may keep them in its cache, and otherwise reads them again. Copy-on-write pages (NumPy's mode "c") are
@@ -107,12 +107,12 @@ def forget(block: NDArray[Any] | Stored) -> None:
     _advise(block, "MADV_DONTNEED")
 
 
-def expect(block: NDArray[Any] | Stored) -> None:
+def expect(block: HostArray | Stored) -> None:
     """Let the system start to read a block that is mapped from a file, in large pieces."""
     _advise(block, "MADV_WILLNEED")
 
 
-def _advise(block: NDArray[Any] | Stored, advice: str) -> None:
+def _advise(block: HostArray | Stored, advice: str) -> None:
     mapped = getattr(block, "_mmap", None)
     if not isinstance(block, np.memmap) or mapped is None or not block.size or not hasattr(mmap, advice):
         return

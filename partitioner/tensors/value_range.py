@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..array_types import FloatDType, Floats
 from ..host.threads import parallel_map, threads_for
 
 T = TypeVar("T")
@@ -40,18 +40,18 @@ class ValueRange(NamedTuple):
         """The largest magnitude."""
         return max(abs(self.low), abs(self.high))
 
-    def exact_in(self, dtype: np.dtype[Any]) -> bool:
+    def exact_in(self, dtype: FloatDType) -> bool:
         """Return whether values are certainly exact in `dtype`: multiples of the grain with few enough digits."""
         return dtype == np.float64 or 0 < self.largest <= self.grain * 2.0 ** (np.finfo(dtype).nmant + 1)
 
 
-def ends(values: NDArray[np.floating]) -> tuple[float, float]:
+def ends(values: Floats) -> tuple[float, float]:
     """Return the lowest and highest value."""
     bounds = np.array(_of_blocks(lambda block: (block.min(), block.max()), values), np.float64)
     return float(bounds[:, 0].min()), float(bounds[:, 1].max())
 
 
-def grain(values: NDArray[np.floating]) -> float:
+def grain(values: Floats) -> float:
     """Return the `ValueRange.grain` of an array of values."""
     if _digits(values[:BLOCK]) > FINEST_GRAIN:  # true of most tensors without a grain
         return 0.0
@@ -59,7 +59,7 @@ def grain(values: NDArray[np.floating]) -> float:
     return 2.0**-digits if digits <= FINEST_GRAIN else 0.0
 
 
-def _digits(values: NDArray[np.floating]) -> int:
+def _digits(values: Floats) -> int:
     """Return the number of binary digits after the point, at most `FINEST_GRAIN` + 1."""
     digits = 0
     with np.errstate(over="ignore"):  # numbers that overflow have no digits after the point
@@ -68,11 +68,11 @@ def _digits(values: NDArray[np.floating]) -> int:
     return digits
 
 
-def squares(values: NDArray[np.floating], range_: tuple[float, float]) -> list[float]:
+def squares(values: Floats, range_: tuple[float, float]) -> list[float]:
     """Return the sum of squares of each block of `BLOCK` values, scaled against overflow and underflow."""
     largest = max(map(abs, range_))
 
-    def of_block(block: NDArray[np.floating]) -> float:
+    def of_block(block: Floats) -> float:
         with np.errstate(invalid="ignore"):  # the caller rejects infinities
             return float(np.square(block.astype(np.float64) / largest).sum())
 
@@ -84,7 +84,7 @@ def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:
     return max(map(abs, range_)) * math.sqrt(sum(sums))
 
 
-def _of_blocks(work: Callable[[NDArray[np.floating]], T], values: NDArray[np.floating]) -> list[T]:
+def _of_blocks(work: Callable[[Floats], T], values: Floats) -> list[T]:
     """Apply `work` to each block of values in threads."""
     blocks = [values[b : b + BLOCK] for b in range(0, values.size, BLOCK)]
     return parallel_map(work, blocks, threads_for(len(blocks)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import Element
 
 LANE = 32  # bytes of a factor row per element of `lanes`; see `simd.vectors`
 LINE = 64  # bytes of a cache line
@@ -30,7 +31,7 @@ def own_cache(levels: Path = LEVELS) -> int:
     return USUAL
 
 
-def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def aligned(shape: tuple[int, ...], dtype: np.dtype[Element]) -> NDArray[Element]:
     """Return an array aligned to a cache line, so that rows of whole lines touch as few lines as possible."""
     count = math.prod(shape) * dtype.itemsize
     memory = np.empty(count + LINE, np.uint8)

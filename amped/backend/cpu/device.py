@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from partitioner.array_types import HostArray
 from partitioner.host.threads import fair_threads, parallel_map, usable_cores
 from partitioner.tensors.npy_file import PART, PIECE, READERS, RUN
 
@@ -91,10 +92,10 @@ class CpuDevice:
         array.fill(0)
         return array
 
-    def to_device(self, array: NDArray[Any]) -> Array:
+    def to_device(self, array: HostArray) -> Array:
         return array
 
-    def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
+    def fill(self, targets: Sequence[Array], sources: Sequence[HostArray]) -> None:
         for target, source in zip(targets, sources, strict=True):
             np.copyto(target, source, casting="same_kind")
 
@@ -106,7 +107,7 @@ class CpuDevice:
         parallel_map(fill, runs, min(self._readers, max(1, len(runs))))
         return lambda: None
 
-    def lock(self, array: NDArray[Any]) -> None:
+    def lock(self, array: HostArray) -> None:
         """See `Device`: not needed on the host."""
 
     def to_host(self, array: Array) -> NDArray[Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, IntDType, Integers
 from partitioner.host.jit import jit
 from partitioner.sorting.sort import stable_argsort
 
@@ -22,7 +23,7 @@ NUMBER = np.dtype(np.uint32)  # type of positions of nonzeros, pieces and fibres
 NARROW, WIDE = np.dtype(np.uint16), np.dtype(np.int32)
 NO_NUMBERS = np.zeros(0, NUMBER)
 
-Column = NDArray[Any]  # indices: `WIDE`, or `NARROW` for input modes
+Column = Integers  # indices: `WIDE`, or `NARROW` for input modes
 Numbers = NDArray[np.uint32]
 
 
@@ -100,7 +101,7 @@ def _cut_fibres(leading, pieces, of_piece, starts):  # type: ignore[no-untyped-d
     return count
 
 
-def index_type(share: Share) -> np.dtype[Any]:
+def index_type(share: Share) -> IntDType:
     """Return the type of input indices; one type for all modes of a tensor, so that fewer kernels are compiled."""
     return NARROW if max(*share.lengths, share.rows.stop) <= 1 << 16 else WIDE
 
@@ -127,14 +128,14 @@ class TiledNonzeros(NamedTuple):
     """Nonzeros divided into parts of equal size, and sorted by tile within a part; a unit is a tile of a part."""
 
     indices: list[Column]
-    values: NDArray[Any]
+    values: Floats
     pieces: Pieces
     parts: ThreadParts
 
 
 def tiled(
     columns: Sequence[Column],
-    values: NDArray[Any],
+    values: Floats,
     lengths: Sequence[int],
     heights: Sequence[int],
     count: int,
@@ -159,7 +160,7 @@ def tiled(
     )
 
 
-def cut(rows: Column, order: Numbers = NO_NUMBERS, bounds: NDArray[np.int64] | None = None) -> Pieces:
+def cut(rows: Column, order: Integers = NO_NUMBERS, bounds: NDArray[np.int64] | None = None) -> Pieces:
     """Cut nonzeros, sorted by output index or by the permutation `order`, into pieces that do not cross `bounds`."""
     ends = np.array([0, rows.size]) if bounds is None else bounds
     count = _cut(rows, order, ends, NO_NUMBERS, np.zeros(0, np.int32))
@@ -201,7 +202,7 @@ class BlockedNonzeros(NamedTuple):
     """Nonzeros sorted by block and, within a block, by output row; `indices` are those of the input modes."""
 
     indices: list[Column]
-    values: NDArray[Any]
+    values: Floats
     pieces: Pieces
     blocks: Blocks
 
@@ -216,7 +217,7 @@ def block_rows(row_bytes: int) -> int:
     return max(1, BLOCK_BYTES // row_bytes)
 
 
-def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[int], rows: int) -> BlockedNonzeros:
+def blocked(columns: Sequence[Column], values: Floats, lengths: Sequence[int], rows: int) -> BlockedNonzeros:
     """Sort nonzeros by blocks of `rows` rows of the longest input mode.
 
     `columns` are the output indices, ascending, then the indices of the input modes, whose lengths are `lengths`.

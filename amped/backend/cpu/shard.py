@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Element, FloatDType, IntDType, Integers
 from partitioner.tensors.columns import StoredColumn
 
 from ..ops.mttkrp import NOTHING_STORED, Kernel
-from .layout import NO_BLOCKS, Blocks, Column, FibreRuns, Numbers, Pieces, ThreadParts
+from .layout import NO_BLOCKS, Blocks, Column, FibreRuns, Pieces, ThreadParts
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,12 @@ class HostShard:
     parts: ThreadParts  # work of the threads
     row_begin: int  # output index of row 0 of the output
     # Types of indices and values in a slot: the shortest that shape and precision allow.
-    slot_types: tuple[np.dtype[Any], np.dtype[Any]]
+    slot_types: tuple[IntDType, FloatDType]
     ahead: int = 0  # prefetch distance in nonzeros; 0 disables prefetching
     panels: bool = False  # whether columns are computed panel by panel, from contiguous copies
     fibres: FibreRuns | None = None
     blocks: Blocks = NO_BLOCKS
-    permutation: Numbers | None = None  # (nnz,)
+    permutation: Integers | None = None  # (nnz,)
 
     @property
     def nnz(self) -> int:
@@ -79,7 +80,7 @@ class HostShard:
         return replace(self, values=views[0], indices=views[1:])
 
 
-def constant(array: NDArray[Any]) -> NDArray[Any]:
+def constant(array: NDArray[Element]) -> NDArray[Element]:
     """Return a read-only view: memory-mapped arrays are read-only too, so kernels are compiled for one type only."""
     if array.flags.writeable:
         array = array.view()

@@ -11,6 +11,8 @@ import cupy
 import numpy as np
 from cupy.cuda import cublas
 
+from partitioner.array_types import HostArray
+
 from ..device import Array
 
 SCRATCH_BYTES = 32 << 20  # of cuBLAS: the size that it uses itself on a Hopper GPU; accounted for in RUNTIME_BYTES
@@ -72,7 +74,7 @@ def multiply_each(matrices: Array, product: Array, out: Array, transposed: bool)
         )  # fmt: skip
 
 
-def _call(name: str, *arguments: Any, concurrent: bool = False) -> None:
+def _call(name: str, *arguments: object, concurrent: bool = False) -> None:
     """Queue a call on the current stream with preallocated scratch memory, so that a graph allocates nothing."""
     handle, stream = cupy.cuda.device.get_cublas_handle(), cupy.cuda.get_current_stream().ptr
     _function("SetStream_v2")(handle, stream)
@@ -91,7 +93,7 @@ def _function(name: str) -> Callable[..., int]:
 
 
 @cache
-def _scratch(device: int, concurrent: bool) -> Any:
+def _scratch(device: int, concurrent: bool) -> cupy.cuda.MemoryPointer:
     return cupy.cuda.MemoryPointer(cupy.cuda.Memory(SCRATCH_BYTES), 0)
 
 
@@ -100,7 +102,7 @@ def _operation(transposed: bool) -> int:
 
 
 @cache
-def _constant(number: int, kind: str) -> Any:
+def _constant(number: int, kind: str) -> HostArray:
     """Return a number in memory; cuBLAS takes its address."""
     return np.array(number, kind)
 

@@ -33,7 +33,7 @@ class CudaClock:
             yield
 
     @contextmanager
-    def span_on(self, stream: Any, kind: str, mode: int) -> Iterator[None]:
+    def span_on(self, stream: cupy.cuda.Stream, kind: str, mode: int) -> Iterator[None]:
         """Measure the work queued on another stream."""
         if self._marks:
             with self._marks.span(stream, kind, mode):
@@ -78,7 +78,7 @@ class Marks:
         self.spans: list[Span] = []
         self._event_streams: dict[int, Any] = {}  # by the work's stream
 
-    def _mark(self, stream: Any) -> Any:
+    def _mark(self, stream: cupy.cuda.Stream) -> cupy.cuda.Event:
         event = cupy.cuda.Event()
         event_stream = self._event_streams.setdefault(stream.ptr, cupy.cuda.Stream(non_blocking=True))
         event_stream.wait_event(stream.record(untimed()))
@@ -90,7 +90,7 @@ class Marks:
         return event
 
     @contextmanager
-    def span(self, stream: Any, kind: str, mode: int) -> Iterator[None]:
+    def span(self, stream: cupy.cuda.Stream, kind: str, mode: int) -> Iterator[None]:
         """Measure the work captured from a stream."""
         start = self._mark(stream)
         yield
@@ -112,11 +112,11 @@ def seconds_of(spans: list[Span]) -> Seconds:
     return dict(seconds)
 
 
-def untimed() -> Any:
+def untimed() -> cupy.cuda.Event:
     """Return a new event without timing, for ordering work."""
     return cupy.cuda.Event(disable_timing=True)
 
 
 @cache
-def _driver() -> Any:
+def _driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")

@@ -10,6 +10,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.code import load
 
 from ..device import Array
@@ -130,7 +131,7 @@ def mttkrp(shard: CoordinateShard, factors: Sequence[Array], out: Array, scratch
 
 @cache
 def _kernel(
-    inputs: int, dtype: np.dtype[Any], lanes: int, width: int, column: int, atomic: bool, double: bool, device: int
+    inputs: int, dtype: FloatDType, lanes: int, width: int, column: int, atomic: bool, double: bool, device: int
 ) -> Any:
     macros = coordinate_macros(inputs, dtype, lanes, width, column, atomic, double)
     return load(unit("coordinates", macros)).get_function("mttkrp")

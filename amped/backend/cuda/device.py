@@ -10,6 +10,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import HostArray
 from partitioner.cuda import sort_keys
 from partitioner.cuda.code import prepare
 from partitioner.cuda.copies import READING_SLOTS, Copies, copies, readings
@@ -106,10 +107,10 @@ class CudaDevice:
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return cupy.zeros(shape, dtype)
 
-    def to_device(self, array: NDArray[Any]) -> Array:
+    def to_device(self, array: HostArray) -> Array:
         return cupy.asarray(array)
 
-    def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
+    def fill(self, targets: Sequence[Array], sources: Sequence[HostArray]) -> None:
         if sum(target.nbytes for target in targets) < LARGE:
             with np.errstate(over="ignore"):  # overflowing numbers become infinite; the caller rejects these
                 for target, source in zip(targets, sources, strict=True):
@@ -127,7 +128,7 @@ class CudaDevice:
             target.set(host_array)
         return lambda: None
 
-    def lock(self, array: NDArray[Any]) -> object | None:
+    def lock(self, array: HostArray) -> object | None:
         """See `Device`: memory-mapped files are not locked, because that would load them completely."""
         if isinstance(array, np.memmap) or not array.nbytes:
             return None

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..ops.mttkrp import Share
-from .source import REALS
+from .source import REALS, Macros
 
 VECTOR = 16  # bytes that a thread loads at once
 STRIP = 4  # interleaved chunks, as in packed.cuh
@@ -188,9 +188,9 @@ class PackedLayout:
         return tuple(-(-n // b) for n, b in zip(self.share.lengths, self.blocks, strict=True))
 
     @cached_property
-    def macros(self) -> tuple[tuple[str, Any], ...]:
+    def macros(self) -> tuple[tuple[str, str | int], ...]:
         """The macros with which the kernels of packed nonzeros are compiled."""
-        macros = {
+        macros: Macros = {
             "INPUTS": len(self.blocks), "REAL": REALS[self.share.dtype], "STORED": STORED[self.share.gather],
             "LANES": self.lanes, "WIDTH": self.width, "GROUPS": self.groups,
             "BLOCKS": self.schedule.blocks, "BATCH": self.schedule.batch,
@@ -203,7 +203,7 @@ class PackedLayout:
         return tuple(macros.items())
 
     @cached_property
-    def macros_in_double(self) -> tuple[tuple[str, Any], ...]:
+    def macros_in_double(self) -> tuple[tuple[str, str | int], ...]:
         """The macros for computing in double precision with values and factors in single precision.
 
         Vectors take twice the registers, so fewer are loaded together, by fewer thread blocks.

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
+from numpy.typing import NDArray
 
+from partitioner.array_types import HostArray
 from partitioner.cuda import sort
 from partitioner.cuda.code import load
 from partitioner.cuda.cubins import CudaSource
@@ -80,13 +82,13 @@ class CudaShard:
         return tuple(self.at(part) for part in parts)
 
     @cached_property
-    def apart(self) -> Any:
+    def apart(self) -> np.void:
         """The rows of long runs, in the form of the argument of ``mttkrp``."""
         kind = np.dtype([("rows", "u8"), ("first", "i4")], align=True)
         return by_value(np.array([(self.at(MemoryPart.LONG_ROWS), self.rows)], kind))
 
 
-def unloaded(memory: Array) -> Any:
+def unloaded(memory: Array) -> HostArray:
     """Copy device memory to page-locked memory."""
     pinned = pinned_empty(memory.nbytes)
     memory.get(out=pinned)
@@ -186,7 +188,7 @@ def _tiles(inputs: Sequence[Array], layout: PackedLayout) -> tuple[Any, Array | 
     return sort.counts(tile, tiles).get(), sort.sorted_places([tile], [0], [tiles])
 
 
-def _table(layout: PackedLayout, jobs: Jobs) -> Any:
+def _table(layout: PackedLayout, jobs: Jobs) -> NDArray[np.void]:
     inputs = len(layout.blocks)
     kind = np.dtype([("unit", "i8"), ("chunk", "i4"), ("base", "i4", (inputs,))], align=True)
     table = np.zeros(jobs.tile.size, kind)
@@ -194,7 +196,7 @@ def _table(layout: PackedLayout, jobs: Jobs) -> Any:
     return table
 
 
-def _packed_layout(layout: PackedLayout, jobs: int, continues: bool, first_row: int, rows: int) -> Any:
+def _packed_layout(layout: PackedLayout, jobs: int, continues: bool, first_row: int, rows: int) -> NDArray[np.void]:
     names = "jobs", "groups", "record", "value_bits", "fibre", "tiled", "continues", "first_row", "rows"
     fields = [(n, "i4") for n in names] + [("grain", "f8"), ("low", "i8"), ("bits", "i4", (len(layout.fields),))]
     packed = np.zeros(1, np.dtype(fields, align=True))

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType, HostArray
 from partitioner.cuda.cubins import CudaSource
 
+Macros = dict[str, str | int]
+"""Values of the preprocessor's macros, by name."""
 INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
 REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
-
-
-class CudaFunction(Protocol):
-    """A compiled kernel, as CuPy has it."""
-
-    def __call__(
-        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[object], *, shared_mem: int = 0
-    ) -> None:
-        """Queue it on the current stream."""
 
 
 @cache
@@ -50,17 +42,17 @@ def _lines(folder: str, name: str, included: set[str]) -> Iterator[str]:
             yield ""
 
 
-def compile_options(macros: Mapping[str, Any]) -> tuple[str, ...]:
+def compile_options(macros: Mapping[str, str | int]) -> tuple[str, ...]:
     """Return the options for NVRTC."""
     return ("-std=c++17", *(f"-D{name}={value}" for name, value in macros.items()))
 
 
-def unit(name: str, macros: Mapping[str, Any]) -> CudaSource:
+def unit(name: str, macros: Mapping[str, str | int]) -> CudaSource:
     """Return a CUDA source with its macros, ready to be compiled."""
     return CudaSource(name, text(name), compile_options(macros))
 
 
-def by_value(*arrays: NDArray[Any]) -> np.void:
+def by_value(*arrays: HostArray) -> np.void:
     """Return the arrays' bytes as one structure, to pass to a kernel by value."""
     data = b"".join(array.tobytes() for array in arrays)
     structure: np.void = np.frombuffer(data, np.dtype((np.void, len(data))))[0]
@@ -77,8 +69,8 @@ def lanes(rank: int) -> int:
 
 
 def coordinate_macros(
-    inputs: int, dtype: np.dtype[Any], lanes: int, width: int, column: int, atomic: bool, double: bool = False
-) -> dict[str, Any]:
+    inputs: int, dtype: FloatDType, lanes: int, width: int, column: int, atomic: bool, double: bool = False
+) -> Macros:
     """Return the macros of ``coordinates.cu``."""
     types = {"STORED": REALS[dtype], "REAL": "double" if double else REALS[dtype]}
     return {"INPUTS": inputs, **types, "LANES": lanes, "WIDTH": width, "COLUMN": column, "ATOMIC": int(atomic)}

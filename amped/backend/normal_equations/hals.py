@@ -6,6 +6,8 @@ from types import ModuleType
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
+
 from ..device import Array, Device
 from ..ops.nonnegative import System
 from ..ops.solve import SolverBytes, Sums
@@ -24,16 +26,16 @@ class ColumnSolver:
     def __init__(self, device: Device) -> None:
         self._device = device
 
-    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
+    def suits(self, rank: int, dtype: FloatDType) -> bool:
         return True
 
-    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def prepare(self, rank: int, dtype: FloatDType) -> None:
         """See `NonnegativeSolver`: nothing is compiled."""
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         return SolverBytes(0, 8 * rank * BLOCKS * min(rows, block_rows(rank)))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def make(self, rows: int, rank: int, dtype: FloatDType) -> None:
         """See `NonnegativeSolver`: nothing is prepared."""
 
     def run(self, made: None, source: Array, system: System, sweeps: int, target: Array, sums: Sums) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def widened(largest: Any, divisor: Any) -> Any:
     return np.where(lengths > VANISHED * lengths.max(), grown, 1.0)
 
 
-def inverted(gram: Array, most: float, xp: Any) -> tuple[Array, float]:
+def inverted(gram: Array, most: float, xp: ModuleType) -> tuple[Array, float]:
     """Return the (pseudo-)inverse of a positive semidefinite matrix, and its condition number or an upper bound.
 
     Condition numbers above `most` are exact.
@@ -43,7 +44,7 @@ def inverted(gram: Array, most: float, xp: Any) -> tuple[Array, float]:
     return pseudo_inverse(gram, CUTOFF, xp)
 
 
-def pseudo_inverse(gram: Array, cutoff: float, xp: Any = np) -> tuple[Array, float]:
+def pseudo_inverse(gram: Array, cutoff: float, xp: ModuleType = np) -> tuple[Array, float]:
     """Return the Moore-Penrose inverse of a symmetric positive semidefinite matrix, and its condition number.
 
     It gives the minimum-norm solution of rank-deficient least-squares problems, without NaN. Eigenvalues below

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from partitioner.array_types import FloatDType
 
 from ..device import Array, Device
 from ..ops.equations import Case
@@ -40,7 +40,7 @@ class RowSolvers:
             self._solver.run(self._scratch, source, inverse, target, sums)
 
 
-def solver_bytes(device: Device, rows: int, rank: int, dtype: np.dtype[np.floating], constrained: bool) -> SolverBytes:
+def solver_bytes(device: Device, rows: int, rank: int, dtype: FloatDType, constrained: bool) -> SolverBytes:
     """Return the device memory for solving `rows` rows."""
     kept, passing = solver(device, rank, dtype).bytes(rows, rank)
     if not constrained:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-import numpy as np
+from partitioner.array_types import FloatDType
 
 from ..device import Array
 from ..registry import Op
@@ -27,12 +27,12 @@ class BlockForm(NamedTuple):
     slab: int
     rank: int
     stride: int
-    dtype: np.dtype[Any]  # of factor matrices, and of elements unless `stored` says otherwise: float32 or float64
+    dtype: FloatDType  # of factor matrices, and of elements unless `stored` says otherwise: float32 or float64
     workspace: int  # bytes of scratch memory that a sweep should use at most; more only if unavoidable
     whole: bool = False  # whether its MTTKRP rows are complete: no other block contributes to them
     dimension_tree: bool = False  # whether results at the end of a sweep may serve the next one (a dimension tree)
     gaps: bool = False  # whether rows may be padded, as elements are copied to the device and stay there
-    stored: np.dtype[Any] | None = None  # of elements: float32 where factor matrices are float64; else None
+    stored: FloatDType | None = None  # of elements: float32 where factor matrices are float64; else None
 
     @property
     def streamed(self) -> bool:

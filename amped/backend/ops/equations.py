@@ -15,6 +15,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType
+
 from ..device import Array, Device
 from ..registry import Op
 
@@ -71,7 +73,7 @@ class Case(NamedTuple):
     """The case for which equations are created."""
 
     terms: Terms  # for several runs, `rank` is the largest one
-    dtype: np.dtype[np.floating]  # of factor matrices
+    dtype: FloatDType  # of factor matrices
     rows: tuple[int, ...]  # number of rows that are solved per mode
     bounds: ConstraintBounds
     places: int = 1  # maximum number of runs
@@ -200,7 +202,7 @@ class EquationsProvider(Protocol):
     def suits(self, rank: int) -> bool:
         """Return whether single runs of this rank are supported."""
 
-    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def prepare(self, rank: int, dtype: FloatDType) -> None:
         """Start compiling the code for a single run of this rank; return immediately."""
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
+from partitioner.array_types import FloatDType
 from partitioner.tensors.value_range import ValueRange
 
 from ...options import GatherName
@@ -31,7 +30,7 @@ class Share:
     rows: slice  # of the output
     nnz: int
     stride: int  # columns of a factor matrix in memory, including padding
-    dtype: np.dtype[Any]  # of values and factors
+    dtype: FloatDType  # of values and factors
     values: ValueRange
     column: int = 0
     gather: GatherName = "full"  # format in which kernels read factor matrices: full, or a 16-bit copy

@@ -7,9 +7,9 @@ which need no additional memory.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
+from partitioner.array_types import FloatDType
 
 from ..device import Array, Device
 from ..registry import Op
@@ -52,10 +52,10 @@ class MuUpdateProvider(Protocol):
     def bytes(self, rank: int) -> int:
         """Return the device memory that `make` allocates."""
 
-    def prepare(self, dtype: np.dtype[Any]) -> None:
+    def prepare(self, dtype: FloatDType) -> None:
         """Start compiling; return immediately."""
 
-    def make(self, device: Device, rank: int, dtype: np.dtype[Any]) -> MuUpdate:
+    def make(self, device: Device, rank: int, dtype: FloatDType) -> MuUpdate:
         """Return the update for matrices of `rank` columns."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
+from partitioner.array_types import FloatDType
 
 from ..device import Array, Device
 from ..registry import Op
@@ -32,16 +32,16 @@ class NonnegativeSolver(Protocol):
     name: str
     allocates: bool  # see `Solver`
 
-    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
+    def suits(self, rank: int, dtype: FloatDType) -> bool:
         """Return whether rows of `rank` columns, stored as `dtype`, are supported."""
 
-    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def prepare(self, rank: int, dtype: FloatDType) -> None:
         """Start compiling the code for rows of `rank` columns; return immediately."""
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         """Return the device memory for solving `rows` rows, without small matrices."""
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> Any:
+    def make(self, rows: int, rank: int, dtype: FloatDType) -> Any:
         """Return the scratch memory and compiled code that `run` needs for up to `rows` rows."""
 
     def run(self, made: Any, source: Array, system: System, sweeps: int, target: Array, sums: Sums) -> None:
@@ -56,6 +56,6 @@ NONNEGATIVE = Op[NonnegativeSolver]("nonnegative")
 """The last provider supports all ranks."""
 
 
-def nonnegative_solver(device: Device, rank: int, dtype: np.dtype[np.floating]) -> NonnegativeSolver:
+def nonnegative_solver(device: Device, rank: int, dtype: FloatDType) -> NonnegativeSolver:
     """Return the first solver of non-negative rows that supports this rank."""
     return NONNEGATIVE.require(device, lambda provider: provider.suits(rank, dtype))

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType
+
 from ..device import NOTHING, Array, Device
 from ..registry import Op
 from .mttkrp import Kernel, Operands, Share
@@ -107,7 +109,7 @@ class PhiProvider(Protocol):
         fixed order.
         """
 
-    def copy(self, source: Array, target: Array, params: PhiParams, dtype: np.dtype[Any]) -> None:
+    def copy(self, source: Array, target: Array, params: PhiParams, dtype: FloatDType) -> None:
         """Queue the copy of a row of sums, (stride,) float64; `dtype` is the type of the factors."""
 
 
@@ -118,13 +120,13 @@ class InterleavedPhi(PhiProvider, Protocol):
     `groups` leaves out groups whose models are all done.
     """
 
-    def width(self, dtype: np.dtype[Any]) -> int:
+    def width(self, dtype: FloatDType) -> int:
         """Return the number of columns of a group."""
 
-    def models(self, rank: int, dtype: np.dtype[Any]) -> int:
+    def models(self, rank: int, dtype: FloatDType) -> int:
         """Return the number of models of this rank per group; 0 if the rank is too large."""
 
-    def columns(self, model: int, models: int, dtype: np.dtype[Any]) -> slice:
+    def columns(self, model: int, models: int, dtype: FloatDType) -> slice:
         """Return the columns of a model in a group of `models` models, relative to the group's first column."""
 
     def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:
@@ -150,7 +152,7 @@ class HostPhi:
     def prepare(self, kernel: Kernel, share: Share) -> None:
         """See `PhiProvider`: nothing can be compiled in advance."""
 
-    def copy(self, source: Array, target: Array, params: PhiParams, dtype: np.dtype[Any]) -> None:
+    def copy(self, source: Array, target: Array, params: PhiParams, dtype: FloatDType) -> None:
         if params.skip is None or not params.skip[0]:
             target[:] = source
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
+from partitioner.array_types import FloatDType
 
 from ..device import Array, Device
 from ..registry import Op
@@ -31,16 +31,16 @@ class Solver(Protocol):
     name: str
     allocates: bool  # whether `run` allocates memory and so cannot be captured
 
-    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
+    def suits(self, rank: int, dtype: FloatDType) -> bool:
         """Return whether rows of `rank` columns, stored as `dtype`, are supported."""
 
-    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def prepare(self, rank: int, dtype: FloatDType) -> None:
         """Start compiling the code for rows of `rank` columns; return immediately."""
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         """Return the device memory for solving `rows` rows, including small matrices."""
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> Any:
+    def make(self, rows: int, rank: int, dtype: FloatDType) -> Any:
         """Return the scratch memory and compiled code that `run` needs for up to `rows` rows."""
 
     def run(self, made: Any, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
@@ -54,6 +54,6 @@ SOLVE = Op[Solver]("solve")
 """The last provider supports all ranks."""
 
 
-def solver(device: Device, rank: int, dtype: np.dtype[np.floating]) -> Solver:
+def solver(device: Device, rank: int, dtype: FloatDType) -> Solver:
     """Return the first solver that supports this rank."""
     return SOLVE.require(device, lambda provider: provider.suits(rank, dtype))

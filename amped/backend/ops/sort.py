@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-
+from partitioner.array_types import FloatDType
 from partitioner.tensors.value_range import ValueRange
 
 from ..device import Array
@@ -56,7 +55,7 @@ class DeviceSorter(Protocol):
     def counts(self, column: Array, length: int) -> Array:
         """Return how often each index below `length` occurs in a column, int64."""
 
-    def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
+    def cast(self, values: Array, dtype: FloatDType) -> Array:
         """Return values as a floating-point type, without copying if they have it already."""
 
     def value_range(self, values: Array) -> ValueRange:

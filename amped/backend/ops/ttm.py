@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
+from partitioner.array_types import FloatDType
 
 from ..device import Array, Movable
 from ..registry import Op
@@ -20,7 +20,7 @@ class ProductForm:
 
     length: int  # rows of the matrix
     stride: int  # columns of matrix and result in memory, including padding
-    dtype: np.dtype[Any]  # of values, matrix and result
+    dtype: FloatDType  # of values, matrix and result
     nnz: int  # of this rank
     width: int = 1  # numbers per value: the size of the dense modes of a semi-sparse tensor
 

@@ -19,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array
 
+from partitioner.array_types import Element, Floats, Integers
+
 from ..losses import Maps
 
 Matrix = NDArray[np.float64]
-Factors = Sequence[NDArray[Any] | None]
+Factors = Sequence[Floats | None]
 """A matrix for each mode, or None where the result does not depend on it."""
 POSITION = np.dtype(np.int32)
 MOST_TUPLES = (
@@ -44,7 +46,7 @@ class IndexTree:
         The modes' lengths.
     """
 
-    def __init__(self, columns: Sequence[NDArray[Any]], lengths: Sequence[int]) -> None:
+    def __init__(self, columns: Sequence[Integers], lengths: Sequence[int]) -> None:
         self.order = len(lengths)
         starts = [np.flatnonzero(differs) for differs in _prefix_starts(columns)] if self.order > 1 else []
         self.leaves = starts[-1].size if starts else lengths[0]
@@ -73,7 +75,7 @@ class IndexTree:
         matrices = sum(int(each.data.nbytes + each.indices.nbytes + each.indptr.nbytes) for each in sums)
         return matrices + sum(array.nbytes for array in (*self._indices, *self._parents))
 
-    def update(self, mode: int, factor: NDArray[Any]) -> bool:
+    def update(self, mode: int, factor: Floats) -> bool:
         """Set the factor matrix of a mode; return whether it has changed. Products of the old one are discarded."""
         known = self._factors[mode]
         if known is not None and np.array_equal(known, factor):
@@ -99,7 +101,7 @@ class IndexTree:
             rows = np.multiply(path, rows, out=path)
         return self._row_sums[mode] @ rows  # type: ignore[no-any-return]
 
-    def kronecker_rows(self, factors: Factors) -> Matrix:
+    def kronecker_rows(self, factors: Factors) -> Floats:
         """Return the Kronecker product of the factor rows of each leaf; the last mode's columns vary fastest."""
         if self.order == 1:
             return _given(factors[0])
@@ -109,7 +111,7 @@ class IndexTree:
             rows = _kronecker(np.take(rows, self._parents[mode - 1], axis=0), own)
         return rows
 
-    def ttmc(self, mode: int, factors: Factors, leaf_rows: Matrix) -> Matrix:
+    def ttmc(self, mode: int, factors: Factors, leaf_rows: Floats) -> Floats:
         """Return what `mttkrp` does with Kronecker products; the columns of `leaf_rows` vary fastest."""
         if self.order == 1:
             return leaf_rows
@@ -152,7 +154,7 @@ class _Mapped(NamedTuple):
 
     maps: Maps
     weights: Any  # the matrix between the trees
-    values: NDArray[np.float64]
+    values: Floats
     leaf_rows: list[Matrix | None]  # see `Tree`
 
 
@@ -163,8 +165,8 @@ class OtherRows(NamedTuple):
     first mode.
     """
 
-    second: tuple[Matrix, NDArray[Any]]
-    first: tuple[Matrix, NDArray[Any]] | None
+    second: tuple[Matrix, Integers]
+    first: tuple[Matrix, Integers] | None
 
     def of(self, nonzeros: slice) -> Matrix:
         """Return the products for some nonzeros, (nonzeros, R)."""
@@ -182,8 +184,9 @@ class Tree:
     Nonzeros are in lexicographic order, without duplicates.
     """
 
-    def __init__(self, columns: Sequence[NDArray[Any]], values: NDArray[Any], lengths: Sequence[int]) -> None:
-        self.values, self.lengths, self.rows = np.asarray(values, np.float64), tuple(lengths), columns[0]
+    def __init__(self, columns: Sequence[Integers], values: Floats, lengths: Sequence[int]) -> None:
+        self.values: NDArray[np.float64] = np.asarray(values, np.float64)
+        self.lengths, self.rows = tuple(lengths), columns[0]
         starts = list(_prefix_starts(columns))
         self.split = split = _split_of(columns, [int(np.count_nonzero(differs)) for differs in starts], lengths)
         first, ends = _first_leaves(columns[0], starts[split - 1], lengths[0] if split == 1 else None)
@@ -217,7 +220,7 @@ class Tree:
         result._matrix = self._with(result.values)
         return result
 
-    def ttmc(self, mode: int, factors: Factors) -> Matrix:
+    def ttmc(self, mode: int, factors: Factors) -> Floats:
         """Return the TTMc of a mode, (I_mode, product of the other columns); the last mode's columns vary fastest."""
         group, place = self._place(mode)
         groups = factors[: self.split], factors[self.split :]
@@ -249,7 +252,7 @@ class Tree:
         """Return the gradient and the value of each row of a mode, (I_mode, R + 1); see `backend.ops.row_systems`."""
         changed = self._update([*factors[:mode], own, *factors[mode + 1 :]])
         if changed or self._mapped is None or self._mapped.maps != maps:
-            model = np.maximum(self._current_model(), maps.lower)
+            model: NDArray[np.float64] = np.maximum(self._current_model(), maps.lower)
             weights, values = maps.weight(self.values, model), maps.value(self.values, model)
             self._mapped = _Mapped(maps, self._with(weights), values, [None, None])
         group, place = self._place(mode)
@@ -260,7 +263,7 @@ class Tree:
         gradient = self._trees[group].mttkrp(place, leaf_rows)
         return np.column_stack([gradient, self._row_totals(mode, self._mapped.values)])
 
-    def _row_totals(self, mode: int, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _row_totals(self, mode: int, numbers: Floats) -> NDArray[np.float64]:
         """Return the sum of the numbers of all nonzeros in each row of a mode."""
         group, place = self._place(mode)
         tree = self._trees[group].without_factors()
@@ -283,11 +286,11 @@ class Tree:
                 self._leaf_rows[1 - group], changed = None, True
         return changed
 
-    def _with(self, values: NDArray[np.float64]) -> Any:
+    def _with(self, values: Floats) -> Any:
         """Return the matrix of the nonzeros with other values."""
         return csr_array((values, self._matrix.indices, self._matrix.indptr), shape=self._matrix.shape)
 
-    def _multiply(self, matrix: Any, group: int, rows: Matrix) -> Matrix:
+    def _multiply(self, matrix: Any, group: int, rows: Floats) -> Matrix:
         """Return the product of the nonzeros with the rows of the other group's leaves."""
         return (matrix.T if group else matrix) @ rows  # type: ignore[no-any-return]
 
@@ -313,18 +316,18 @@ class Tree:
         return OtherRows((self._trees[1].products(), self._matrix.indices), first)
 
     @cached_property
-    def _first_leaf(self) -> NDArray[Any]:
+    def _first_leaf(self) -> Integers:
         """The leaf of each nonzero in the first tree."""
         counts = np.diff(self._matrix.indptr)
         return np.repeat(np.arange(counts.size, dtype=POSITION), counts)
 
 
-def _given(matrix: Matrix | None) -> Matrix:
+def _given(matrix: NDArray[Element] | None) -> NDArray[Element]:
     assert matrix is not None
     return matrix
 
 
-def _prefix_starts(columns: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.bool_]]:
+def _prefix_starts(columns: Sequence[Integers]) -> Iterator[NDArray[np.bool_]]:
     """Yield, for each number of leading modes, which sorted tuples differ from the previous one in these modes."""
     differs = np.zeros(columns[0].size, bool)
     differs[:1] = True
@@ -334,7 +337,7 @@ def _prefix_starts(columns: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.bool_
         yield differs
 
 
-def _split_of(columns: Sequence[NDArray[Any]], prefixes: Sequence[int], lengths: Sequence[int]) -> int:
+def _split_of(columns: Sequence[Integers], prefixes: Sequence[int], lengths: Sequence[int]) -> int:
     """Return the number of modes in the first group for which the trees have the fewest leaves.
 
     `prefixes` has the number of distinct prefixes of each length. Distinct tuples of the second group, which are not
@@ -348,7 +351,7 @@ def _split_of(columns: Sequence[NDArray[Any]], prefixes: Sequence[int], lengths:
     return min(splits, key=lambda split: splits[split])
 
 
-def _marked(columns: Sequence[NDArray[Any]], lengths: Sequence[int]) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+def _marked(columns: Sequence[Integers], lengths: Sequence[int]) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
     """Return which index tuples exist, and the number of each nonzero's tuple among all possible ones."""
     numbers = columns[0].astype(np.intp)
     for column, length in zip(columns[1:], lengths[1:], strict=True):
@@ -359,9 +362,7 @@ def _marked(columns: Sequence[NDArray[Any]], lengths: Sequence[int]) -> tuple[ND
     return exists, numbers
 
 
-def _first_leaves(
-    column: NDArray[Any], differs: NDArray[np.bool_], rows: int | None
-) -> tuple[NDArray[np.intp], NDArray[Any]]:
+def _first_leaves(column: Integers, differs: NDArray[np.bool_], rows: int | None) -> tuple[NDArray[np.intp], Integers]:
     """Return the first nonzero of each leaf of the first tree, and the row pointers of the leaves (0, then each end).
 
     If the tree has a single mode, `rows` is its length, and all of its indices are leaves; otherwise it is None.
@@ -372,9 +373,7 @@ def _first_leaves(
     return first, np.searchsorted(column, np.arange(rows + 1)).astype(POSITION)
 
 
-def _second_leaves(
-    columns: Sequence[NDArray[Any]], lengths: Sequence[int]
-) -> tuple[Sequence[NDArray[Any]], NDArray[Any]]:
+def _second_leaves(columns: Sequence[Integers], lengths: Sequence[int]) -> tuple[Sequence[Integers], Integers]:
     """Return the indices of the leaves of the second tree, and the leaf of each nonzero."""
     if len(columns) == 1:
         return columns, columns[0].astype(POSITION, copy=False)
@@ -383,19 +382,19 @@ def _second_leaves(
     return np.unravel_index(np.flatnonzero(exists), lengths), leaf[numbers].astype(POSITION, copy=False)
 
 
-def _kronecker(one: Matrix, other: Matrix) -> Matrix:
+def _kronecker(one: Floats, other: Floats) -> Floats:
     """Return the Kronecker product of each row of a matrix with that of another."""
-    product: Matrix = (one[:, :, None] * other[:, None, :]).reshape(len(one), -1)
+    product: Floats = (one[:, :, None] * other[:, None, :]).reshape(len(one), -1)
     return product
 
 
-def _interval_sums(ends: NDArray[Any]) -> Any:
+def _interval_sums(ends: Integers) -> Any:
     """Return the matrix whose product with rows is the sum of each interval ``ends[i]`` to ``ends[i + 1]``."""
     count = int(ends[-1])
     return csr_array((np.ones(count), np.arange(count, dtype=POSITION), ends), shape=(ends.size - 1, count))
 
 
-def _row_sums(indices: NDArray[Any], length: int) -> Any:
+def _row_sums(indices: Integers, length: int) -> Any:
     """Return the matrix that sums rows with the same index."""
     parts = np.ones(indices.size), indices, np.arange(indices.size + 1, dtype=POSITION)
     return csc_array(parts, shape=(length, indices.size))

@@ -111,7 +111,7 @@ class ModeTerms:
         return self if self.ball else replace(self, names=(*self.names, "ball"), ball=True)
 
 
-def terms_of(value: Any) -> ModeTerms:
+def terms_of(value: object) -> ModeTerms:
     """Return the constraints of a mode from a text, a function, or a sequence of texts; raise `InputError`."""
     given = [value] if isinstance(value, str) or callable(value) else value
     if not isinstance(given, Sequence) or not given or not all(isinstance(g, str) or callable(g) for g in given):
@@ -136,7 +136,7 @@ def with_nonnegative(terms: ModeTerms) -> ModeTerms:
     return terms_of([*terms.names, "nonnegative"])
 
 
-def by_mode(name: str, value: Any) -> tuple[tuple[int, ModeTerms], ...]:
+def by_mode(name: str, value: object) -> tuple[tuple[int, ModeTerms], ...]:
     """Return the constraints of all modes from a mapping, in the order of the modes; raise `InputError`."""
     if not isinstance(value, Mapping):
         example = '{1: "unimodal", 0: ["nonnegative", "l1:0.1"]}'

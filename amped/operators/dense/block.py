@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from copy import copy
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import DType, FloatDType, Floats
 from partitioner.host.threads import fair_threads, in_order, parallel_map
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.npy_file import BAND
@@ -44,7 +44,7 @@ def _pieces(shape: tuple[int, ...], axis: int, device: Device) -> tuple[int, int
     return math.prod(shape) // length * min(step, length), -(-length // step)
 
 
-def _copied(dtype: np.dtype[Any], axis: int, device: Device, read: np.dtype[Any] | None) -> int:
+def _copied(dtype: FloatDType, axis: int, device: Device, read: DType | None) -> int:
     """Return the bytes per element while a piece is copied and converted."""
     item, converted = dtype.itemsize, 0 if dtype == DOUBLE else DOUBLE.itemsize
     if not device.on_host:
@@ -57,11 +57,11 @@ def _copied(dtype: np.dtype[Any], axis: int, device: Device, read: np.dtype[Any]
 def summed_bytes(
     shape: tuple[int, ...],
     axis: int,
-    dtype: np.dtype[Any],
+    dtype: FloatDType,
     device: Device,
     threads: int,
     sums: tuple[int, int],
-    read: np.dtype[Any] | None = None,
+    read: DType | None = None,
 ) -> int:
     """Return the memory that `DenseBlock.summed` needs.
 
@@ -93,7 +93,7 @@ def summed_bytes(
 
 
 def contracted_bytes(
-    shape: tuple[int, ...], axis: int, rank: int, dtype: np.dtype[Any], device: Device, threads: int
+    shape: tuple[int, ...], axis: int, rank: int, dtype: FloatDType, device: Device, threads: int
 ) -> int:
     """Return the memory that `DenseBlock.contracted` needs in addition to its result."""
     piece, count = _pieces(shape, 0, device)
@@ -119,7 +119,7 @@ class DenseBlock:
         Whether elements stay on the device; otherwise each pass copies them there.
     """
 
-    def __init__(self, elements: Array | Stored, machine: Machine, dtype: np.dtype[Any], resident: bool = True) -> None:
+    def __init__(self, elements: Array | Stored, machine: Machine, dtype: FloatDType, resident: bool = True) -> None:
         self._device, self._comm, self.dtype = machine.device, machine.comm, dtype
         self.shape: tuple[int, ...] = tuple(elements.shape)
         self._threads = fair_threads(machine.comm) if machine.device.on_host else 1
@@ -147,10 +147,10 @@ class DenseBlock:
 
         return in_order(one, self._cuts(0), self._threads)
 
-    def _piece(self, place: tuple[slice, ...], dtype: np.dtype[Any]) -> Array:
+    def _piece(self, place: tuple[slice, ...], dtype: FloatDType) -> Array:
         args = self._elements[place]
         if isinstance(args, np.ndarray):
-            result: NDArray[Any] = np.ascontiguousarray(args, self.dtype)
+            result: Floats = np.ascontiguousarray(args, self.dtype)
             return self._device.to_device(result).astype(dtype, copy=False)
         return self._device.xp.ascontiguousarray(args, dtype)
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.host.threads import usable_cores
 
 from ...backend.blas import CODE_BYTES, packing_bytes
@@ -42,7 +43,7 @@ def slices(source: DenseSource, ranks: int) -> Grid:
 
 
 def block_of(
-    source: DenseSource, grid: Grid, machine: Machine, dtype: np.dtype[Any], resident: bool, cut: int = 0
+    source: DenseSource, grid: Grid, machine: Machine, dtype: FloatDType, resident: bool, cut: int = 0
 ) -> DenseBlock:
     """Return this rank's block of a grid that cuts one mode; surplus ranks get no indices of that mode. Collective.
 

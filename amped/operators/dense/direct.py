@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.tensors.dense import DenseTensor
 
 from ...backend.device import Array
@@ -45,7 +44,7 @@ class DirectDense(Factors):
         self.norm = source.rounded_norm(options.dtype)
         self._block = block
         self._products = SplitProducts(block.astype(np.float64, copy=False), rank)
-        self._transposed: list[NDArray[np.floating]] = [np.zeros((rank, n), options.dtype) for n in source.shape]
+        self._transposed: list[Floats] = [np.zeros((rank, n), options.dtype) for n in source.shape]
 
     @staticmethod
     def suits(source: DenseSource, machine: Machine, rank: int) -> bool:
@@ -78,11 +77,11 @@ class DirectDense(Factors):
     def matrices(self) -> Array:
         return np.concatenate([matrix.T.reshape(-1) for matrix in self._transposed]).view(np.uint8)
 
-    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+    def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:
         self._transposed[mode][columns or slice(None)] = factor.T
         self.changed(mode)
 
-    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
+    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         assert matrices is None
         return self._transposed[mode][columns or slice(None)].T.copy(order="C")
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.tensors.value_range import ValueRange
 
 from ...backend.device import Array, Device
@@ -48,7 +49,7 @@ class ElementList(NamedTuple):
     """Indices, (order, n), and values of elements."""
 
     columns: Columns
-    values: NDArray[Any]
+    values: Floats
 
     def sorted_by(self, mode: int) -> ElementList:
         order = np.argsort(self.columns[mode], kind="stable")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.host.threads import parallel_map
 
 from ...backend.device import Array
@@ -61,7 +61,7 @@ class DenseGradient:
         A weight per element of this rank's block, in memory order: 0 where elements are missing.
     """
 
-    def __init__(self, operator: DenseBlocks, loss: Loss, threads: int, weights: NDArray[Any] | None = None) -> None:
+    def __init__(self, operator: DenseBlocks, loss: Loss, threads: int, weights: Floats | None = None) -> None:
         self.operator, self._loss, self._threads, self._weights = operator, loss, threads, weights
 
     def evaluate(self) -> ValueAndGradients:
@@ -84,7 +84,7 @@ class DenseGradient:
         alone = self.operator.machine.comm.size == 1
         return np.array(rows if alone else rows[self.operator.plan.modes[mode].owned], order="C")
 
-    def _add(self, start: int, slab: NDArray[Any], factors: Sequence[Matrix], totals: Sequence[Matrix]) -> float:
+    def _add(self, start: int, slab: Floats, factors: Sequence[Matrix], totals: Sequence[Matrix]) -> float:
         """Add the gradients of a slab; return its value."""
         operator = self.operator
         first, *others = operator.ranges
@@ -102,7 +102,7 @@ class DenseGradient:
                 totals[operator.modes[place]][:, rows[place]] += gradient
         return sums.value
 
-    def _evaluated(self, slab: NDArray[Any], weights: NDArray[Any] | None, first: Matrix, second: Matrix) -> _LossSums:
+    def _evaluated(self, slab: Floats, weights: Floats | None, first: Matrix, second: Matrix) -> _LossSums:
         """Return the sums over a slab, given the Khatri-Rao products of both groups, (R, rows)."""
         elements = slab.reshape(first.shape[1], -1)
         shares = None if weights is None else weights.reshape(elements.shape)

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import DType, HostArray
 from partitioner.host.threads import parallel_map
 from partitioner.tensors.npy_file import PART, READERS, RUN
 from partitioner.tensors.statistics import ElementStatistics, facts_of
@@ -22,14 +22,14 @@ PIECE = 1 << 24  # elements copied at a time
 MAPPED = 1 << 22  # elements copied at a time from a memory-mapped file
 AHEAD = 4  # pieces of a memory-mapped file that the system reads in advance
 
-Look = Callable[[NDArray[Any]], object] | None
+Look = Callable[[HostArray], object] | None
 """Called with elements after reading, to compute their statistics."""
 
 
 def on_device(
     elements: Any,
-    dtype: np.dtype[Any],
-    sent: np.dtype[Any],
+    dtype: DType,
+    sent: DType,
     device: Device,
     threads: int,
     rows: RowLayout | None = None,
@@ -56,14 +56,14 @@ def on_device(
     return target
 
 
-def _in_rows(shape: tuple[int, ...], dtype: np.dtype[Any], rows: RowLayout, device: Device) -> Array:
+def _in_rows(shape: tuple[int, ...], dtype: DType, rows: RowLayout, device: Device) -> Array:
     """Return an array in padded rows; the padding is zero."""
     every = device.zeros((math.prod(shape[: rows.split]), rows.pitch), dtype)
     return every[:, : math.prod(shape[rows.split :])].reshape(shape)
 
 
 def begin_copy(
-    target: Array, elements: NDArray[Any] | Stored, device: Device, look: Look = None, whole: int | None = None
+    target: Array, elements: HostArray | Stored, device: Device, look: Look = None, whole: int | None = None
 ) -> Callable[[], None]:
     """Start copying elements to a C-contiguous device array, converting types; return a function that waits.
 
@@ -85,21 +85,21 @@ def begin_copy(
     return lambda: None
 
 
-def _reading(part: Stored, look: Look) -> Callable[[NDArray[Any]], None]:
+def _reading(part: Stored, look: Look) -> Callable[[HostArray], None]:
     """Return a function that reads a part into memory and passes it to `look`."""
 
-    def read(buffer: NDArray[Any]) -> None:
+    def read(buffer: HostArray) -> None:
         part.into(buffer.reshape(part.shape), look)
 
     return read
 
 
-def known_of(block: NDArray[Any], shape: tuple[int, ...]) -> ElementStatistics:
+def known_of(block: HostArray, shape: tuple[int, ...]) -> ElementStatistics:
     """Return statistics of some elements of a tensor of that shape, without their positions."""
     return facts_of(block.reshape(-1), (slice(0, block.size),), (math.prod(shape),))
 
 
-def _convert(target: Array, elements: NDArray[Any] | Stored, sent: np.dtype[Any], device: Device) -> None:
+def _convert(target: Array, elements: HostArray | Stored, sent: DType, device: Device) -> None:
     """Copy elements as type `sent`, and convert or pad them on the device while others are copied."""
     whole = math.prod(elements.shape) * sent.itemsize
     buffers = device.empty((2, max(1, min(PIECE, math.prod(elements.shape)) // 2)), sent)
@@ -119,7 +119,7 @@ def _converted(to: Array, buffer: Array, wait: Callable[[], None]) -> None:
     to[...] = buffer
 
 
-def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Array, NDArray[Any]]]:
+def _parts(target: Array, elements: HostArray | Stored) -> Iterator[tuple[Array, HostArray]]:
     """Yield parts of the target array and the elements to copy to them."""
     coming = _places(elements) if isinstance(elements, np.memmap) else iter(())
     _expect(elements, coming, AHEAD)
@@ -131,18 +131,18 @@ def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Arr
         del part
 
 
-def _expect(elements: NDArray[Any] | Stored, coming: Iterator[Place], count: int) -> None:
+def _expect(elements: HostArray | Stored, coming: Iterator[Place], count: int) -> None:
     """Ask the system to read the next parts of a memory-mapped file."""
     for place in islice(coming, count):
         expect(elements[place])
 
 
-def _places(elements: NDArray[Any] | Stored) -> Iterator[Place]:
+def _places(elements: HostArray | Stored) -> Iterator[Place]:
     """Yield the slices of the parts that are copied at a time; parts of memory-mapped files are smaller."""
     return pieces(elements.shape, (), MAPPED if isinstance(elements, np.memmap) else PIECE)
 
 
-def _copy(target: Array, elements: NDArray[Any], place: Place) -> None:
+def _copy(target: Array, elements: HostArray, place: Place) -> None:
     part = elements[place]
     expect(part)
     with np.errstate(over="ignore"):  # the caller checks the range

@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats, Integers
 from partitioner.tensors.dense import DenseTensor
 
 from ...backend.device import Array
@@ -48,7 +49,7 @@ class MaskedArray(NamedTuple):
 
     @classmethod
     def of_elements(
-        cls, shape: Sequence[int], columns: NDArray[Any], values: NDArray[Any], weights: NDArray[Any] | None = None
+        cls, shape: Sequence[int], columns: Integers, values: Floats, weights: Floats | None = None
     ) -> MaskedArray:
         """Return the array that has only the elements at `columns`, (order, n)."""
         places = np.ravel_multi_index(tuple(columns[: len(shape)]), tuple(shape))

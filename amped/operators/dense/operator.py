@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import DType, Floats, HostArray
 from partitioner.host.stages import STAGES
 from partitioner.host.threads import fair_threads
 from partitioner.tensors.dense import DenseTensor
@@ -44,8 +44,8 @@ class _Coming(NamedTuple):
 class _HostSlab(NamedTuple):
     """Elements in host memory or a file, to be copied to a slot. See `Movable`."""
 
-    elements: NDArray[Any] | Stored
-    dtype: np.dtype[Any]  # in the slot
+    elements: Floats | Stored
+    dtype: DType  # in the slot
     device: Device
     locked: bool  # whether they are in locked memory, from which the device copies
     whole: int  # bytes of all slabs
@@ -113,7 +113,7 @@ class _Slabs:
             self._device.trim()
         return result
 
-    def _look(self, elements: NDArray[Any]) -> None:
+    def _look(self, elements: HostArray) -> None:
         result = known_of(elements, self._form.lengths)
         self._statistics.append(result)
         if result.bad >= 0 or result.largest > float(np.finfo(self._form.dtype).max):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from partitioner.array_types import DType, FloatDType
 from partitioner.shards.partition import Cut
 from partitioner.tensors.statistics import looked_at
 
@@ -40,7 +41,7 @@ class DensePlan(Plan):
     kernel: DenseKernel
     streamed: bool
     rows: RowLayout | None  # the padded layout of elements on the device, if any
-    sent: np.dtype[Any]  # type in which elements are transferred to the device, which converts them to `dtype`
+    sent: DType  # type in which elements are transferred to the device, which converts them to `dtype`
     counted: ClassVar[str] = "elements"
 
     @property
@@ -115,7 +116,7 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     )  # fmt: skip
 
 
-def reading_bytes(source: DenseSource, elements: int, sent: np.dtype[Any], device: Device, streamed: bool) -> int:
+def reading_bytes(source: DenseSource, elements: int, sent: DType, device: Device, streamed: bool) -> int:
     """Return the host memory for reading `elements` elements from a file and transferring them as type `sent`."""
     if not source.in_file:
         return 0
@@ -208,7 +209,7 @@ class _Placed(NamedTuple):
     rows: RowLayout | None = None
 
 
-def _placed(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed:
+def _placed(resident: BlockForm, elements: int, sent: DType, parts: _Parts) -> _Placed:
     """Return the placement of a block, which needs `elements` bytes if it is resident."""
     placement = parts.setting.options.placement
     working = parts.working(resident)
@@ -228,7 +229,7 @@ def _placed(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Par
     return _Placed(form, True, 0, form.slab * index, working)
 
 
-def _without_gaps(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed:
+def _without_gaps(resident: BlockForm, elements: int, sent: DType, parts: _Parts) -> _Placed:
     form = _with_workspace(resident, parts, parts.available - elements)
     working = parts.working(form)
     if sent != form.dtype:  # elements are converted before kernels need scratch memory
@@ -236,7 +237,7 @@ def _without_gaps(resident: BlockForm, elements: int, sent: np.dtype[Any], parts
     return _Placed(form, False, elements, 0, working)
 
 
-def _with_gaps(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed | None:
+def _with_gaps(resident: BlockForm, elements: int, sent: DType, parts: _Parts) -> _Placed | None:
     """Return the placement of a block in padded rows, if that is faster and fits; else None."""
     form = _with_workspace(resident._replace(gaps=True), parts, parts.available - elements)
     rows = parts.kernel.rows(form)
@@ -247,7 +248,7 @@ def _with_gaps(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _
     return _Placed(form, False, elements, 0, working, rows) if elements + working <= parts.available else None
 
 
-def _piece_bytes(form: BlockForm, dtype: np.dtype[Any]) -> int:
+def _piece_bytes(form: BlockForm, dtype: DType) -> int:
     """Return the bytes of the elements that are converted or examined at a time."""
     return min(PIECE, form.elements) * dtype.itemsize
 
@@ -283,13 +284,13 @@ def _streamed_form(form: BlockForm, parts: _Parts, index: int) -> tuple[BlockFor
         slab = max(1, slab // 2)
 
 
-def sent_as(dtype: np.dtype[Any], wanted: np.dtype[Any], device: Device) -> np.dtype[Any]:
+def sent_as(dtype: DType, wanted: FloatDType, device: Device) -> DType:
     """Return the type in which elements are transferred: their own, unless it is larger than the wanted type."""
     own = not device.on_host and dtype.itemsize <= wanted.itemsize and dtype.isnative
     return dtype if own else wanted
 
 
-def _index_bytes(form: BlockForm, sent: np.dtype[Any]) -> int:
+def _index_bytes(form: BlockForm, sent: DType) -> int:
     """Return the bytes of an index of mode 0 in all slots and in the buffer for conversion."""
     converted = form.dtype.itemsize if sent != form.dtype else 0
     return max(1, math.prod(form.lengths[1:])) * (SLOTS * sent.itemsize + converted)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitioner.array_types import DType, HostArray
 from partitioner.host.threads import fair_threads
 from partitioner.readers import PLAIN, ReadOptions, open_dense
 from partitioner.store.shared_fs import check_same
@@ -58,7 +58,7 @@ class DenseSource:
         if known is None:
             raise InputError("no tensor on rank 0")
         self.shape: tuple[int, ...] = known[0]
-        self.value_dtype: np.dtype[Any] = known[1]
+        self.value_dtype: DType = known[1]
         self.modes: tuple[int, ...] = known[2]
         self.labels: Labels | None = known[3]
         self.lengths = tuple(self.shape[m] for m in self.modes)
@@ -153,7 +153,7 @@ class DenseSource:
         """The ranges of the first modes, in memory order, whose elements this rank reads."""
         return Grid.of(self.lengths, self._comm.size).block(self._comm.rank)
 
-    def rounded_norm(self, dtype: np.dtype[Any]) -> float:
+    def rounded_norm(self, dtype: DType) -> float:
         """Return the norm of the elements rounded to the type of factor matrices; `NO_NORM` if all are zero."""
         return self.statistics.norm(rounded=dtype == np.float32) or NO_NORM
 
@@ -204,7 +204,7 @@ class DenseSource:
         if self.in_file or self._comm.size == 1:
             assert self._tensor is not None
             memory, place = self._tensor.memory, grid.block(self._comm.rank)
-            result: NDArray[Any] | Stored = memory.within(place) if isinstance(memory, Stored) else memory[place]
+            result: HostArray | Stored = memory.within(place) if isinstance(memory, Stored) else memory[place]
             return result
         root, ranks = self._root, range(self._comm.size)
         offsets = np.cumsum([0, *(math.prod(grid.shape(rank)) for rank in ranks)])

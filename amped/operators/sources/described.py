@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from partitioner.array_types import FloatDType
 from partitioner.readers import line_where
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.value_range import ValueRange
@@ -27,10 +26,10 @@ class SparseProduct:
         self.value_range, self.labels, self.path = source.value_range, source.labels, source.path
         self.sparse = tuple(range(len(source.shape)))
 
-    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+    def by_fibre(self, mode: int, dtype: FloatDType) -> list[Any]:
         return self._source.by_fibre(mode, dtype)
 
-    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+    def loading(self, ranks: int, dtype: FloatDType, on_host: bool) -> Loading:
         return self._source.loading(ranks, dtype, on_host)
 
     def leave_device(self) -> None:

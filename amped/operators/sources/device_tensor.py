@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType, Integers
 from partitioner.host.stages import STAGES
 from partitioner.shards.partition import CountedRows, Cut, cut_mode, mode_order
 from partitioner.sorting.tables import Nonzeros
@@ -33,7 +34,7 @@ class TensorTraits(NamedTuple):
 
     shape: tuple[int, ...]
     nonzeros: int
-    dtype: np.dtype[Any]  # of the values
+    dtype: FloatDType  # of the values
     keep_zeros: bool = False  # whether explicit zeros are kept when duplicates are merged
 
     @property
@@ -131,7 +132,7 @@ class DeviceTensor:
         result = norm(values[:2], self._sort.squares(self._values, values.largest))
         return SortedTraits(int(self._values.size), result, values, *repaired)
 
-    def counts(self, mode: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]] | None]:
+    def counts(self, mode: int) -> tuple[NDArray[np.int64], Integers | None]:
         """Return the number of nonzeros of each row of a mode; for long modes of nonempty rows only, and those rows."""
         sort, host, column = self._sort, self._machine.device.to_host, self._columns[mode]
         if not is_long(self._shape[mode], column.size):
@@ -150,7 +151,7 @@ class DeviceTensor:
         rows = CountedRows(*self.counts(mode)) if parts > 1 else CountedRows(np.array([self._values.size]))
         return cut_mode(rows, self._shape[mode], parts, targets)
 
-    def share(self, mode: int, cut: Cut, part: int, dtype: np.dtype[Any]) -> Iterator[Array]:
+    def share(self, mode: int, cut: Cut, part: int, dtype: FloatDType) -> Iterator[Array]:
         """Yield the columns and values of part number `part` of a mode; see `SparseSource.load`."""
         begin, end = int(cut.nonzeros[part]), int(cut.nonzeros[part + 1])
         if mode == 0:  # in order already
@@ -162,7 +163,7 @@ class DeviceTensor:
             yield self._sort.take(self._columns[m], places)
         yield self._sort.cast(self._sort.take(self._values, places), dtype)
 
-    def by_fibre(self, mode: int, dtype: np.dtype[Any], part: int, parts: int) -> list[Array]:
+    def by_fibre(self, mode: int, dtype: FloatDType, part: int, parts: int) -> list[Array]:
         """Return part number `part` of the nonzeros in fibre order of a mode; see `SparseSource.by_fibre`."""
         order, offsets = len(self._shape), equal_parts(int(self._values.size), parts)
         others, mine = [m for m in range(order) if m != mode], slice(int(offsets[part]), int(offsets[part + 1]))

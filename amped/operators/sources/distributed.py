@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType, Floats
 from partitioner.distributed_reading import NonzeroCounts as ReadFacts
 from partitioner.distributed_reading import Reading
 from partitioner.host.threads import usable_cores
@@ -123,10 +124,10 @@ class DistributedFile(Holding, DescribedSparse):
         assert self._share is not None
         return self._share
 
-    def _runs(self, modes: Sequence[int], order: int, dtype: np.dtype[Any]) -> Runs:
+    def _runs(self, modes: Sequence[int], order: int, dtype: FloatDType) -> Runs:
         return Runs(modes, order, dtype, EVERYTHING, self._comm, self._threads, keep_zeros=self._keep_zeros)
 
-    def _only(self, pieces: Iterable[Nonzeros], dtype: np.dtype[Any]) -> Nonzeros:
+    def _only(self, pieces: Iterable[Nonzeros], dtype: FloatDType) -> Nonzeros:
         """Return the only piece of this rank, or empty arrays."""
         empty = np.empty((len(self.shape), 0), np.int32), np.empty(0, dtype)
         return next(iter([*pieces, empty]))
@@ -146,7 +147,7 @@ class DistributedFile(Holding, DescribedSparse):
         self._comm.all_reduce(counts, "sum")
         return cut_mode(CountedRows(counts), length, parts, targets)
 
-    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
+    def load(self, mode: int, cut: Cut, dtype: FloatDType, keep: int | None = None) -> Iterator[Any]:
         if self._device_tensor is not None:
             yield from self._device_tensor.share(mode, cut, self._comm.rank, dtype)
             return
@@ -163,7 +164,7 @@ class DistributedFile(Holding, DescribedSparse):
             yield columns[m]
         yield values
 
-    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+    def by_fibre(self, mode: int, dtype: FloatDType) -> list[Any]:
         if self._device_tensor is not None:
             return self._device_tensor.by_fibre(mode, dtype, self._comm.rank, self._comm.size)
         columns, values = self._ordered()
@@ -189,7 +190,7 @@ class DistributedFile(Holding, DescribedSparse):
         columns, values = self._ordered()
         return sum(self._comm.allgather(digest(list(columns), values))) % (1 << 64)
 
-    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+    def loading(self, ranks: int, dtype: FloatDType, on_host: bool) -> Loading:
         loading = distributed_loading(self._kind(self.nnz), dtype, ranks, self._in_parts)
         if self._device_tensor is None:
             return loading
@@ -198,7 +199,7 @@ class DistributedFile(Holding, DescribedSparse):
 
 
 def deal_fibres(
-    columns: NDArray[np.int32], values: NDArray[Any], mode: int, comm: Comm, threads: int | None = None
+    columns: NDArray[np.int32], values: Floats, mode: int, comm: Comm, threads: int | None = None
 ) -> list[Any]:
     """Return the result of `SparseSource.by_fibre` from sorted nonzeros on ranks 0, 1, ... Collective."""
     order = len(columns)
@@ -214,7 +215,7 @@ def deal_fibres(
     return evened([*(columns[m] for m in (*others, mode)), values], comm)
 
 
-def evened(arrays: list[NDArray[Any]], comm: Comm) -> list[NDArray[Any]]:
+def evened(arrays: list[Floats], comm: Comm) -> list[Floats]:
     """Return equal shares of arrays whose consecutive parts are on ranks 0, 1, ... Collective."""
     ends = np.cumsum([0, *comm.allgather(int(arrays[0].size))])
     wanted = equal_parts(int(ends[-1]), comm.size)
@@ -246,7 +247,7 @@ def _keys_at(cut: Cut) -> NDArray[np.int32]:
     return keys[None, 1:].astype(np.int32)
 
 
-def distributed_loading(kind: TensorTraits, dtype: np.dtype[Any], ranks: int, in_parts: bool) -> Loading:
+def distributed_loading(kind: TensorTraits, dtype: FloatDType, ranks: int, in_parts: bool) -> Loading:
     """Return the memory for loading a file together: `in_parts`, or read by rank 0."""
     order, share = len(kind.shape), -(-kind.nonzeros // ranks)
     stored, each = nonzero_bytes(order, kind.dtype), nonzero_bytes(order, dtype)

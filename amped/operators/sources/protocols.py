@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import DType, FloatDType
 from partitioner.shards.partition import Cut
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.labels import Labels
@@ -34,7 +35,10 @@ class DescribedSource(Protocol):
     kind: str  # "sparse" or "dense"
     shape: tuple[int, ...]
     nnz: int  # stored elements; all elements of a dense tensor
-    value_dtype: np.dtype[Any]
+
+    @property
+    def value_dtype(self) -> DType:
+        """The type of the elements."""
 
     @property
     def norm(self) -> float:
@@ -114,14 +118,14 @@ class SparseSource(DescribedSource, Protocol):
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         """Return the cut of a mode's nonzeros into `parts` shares; see `partitioner.shards.partition.cut_mode`."""
 
-    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
+    def load(self, mode: int, cut: Cut, dtype: FloatDType, keep: int | None = None) -> Iterator[Any]:
         """Yield the columns of this rank's share of the mode copy: `order` index columns, then the values.
 
         Columns are arrays, in device memory if the tensor is stored there. If only the first `keep` nonzeros need to be
         in memory, they may be instances of `StoredColumn`.
         """
 
-    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+    def by_fibre(self, mode: int, dtype: FloatDType) -> list[Any]:
         """Return this rank's equal share of the nonzeros, sorted by all other modes in turn, then by `mode`.
 
         Returns the columns of the other modes, ascending, that of `mode`, and the values, in device memory if the
@@ -131,7 +135,7 @@ class SparseSource(DescribedSource, Protocol):
     def tensor(self) -> SparseTensor | None:
         """Return the whole tensor on rank 0, None elsewhere."""
 
-    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+    def loading(self, ranks: int, dtype: FloatDType, on_host: bool) -> Loading:
         """Return the memory needed to load the tensor for `ranks` ranks, whose shards stay on the host if `on_host`."""
 
     def placed(self) -> None:
@@ -164,10 +168,10 @@ class ProductSource(Protocol):
     def path(self) -> str | os.PathLike[str] | None:
         """The file or store, if any."""
 
-    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+    def by_fibre(self, mode: int, dtype: FloatDType) -> list[Any]:
         """See `SparseSource.by_fibre`; values of a semi-sparse tensor are (n, width)."""
 
-    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+    def loading(self, ranks: int, dtype: FloatDType, on_host: bool) -> Loading:
         """See `SparseSource`."""
 
     def leave_device(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Element, FloatDType, Floats, HostArray, Integers
 from partitioner.sorting.sort import stable_argsort
 from partitioner.tensors.value_range import ValueRange, ends
 
@@ -39,7 +40,7 @@ class SemiSparseProduct:
         if not self.nnz:
             raise InputError("no fibres", path=path)
 
-    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+    def by_fibre(self, mode: int, dtype: FloatDType) -> list[Any]:
         others, at = [m for m in self.sparse if m != mode], self.sparse.index(mode)
         root, order = self._tensor, None
         if root is not None and others and at < len(self.sparse) - 1:  # or they are in order already
@@ -49,23 +50,23 @@ class SemiSparseProduct:
         wanted = [self.sparse.index(m) for m in (*others, mode)]
         return [*(self._indices(slice(k, k + 1), order) for k in wanted), self._values(order, dtype)]
 
-    def rows(self, dtype: np.dtype[Any]) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    def rows(self, dtype: FloatDType) -> tuple[NDArray[np.int32], Floats]:
         """Return this rank's equal share of the fibres in order: their coordinates, and their values, (n, width)."""
         sparse, values = len(self.sparse), self._values(None, dtype)
         return self._indices(slice(0, sparse), None).reshape(len(values), sparse), values
 
-    def _indices(self, columns: slice, order: NDArray[Any] | None) -> NDArray[np.int32]:
+    def _indices(self, columns: slice, order: Integers | None) -> NDArray[np.int32]:
         root, dtype = self._tensor, np.dtype(np.int32)
 
-        def pick(part: slice) -> NDArray[Any] | None:
+        def pick(part: slice) -> NDArray[np.int32] | None:
             return None if root is None else _picked(root.indices[:, columns], order, part, dtype)
 
         return self._scattered(pick, dtype, columns.stop - columns.start)
 
-    def _values(self, order: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _values(self, order: Integers | None, dtype: FloatDType) -> Floats:
         root, width = self._tensor, self._width
 
-        def pick(part: slice) -> NDArray[Any] | None:
+        def pick(part: slice) -> Floats | None:
             if root is None or root.in_file:
                 return None if root is None else _read(root, order, part, dtype)
             return _picked(root.values.reshape(root.fibres, width), order, part, dtype)
@@ -73,8 +74,8 @@ class SemiSparseProduct:
         return self._scattered(pick, dtype, width).reshape(-1, width)
 
     def _scattered(
-        self, pick: Callable[[slice], NDArray[Any] | None], dtype: np.dtype[Any], width: int
-    ) -> NDArray[Any]:
+        self, pick: Callable[[slice], NDArray[Element] | None], dtype: np.dtype[Element], width: int
+    ) -> NDArray[Element]:
         """Return this rank's part of rank 0's rows, which `pick` copies flat on rank 0."""
         comm, parts, ranks = self._comm, equal_parts(self.nnz, self._comm.size), np.arange(self._comm.size + 1)
         mine = np.empty(0, dtype)
@@ -88,7 +89,7 @@ class SemiSparseProduct:
     def _width(self) -> int:
         return math.prod(self.shape[m] for m in self.dense)
 
-    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+    def loading(self, ranks: int, dtype: FloatDType, on_host: bool) -> Loading:
         """See `SparseSource`. Sorting takes an order of the fibres; beside rank 0's own part there is another one's."""
         each, part = INDEX_BYTES * len(self.sparse) + self._width * dtype.itemsize, -(-self.nnz // ranks)
         root = self._tensor
@@ -107,7 +108,7 @@ def _kind(root: SemiSparseTensor) -> Any:
     return root.shape, root.fibres, root.sparse_modes, root.modes, ValueRange(low, high, 0.0), root.labels
 
 
-def _picked(rows: NDArray[Any], order: NDArray[Any] | None, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _picked(rows: HostArray, order: Integers | None, part: slice, dtype: np.dtype[Element]) -> NDArray[Element]:
     """Return a copy of some rows, flat, of those in an order if there is one."""
     result = np.empty((part.stop - part.start, *rows.shape[1:]), dtype)
     step = max(1, BLOCK // max(1, math.prod(rows.shape[1:])))
@@ -117,7 +118,7 @@ def _picked(rows: NDArray[Any], order: NDArray[Any] | None, part: slice, dtype: 
     return result.reshape(-1)
 
 
-def _read(tensor: SemiSparseTensor, order: NDArray[Any] | None, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _read(tensor: SemiSparseTensor, order: Integers | None, part: slice, dtype: FloatDType) -> Floats:
     """Do the same with values in a file, which is read from its begin to its end, whatever the order."""
     result = np.empty((part.stop - part.start, tensor.width), dtype)
     step = max(1, BLOCK // max(1, tensor.width))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.readers import PLAIN, ReadOptions, is_divisible, open_store, read_sparse
 from partitioner.shards.partition import Cut, SortedTensor, counted_rows, cut_mode
 from partitioner.sorting.sort import key_bytes, sort_nonzeros
@@ -74,7 +75,7 @@ class TensorSource(Holding, DescribedSparse):
         assert cut is not None
         return cut
 
-    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
+    def load(self, mode: int, cut: Cut, dtype: FloatDType, keep: int | None = None) -> Iterator[Any]:
         if self._device_tensor is not None:
             yield from self._device_tensor.share(mode, cut, self._comm.rank, dtype)
             return
@@ -85,7 +86,7 @@ class TensorSource(Holding, DescribedSparse):
             yield self._comm.scatter(copy.column(k) if copy else None, cut.nonzeros, index)
         yield self._comm.scatter(copy.values if copy else None, cut.nonzeros, dtype)
 
-    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+    def by_fibre(self, mode: int, dtype: FloatDType) -> list[Any]:
         comm, order = self._comm, len(self.shape)
         if self._device_tensor is not None:
             return self._device_tensor.by_fibre(mode, dtype, comm.rank, comm.size)
@@ -110,7 +111,7 @@ class TensorSource(Holding, DescribedSparse):
     def digest(self) -> int:
         return self._comm.bcast(0 if self._root is None else digest(list(self._root.columns), self._root.values))
 
-    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+    def loading(self, ranks: int, dtype: FloatDType, on_host: bool) -> Loading:
         """See `SparseSource`. Dealing a mode takes what sorting does, and the sorted copy where that is not kept."""
         root = self._root
         each = nonzero_bytes(len(self.shape), dtype)
@@ -159,7 +160,7 @@ class StoreSource(DescribedSparse):
         rows = self._store.mode(mode).column(0)
         return together(self._comm, lambda: cut_mode(rows, self.shape[mode], parts, targets))
 
-    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
+    def load(self, mode: int, cut: Cut, dtype: FloatDType, keep: int | None = None) -> Iterator[Any]:
         rank, copy = self._comm.rank, self._store.mode(mode)
         start, stop = (int(cut.nonzeros[rank + k]) for k in (0, 1))
         begin, end = int(cut.rows[rank]), int(cut.rows[rank + 1])
@@ -168,7 +169,7 @@ class StoreSource(DescribedSparse):
         count = stop - start if keep is None else keep
         yield from together(self._comm, lambda: copy.share(start, stop, range(begin, end), count, dtype))
 
-    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+    def by_fibre(self, mode: int, dtype: FloatDType) -> list[Any]:
         comm, copy = self._comm, self._store.mode(0)
         start, stop = (int(n) for n in equal_parts(self.nnz, comm.size)[comm.rank : comm.rank + 2])
         rows = range(self.shape[0])
@@ -186,7 +187,7 @@ class StoreSource(DescribedSparse):
         mine = together(self._comm, lambda: digest(columns, copy.values.part(*share)))
         return sum(self._comm.allgather(mine)) % (1 << 64)
 
-    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+    def loading(self, ranks: int, dtype: FloatDType, on_host: bool) -> Loading:
         """See `SparseSource`. A mode's share is read into memory, or stays in its files if the host streams it."""
         order = len(self.shape)
         device = Loading(streamed=nonzero_bytes(order, self._store.value_dtype))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from ...backend.losses import Loss, Maps, Moments
 from ...parallel.mpi import Comm
@@ -15,7 +16,7 @@ from ..products import RowSystems
 from .operator import SparseOperator
 
 
-def moments_of(owned: Sequence[NDArray[Any]], comm: Comm) -> Moments:
+def moments_of(owned: Sequence[Floats], comm: Comm) -> Moments:
     """Return the moments of all factor matrices from the rows that each rank owns. Collective."""
     moments = Moments.of(owned)
     if comm.size > 1:

@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.shards.partition import Cut
 
 from ...backend.coordinate_table import slots_of, table_size
@@ -258,11 +259,11 @@ class SampledOperator(Factors):
     def matrices(self) -> Array:
         return self.matrix.reshape(-1).view(np.uint8)
 
-    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+    def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:
         rows = np.ascontiguousarray(factor, self.options.dtype)
         self.rows_of(self.matrix)[mode][:, columns or slice(None)] = self.machine.device.to_device(rows)
 
-    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
+    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         stored = self.matrix if matrices is None else matrices.view(self.options.dtype).reshape(self.matrix.shape)
         rows = self.rows_of(stored)[mode][:, columns or slice(None)]
         return np.array(self.machine.device.to_host(rows), order="C")
@@ -282,7 +283,7 @@ class SampledOperator(Factors):
             bounds, (begin, end) = self._bounds(mode), self._offsets[mode : mode + 2]
             self.machine.exchange.gather_rows(self.matrix[begin:end], bounds[:-1], bounds[1:], sums)
 
-    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
+    def gathered(self, mode: int, rows: Array) -> Floats:
         bounds, rank = self._bounds(mode), self.machine.comm.rank
         whole = np.empty((self.shape[mode], self.ranks[0]), self.options.dtype)
         whole[bounds[rank] : bounds[rank + 1]] = self.machine.device.to_host(rows)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType
 from partitioner.host.stages import STAGES
 from partitioner.shards.partition import BALANCE, equal_offsets
 from partitioner.tensors.columns import StoredColumn
@@ -221,7 +222,7 @@ class _Columns:
     def _part(self, start: int, stop: int) -> list[Any]:
         return [column[start:stop] for column in (*self._indices, self._values)]
 
-    def _on_device(self, start: int, stop: int, dtype: np.dtype[Any]) -> list[Any]:
+    def _on_device(self, start: int, stop: int, dtype: FloatDType) -> list[Any]:
         """Return device copies of nonzeros; the last ones are cached, as several kernels' shards need the same."""
         if self._copied is None or self._copied[0] != (start, stop):
             self._copied = None  # free its memory first

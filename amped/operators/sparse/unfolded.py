@@ -8,7 +8,6 @@ unfolding is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +61,7 @@ class Unfolded:
         return self._owned is not None
 
     @property
-    def _weights(self) -> tuple[Any, ...]:
+    def _weights(self) -> tuple[object, ...]:
         """The arguments of the kernels that describe nonzeros; a factor matrix of ones if no mode is compressed."""
         if self._columns:
             return self._rows, self._values, self._columns, self._factors, self.width

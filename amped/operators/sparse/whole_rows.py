@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType, Floats
 from partitioner.shards.partition import Cut, mode_order
 
 from ...parallel.mpi import Comm
@@ -26,8 +27,8 @@ def fewest_split(source: SparseSource, parts: int, modes: list[int]) -> tuple[in
 
 
 def load_rows(
-    source: SparseSource, comm: Comm, along: int, cut: Cut, dtype: np.dtype[Any]
-) -> tuple[list[NDArray[Any]], NDArray[Any]]:
+    source: SparseSource, comm: Comm, along: int, cut: Cut, dtype: FloatDType
+) -> tuple[list[NDArray[np.int32]], Floats]:
     """Return the nonzeros of all rows that this rank owns: the columns by mode, and the values. Collective."""
     arrays = [_on_host(column) for column in source.load(along, cut, dtype)]
     *indices, values = arrays

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.host.stages import STAGES
 
 from ...backend.exchange import Machine
@@ -74,7 +75,7 @@ class DenseModeOperator:
         values = self.fibres * (args + INDEX_BYTES * setting.sparse)
         return BlockPlan(rows, used, values + device.host_bytes + (sum(used.values()) if device.on_host else 0))
 
-    def set_matrix(self, matrix: NDArray[Any]) -> None:
+    def set_matrix(self, matrix: Floats) -> None:
         """Set the (length, rank) matrix to multiply with."""
         self._matrix[...] = self.machine.device.to_device(np.ascontiguousarray(matrix, self.options.dtype))
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.host.stages import STAGES
 
 from ...backend.device import Array, Slot
@@ -54,7 +55,7 @@ class ResultRows(NamedTuple):
     """Rows of a result in host memory."""
 
     indices: NDArray[np.int32]  # (rows, sparse modes)
-    values: NDArray[Any]  # (rows, numbers)
+    values: Floats  # (rows, numbers)
 
 
 class TtmOperator:
@@ -178,7 +179,7 @@ class TtmOperator:
         running = (plan.kernel.bytes(form, p.shard.nnz, p.fibres).running for p in self._pieces)
         self._scratch = device.empty((max(running, default=0),), np.uint8)
 
-    def set_matrix(self, matrix: NDArray[Any]) -> None:
+    def set_matrix(self, matrix: Floats) -> None:
         """Set the (length, rank) matrix by which to multiply."""
         step = block_rows(self.ranks[0])
         for begin in range(0, len(matrix), step):
@@ -316,7 +317,7 @@ class TtmOperator:
         self.machine.device.synchronize()
 
 
-def finite(values: NDArray[Any], mode: int, options: Options) -> NDArray[Any]:
+def finite(values: Floats, mode: int, options: Options) -> Floats:
     """Return values of a product unchanged; raise `InputError` if they overflowed."""
     if not np.all(np.isfinite(values)):
         advice = "use precision fp64, or scale values or the matrix" if options.precision == "fp32" else "scale them"

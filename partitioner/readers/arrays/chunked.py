@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
+from ...array_types import HostArray
 from ...errors import InputError
 from ...tensors.dense import DenseTensor
 from ...tensors.stored import Stored
@@ -63,7 +62,7 @@ class Chunked:
         self.shape, self.dtype = tuple(opened.array.shape), opened.packing.dtype
         self._opened, self._path = opened, path
 
-    def __getitem__(self, place: Place) -> NDArray[Any]:
+    def __getitem__(self, place: Place) -> HostArray:
         with naming(self._path):
             return self._opened.packing.unpacked(self._numbers(place), place)
 
@@ -71,7 +70,7 @@ class Chunked:
         """Return the elements with NaN in place of those that the file declares missing."""
         return Chunked(self._opened._replace(packing=self._opened.packing.with_gaps()), self._path)
 
-    def _numbers(self, place: Place) -> NDArray[Any]:
+    def _numbers(self, place: Place) -> HostArray:
         try:
             numbers = np.asarray(self._opened.array[place])
         except Exception as error:

@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from types import ModuleType
 from typing import IO, Any
 
 from ...errors import InputError
@@ -59,7 +60,7 @@ def open_hdf5(file: str, name: str, path: str | os.PathLike[str]) -> Opened:
     return Opened(array, packing, watched.check, array.chunks, plain)
 
 
-def _listed(h5py: Any, opened: Any) -> Iterator[FoundArray]:
+def _listed(h5py: ModuleType, opened: Any) -> Iterator[FoundArray]:
     """Yield each array of a file once, by one of its names. Soft and external links are not followed."""
     seen, pending, count = set[Any](), deque([("", opened.id)]), 0
     while pending:
@@ -85,7 +86,7 @@ def _listed(h5py: Any, opened: Any) -> Iterator[FoundArray]:
                     yield FoundArray(name, MAX_ORDER if array.is_virtual else array.ndim, array)
 
 
-def _resolved(h5py: Any, opened: Any, name: str) -> Any:
+def _resolved(h5py: ModuleType, opened: Any, name: str) -> Any:
     """Return an object by its path, step by step, since HDF5 would follow links to other files and wait for pipes."""
     node, steps, followed = opened.id, deque(os.fsencode(name).split(b"/")), 0
     while steps:
@@ -117,7 +118,7 @@ def _resolved(h5py: Any, opened: Any, name: str) -> Any:
     return h5py.Group(node) if isinstance(node, h5py.h5g.GroupID) else None
 
 
-def _check_sound(h5py: Any, array: Any) -> None:
+def _check_sound(h5py: ModuleType, array: Any) -> None:
     """Raise `InputError` for an array that is stored in other files, or compressed by a missing filter."""
     if array.is_virtual:
         for source in array.virtual_sources():
@@ -140,7 +141,7 @@ def _check_sound(h5py: Any, array: Any) -> None:
             raise InputError(f"{cause}: install hdf5plugin, and set HDF5_PLUGIN_PATH to hdf5plugin.PLUGIN_PATH")
 
 
-def _packing(h5py: Any, array: Any) -> Packing:
+def _packing(h5py: ModuleType, array: Any) -> Packing:
     """Return the packing that attributes describe; raise `InputError` if missing elements were never written."""
     attributes = {}
     for name in NAMES:
@@ -169,7 +170,7 @@ def _unwritten(array: Any) -> str:
 
 
 def _contiguous(
-    h5py: Any, array: Any, content: IO[bytes], packing: Packing, path: str | os.PathLike[str]
+    h5py: ModuleType, array: Any, content: IO[bytes], packing: Packing, path: str | os.PathLike[str]
 ) -> FileElements | None:
     """Return the elements of an array stored contiguously, uncompressed and unconverted; otherwise None."""
     if not packing.plain or array.chunks is not None or array.is_virtual:

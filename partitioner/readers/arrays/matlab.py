@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...array_types import HostArray
 from ...errors import InputError
 from ...host.checksums import open_regular
 from ...tensors.dense import DenseTensor, check_elements
@@ -136,10 +137,10 @@ def _loaded(file: str, name: str) -> Any:
 
 def _compressed_columns(
     file: str, variable: Variable, path: str | PathLike[str]
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
+) -> tuple[NDArray[np.int64], HostArray]:
     """Return the indices, (2, nnz), and values of a sparse matrix of version 7.3."""
 
-    def vector(part: str) -> NDArray[Any]:
+    def vector(part: str) -> HostArray:
         return np.asarray(open_hdf5(file, f"{variable.name}/{part}", path).array[...]).reshape(-1)
 
     starts = vector("jc").astype(np.int64)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...array_types import HostArray, Integers
 from ...errors import InputError
 from ...tensors.ingest import MAX_MODE_LENGTH
 from ..form import ReadOptions
@@ -40,7 +39,7 @@ def empty_part() -> ArrayPart:
     return ArrayPart(np.empty((2, 0), np.int32), np.empty(0))
 
 
-def matrix_part(columns: NDArray[Any], values: NDArray[Any], shape: tuple[int, ...]) -> ArrayPart:
+def matrix_part(columns: Integers, values: HostArray, shape: tuple[int, ...]) -> ArrayPart:
     """Return part 0: the nonzeros of a matrix; raise `InputError` if they are invalid.
 
     Parameters

@@ -10,11 +10,12 @@ import zlib
 from collections.abc import Sequence
 from functools import cache, reduce
 from operator import xor
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...array_types import DType
 from ...host.checksums import read_bytes
 
 HEADER = struct.Struct("<26xHH")  # local file header; its last fields are the lengths of name and extra field
@@ -74,7 +75,7 @@ def _shift_matrix(size: int) -> tuple[int, ...]:
     return tuple(_multiply(rest, _multiply(half, column)) for column in half)
 
 
-def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, DType]:
     """Return shape, Fortran order (bool) and type from the ``.npy`` header at the position of `stream`.
 
     NumPy would allocate the header length that the file declares, up to 4 GB.

@@ -10,11 +10,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from os import PathLike
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...array_types import DType, FloatDType, HostArray
 from ...errors import InputError
 from ...host.checksums import open_regular
 from ...host.threads import parallel_map
@@ -174,7 +174,7 @@ class ArchivePart:
             except InputError as error:
                 self._fault = error
 
-    def _checked(self, indices: NDArray[Any], raw: NDArray[Any], first: int) -> Nonzeros:
+    def _checked(self, indices: HostArray, raw: HostArray, first: int) -> Nonzeros:
         """Return nonzeros, starting with number `first`, converted; raise `InputError` if one is invalid."""
         lengths, base = self.lengths or (MAX_MODE_LENGTH,) * self.order, self._base
         if base:
@@ -200,7 +200,7 @@ class ArchivePart:
         raise InputError(f"value {value} of nonzero {nonzero} is not finite")
 
 
-def kept_as(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def kept_as(dtype: DType) -> FloatDType:
     """Return the type to which values of an archive are converted."""
     return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize == 4 else np.float64)
 
@@ -214,7 +214,7 @@ class _Ones:
     def __init__(self, count: int) -> None:
         self.shape = (count,)
 
-    def rows(self, count: int) -> Iterator[NDArray[Any]]:
+    def rows(self, count: int) -> Iterator[HostArray]:
         for start in range(0, self.shape[0], count):
             yield np.ones((1, min(count, self.shape[0] - start)))
 
@@ -224,7 +224,7 @@ class _Ones:
     def check_length(self) -> None:
         """See `_Array`."""
 
-    def read(self, begin: int, count: int) -> NDArray[Any]:
+    def read(self, begin: int, count: int) -> HostArray:
         return np.ones((1, count))
 
     def verify(self) -> None:
@@ -288,7 +288,7 @@ class _Array:
             if self._begin + math.prod(self.shape) * self.dtype.itemsize > self._bytes.size:
                 raise EOFError(TRUNCATED)
 
-    def read(self, begin: int, count: int) -> NDArray[Any]:
+    def read(self, begin: int, count: int) -> HostArray:
         """Return `count` rows, transposed as in `rows`. Any thread may read, but each row only once."""
         rows, columns = (*self.shape, 1)[:2]
         with _damage(self._context):
@@ -296,7 +296,7 @@ class _Array:
                 return np.stack([self._at(column * rows + begin, count) for column in range(columns)])
             return self._at(begin * columns, count * columns).reshape(count, columns).T
 
-    def _at(self, begin: int, count: int) -> NDArray[Any]:
+    def _at(self, begin: int, count: int) -> HostArray:
         size = self.dtype.itemsize
         return self._bytes.read(self._begin + begin * size, count * size).view(self.dtype)
 
@@ -305,7 +305,7 @@ class _Array:
         with _damage(self._context):
             self._bytes.verify()
 
-    def rows(self, count: int) -> Iterator[NDArray[Any]]:
+    def rows(self, count: int) -> Iterator[HostArray]:
         """Yield `count` rows at a time, transposed to (columns, n); a vector is one column."""
         rows, columns = (*self.shape, 1)[:2]
         with _damage(self._context), ExitStack() as files:
@@ -321,7 +321,7 @@ class _Array:
                     yield self._numbers(streams[0], n * columns).reshape(n, columns).T
             _skip(streams[-1], None)  # zipfile verifies the checksum at the member's end
 
-    def _numbers(self, stream: IO[bytes], count: int) -> NDArray[Any]:
+    def _numbers(self, stream: IO[bytes], count: int) -> HostArray:
         size = count * self.dtype.itemsize
         data = stream.read(size)
         if len(data) < size:
@@ -384,7 +384,7 @@ def _labels(archive: zipfile.ZipFile, lengths: tuple[int, ...] | None) -> Labels
         return Labels.of(find(arrays, len(lengths)), lengths)
 
 
-def _vector(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+def _vector(archive: zipfile.ZipFile, name: str) -> HostArray:
     array = _Array(archive, name)
     if len(array.shape) != 1:
         raise InputError(f"'{name}' is {array}, expected a vector")

@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ...errors import InputError
@@ -91,7 +92,7 @@ def open_zarr(file: str, name: str) -> Opened:
     return Opened(array, packing, check, grid.lengths)
 
 
-def _opened(zarr: Any, tree: _Tree, name: str, meta: Metadata) -> Any:
+def _opened(zarr: ModuleType, tree: _Tree, name: str, meta: Metadata) -> Any:
     kind = meta["zarr_format"]
     if tree.archive:
         store = zarr.storage.ZipStore(tree.file, mode="r")

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...array_types import HostArray
+
 CYCLES: dict[str, Sequence[Any]] = {
     "hour": range(24), "minute": range(60), "second": range(60),
     "dayofweek": range(7), "weekday": range(7), "dow": range(7), "isodow": range(1, 8),
@@ -33,11 +35,11 @@ MIN_LABELS = 8  # number of labels from which on their common step is that of th
 class Filled(NamedTuple):
     """The labels of a mode, and the positions of those that occur."""
 
-    labels: NDArray[Any]
+    labels: HostArray
     places: NDArray[np.int32]
 
 
-def filled(used: NDArray[Any], function: str | None, unit: str | None) -> Filled:
+def filled(used: HostArray, function: str | None, unit: str | None) -> Filled:
     """Return the used labels with empty bins between them; only the used ones if there are no regular bins.
 
     Parameters
@@ -61,7 +63,7 @@ def filled(used: NDArray[Any], function: str | None, unit: str | None) -> Filled
     return _of_times(used, unit if function == "date_trunc" else None, function == "time_bucket") or unfilled
 
 
-def _among(labels: NDArray[Any], used: NDArray[Any]) -> Filled | None:
+def _among(labels: HostArray, used: HostArray) -> Filled | None:
     """Return labels and the positions of the used ones; None if some used labels are not among them."""
     positions = {label: place for place, label in enumerate(labels.tolist())}
     places = [positions.get(label) for label in used.tolist()]
@@ -70,7 +72,7 @@ def _among(labels: NDArray[Any], used: NDArray[Any]) -> Filled | None:
     return Filled(labels.astype(used.dtype, copy=False), np.array(places, np.int32))
 
 
-def _of_times(used: NDArray[Any], unit: str | None, bucket: bool) -> Filled | None:
+def _of_times(used: HostArray, unit: str | None, bucket: bool) -> Filled | None:
     months = _whole_months(used) if used.dtype.kind == "M" else None
     if months is not None and (unit is None or unit in MONTHS) and not bucket:
         step = MONTHS.get(unit or "") or _common_step(months, list(MONTHS.values()), False)
@@ -86,14 +88,14 @@ def _of_times(used: NDArray[Any], unit: str | None, bucket: bool) -> Filled | No
     return _among_times(labels, used)
 
 
-def _among_times(labels: NDArray[Any], used: NDArray[Any]) -> Filled | None:
+def _among_times(labels: HostArray, used: HostArray) -> Filled | None:
     places = np.minimum(np.searchsorted(labels, used), labels.size - 1)
     if not np.array_equal(labels[places], used):
         return None
     return Filled(labels, places.astype(np.int32))
 
 
-def _whole_months(used: NDArray[Any]) -> NDArray[np.int64] | None:
+def _whole_months(used: HostArray) -> NDArray[np.int64] | None:
     """Return months since 1970 if all times are the beginning of a month, else None."""
     months = used.astype("M8[M]")
     return months.astype(np.int64) if np.array_equal(months.astype(used.dtype), used) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from ...errors import InputError
@@ -53,7 +54,7 @@ def arrow_table(paths: Sequence[str]) -> Any:
         raise InputError(f"the files have different columns: {cause_of(error)}") from None
 
 
-def _arrow_table(pyarrow: Any, path: str) -> Any:
+def _arrow_table(pyarrow: ModuleType, path: str) -> Any:
     for opened in (pyarrow.ipc.open_file, pyarrow.ipc.open_stream):
         try:
             return opened(pyarrow.memory_map(path)).read_all()

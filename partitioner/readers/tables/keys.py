@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...array_types import HostArray
 from ...errors import InputError
 from ...tensors.labels import TEXT, plain_times
 from ...wording import parameter
@@ -113,7 +114,7 @@ class Key:
         message = quoted(f"{self.name}: a label of more than {MAX_LABEL:,} bytes")
         return f"CASE WHEN strlen({text}) <= {MAX_LABEL} THEN {text} WHEN {text} IS NOT NULL THEN error({message}) END"
 
-    def labels(self, column: object, missing: bool) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    def labels(self, column: object, missing: bool) -> tuple[HostArray, NDArray[np.int32]]:
         """Return the labels of the mode, and the positions of those that occur.
 
         Parameters
@@ -127,7 +128,7 @@ class Key:
         labels = plain_times(labels) if labels.dtype.kind == "M" else labels
         return _with_missing(labels) if missing else labels, places
 
-    def _array(self, column: Any) -> NDArray[Any]:
+    def _array(self, column: Any) -> HostArray:
         import pyarrow
 
         kind = column.type
@@ -135,11 +136,11 @@ class Key:
             column = column.cast(kind.value_type)
         if column.type in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
             return np.array(column.to_pylist(), TEXT)
-        array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        array: HostArray = column.to_numpy(zero_copy_only=False)
         return array.astype("m8[us]") if self.kind in DURATIONS else array
 
 
-def _with_missing(labels: NDArray[Any]) -> NDArray[Any]:
+def _with_missing(labels: HostArray) -> HostArray:
     """Append a missing label: NaN, NaT or None. Integers that are not exact as doubles become strings."""
     if labels.dtype.kind in "Mm":
         return np.append(labels, np.array(["NaT"], labels.dtype))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...array_types import FloatDType, HostArray, Integers
 from ...errors import InputError, warn
 from ...sorting.tables import Nonzeros, Pile, mapped
 from ...store.packed import HALF, LOWER, bits_of, layout_of
@@ -60,7 +61,7 @@ class TablePart:
         Folder for spilled data.
     """
 
-    dtype = np.dtype(np.float64)
+    dtype: FloatDType = np.dtype(np.float64)
 
     def __init__(
         self,
@@ -280,21 +281,21 @@ class TablePart:
         """Whether nonzeros have values to be summed."""
         return not self._counts
 
-    def packed(self) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
+    def packed(self) -> tuple[Integers, NDArray[np.float64] | None]:
         """Return the key of each nonzero, and None; or if values are summed, the halves of the keys, and the values.
 
         Replaces `fill`. Raise `InputError` if the table has changed, or a value is not finite.
         """
         key = f"SELECT {self._key()} AS key{'' if self._counts else ', __value'} FROM ({self._select})"
-        keys: NDArray[Any]
-        values: NDArray[np.float64] | None
+        keys: Integers
+        values: NDArray[np.float64] | None = None
         if self._counts:
-            keys, values = mapped(self._facts.kept, np.dtype(np.int64)), None
+            keys = mapped(self._facts.kept, np.dtype(np.int64))
         else:
             key = f"SELECT CAST(key >> {HALF} AS INTEGER), CAST(key & {LOWER} AS INTEGER), __value FROM ({key})"
             keys = mapped(2 * self._facts.kept, np.dtype(np.int32)).reshape(2, -1)
             values = mapped(self._facts.kept, np.dtype(np.float64))
-        targets = [keys] if values is None else [*keys, values]
+        targets: list[HostArray] = [keys] if values is None else [*keys, values]
         with naming(self.path or "the table"), self._files:
             for batch in self._batches(key):
                 self._take_batch(batch, targets)
@@ -308,7 +309,7 @@ class TablePart:
         assert layout is not None
         return " | ".join(f"(CAST(place{k} AS BIGINT) << {shift})" for k, shift in enumerate(layout.shifts.tolist()))
 
-    def _take_batch(self, batch: Any, targets: Sequence[NDArray[Any]]) -> None:
+    def _take_batch(self, batch: Any, targets: Sequence[HostArray]) -> None:
         """Append the columns of a batch to `targets`."""
         part = slice(self._nonzeros, self._nonzeros + batch.num_rows)
         if part.stop > targets[0].size:

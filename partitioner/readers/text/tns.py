@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...array_types import FloatDType, Floats
 from ...errors import InputError
 from ...host.jit import load_compiler
 from ...host.threads import Turns
@@ -48,7 +49,7 @@ class TextPart:
     file cannot be divided: part 0 reads all of it.
     """
 
-    dtype = np.dtype(np.float64)
+    dtype: FloatDType = np.dtype(np.float64)
 
     def __init__(
         self,
@@ -183,7 +184,7 @@ class TextPart:
             self._progress(slot.consumed, self._total)
         return self._places(pile, lines.columns, lines.values)
 
-    def _places(self, pile: Pile, columns: NDArray[np.int32], values: NDArray[np.floating]) -> list[Nonzeros]:
+    def _places(self, pile: Pile, columns: NDArray[np.int32], values: Floats) -> list[Nonzeros]:
         """Reserve memory for nonzeros; keep those that do not fit for the next pile."""
         places = pile.reserve(values.size)
         fitting = sum(numbers.size for _, numbers in places)

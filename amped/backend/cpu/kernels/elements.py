@@ -6,12 +6,13 @@ factor matrices.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.host.jit import inner, jit
 
 from ..simd.vectors import operation, row_address
@@ -19,7 +20,7 @@ from ..simd.vectors import operation, row_address
 if TYPE_CHECKING:
     from ..simd.vectors import Builder, Context, Operation, Signature, Type, Typing, Value, Values
 
-Matrix = NDArray[Any]
+Matrix = Floats
 Numbers = NDArray[np.int64]
 
 
@@ -37,7 +38,7 @@ def _add_at(typing: Typing, matrix: Type, row: Type, column: Type, number: Type)
 
 @jit
 def add_elements(
-    elements: NDArray[Any],
+    elements: Floats,
     first: int,
     lengths: Numbers,
     rows: Matrix,
@@ -69,7 +70,7 @@ def add_elements(
 
 
 @inner
-def _add_run(elements: NDArray[Any], at: int, step: int, count: int, rows: Matrix, first: int, run: Matrix) -> None:
+def _add_run(elements: Floats, at: int, step: int, count: int, rows: Matrix, first: int, run: Matrix) -> None:
     """Add up `count` elements, `step` apart, times the rows of the mode along which they lie."""
     run[:] = 0.0
     for j in range(count):
@@ -80,7 +81,7 @@ def _add_run(elements: NDArray[Any], at: int, step: int, count: int, rows: Matri
 
 @inner
 def _add_box(
-    elements: NDArray[Any], lengths: Numbers, strides: Numbers, rows: Matrix, begins: Numbers, mode: int, own: int,
+    elements: Floats, lengths: Numbers, strides: Numbers, rows: Matrix, begins: Numbers, mode: int, own: int,
     low: Numbers, high: Numbers, innermost: int, index: Numbers, run: Matrix, total: Matrix,
 ) -> None:  # fmt: skip
     """Add up a box of elements within one slice of the mode; `index` is scratch."""
@@ -120,7 +121,7 @@ def _add_box(
 
 @jit
 def add_boxes(
-    elements: NDArray[Any], lengths: Numbers, rows: Matrix, begins: Numbers, mode: int, widths: Numbers,
+    elements: Floats, lengths: Numbers, rows: Matrix, begins: Numbers, mode: int, widths: Numbers,
     first: int, last: int, out: Matrix, shift: int,
 ) -> None:  # fmt: skip
     """SLICE and TILE: add up boxes `first` to `last` (exclusive). A box lies in one slice of the mode; `widths` are its

@@ -7,14 +7,13 @@ matrices of all modes are stored below each other in one (rows, R) matrix in dou
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
 from partitioner.host.jit import inner, jit
 
-Matrix = NDArray[Any]
+Matrix = Floats
 Numbers = NDArray[np.int64]
 
 

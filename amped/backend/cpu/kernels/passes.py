@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
+
 from ...device import Array
 from ...ops.dense import BlockForm
 from ..simd.vectors import LINE
@@ -32,7 +34,7 @@ PIECE = 1 << 15  # rows of a partial result that is not kept
 KEPT_SHARE = 4  # a partial result may use all of the workspace but one part of this many
 PIECES_SHARE = 8  # pieces may use one part of this many of the workspace
 
-Matrix = NDArray[Any]
+Matrix = Floats
 
 
 class Cutting(NamedTuple):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import Element, Floats
 
 from ..layout import PIECE
 from ..shard import HostShard, constant
@@ -22,7 +24,7 @@ CACHED = 8 << 20  # bytes of an output that the caches may still hold when it is
 START_SECONDS = 2e-6  # to start a thread
 WORK_SECONDS = 1e-11  # for one thread to process one byte of a factor row in the caches
 
-Matrix = NDArray[np.floating]
+Matrix = Floats
 
 
 def add_sums(
@@ -89,8 +91,8 @@ class _Output(NamedTuple):
     """Destination of sums: rows of `out`, written in mode `store_mode`, or `carries`. `new` rows have no sums yet."""
 
     out: NDArray[np.float64]
-    others: NDArray[np.float64]
-    carries: NDArray[np.float64]
+    others: Floats
+    carries: Floats
     store_mode: int
     new: tuple[int, int]
     double: bool  # whether products and short sums are in double precision
@@ -106,7 +108,7 @@ class SumScratch:
     def __init__(self, scratch: NDArray[np.uint8] | None) -> None:
         self._memory, self._at = scratch, 0
 
-    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[Element]) -> NDArray[Element]:
         """Return an uninitialised array."""
         if self._memory is None:
             return np.empty(shape, dtype)
@@ -164,7 +166,7 @@ def _panels(threads: Threads, factors: Sequence[Matrix], scratch_arrays: SumScra
     return [np.split(panel, ends[:-1]) for panel in panels]
 
 
-def _store_mode(shard: HostShard, out: NDArray[np.floating]) -> int:
+def _store_mode(shard: HostShard, out: Floats) -> int:
     """Return how the first sum of a row is written to the output."""
     if shard.permutation is not None or shard.apart or shard.units > 1:
         return ADD
@@ -173,7 +175,7 @@ def _store_mode(shard: HostShard, out: NDArray[np.floating]) -> int:
     return PAST if out.ctypes.data % LINE == 0 and out.strides[0] % LINE == 0 else STORE
 
 
-def lanes_of(factor: NDArray[np.floating], double: bool = False) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
+def lanes_of(factor: Floats, double: bool = False) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
     """Return the vectors of a row that are processed together, and the remainder; see `segmented`, `vectors`."""
     lanes, widens = factor.shape[1] * factor.itemsize // LANE, double and factor.itemsize < 8
     # Powers of two only: for other vector lengths LLVM generates code that takes twice as long.

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType
+
 from ... import rows
 from ...device import Array
 from ...normal_equations.inverse import inverted, noise_limit, widened
@@ -193,7 +195,7 @@ class CpuEquationsProvider:
     def suits(self, rank: int) -> bool:
         return True
 
-    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def prepare(self, rank: int, dtype: FloatDType) -> None:
         """See `EquationsProvider`: compiled code is cached on disk."""
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:

@@ -93,7 +93,7 @@ class Segmented:
     def _converted(self, columns: Sequence[Array], values: Array, share: Share) -> tuple[Column, list[Column], Array]:
         """Return the output indices, the input modes' indices and the values in the format of a shard."""
         kind = WIDE if self.keeps_columns(share) else NARROW
-        indices = [np.ascontiguousarray(column, kind) for column in columns[1:]]
+        indices: list[Column] = [np.ascontiguousarray(column, kind) for column in columns[1:]]
         return np.ascontiguousarray(columns[0], WIDE), indices, np.ascontiguousarray(values)
 
     def _shard(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
+
+from partitioner.array_types import FloatDType
 
 from ...device import Array, Device
 from ...ops.mu_update import MU_UPDATE, MuUpdate, MuUpdateProvider
@@ -58,10 +59,10 @@ class HostProvider:
     def bytes(self, rank: int) -> int:
         return 0
 
-    def prepare(self, dtype: np.dtype[Any]) -> None:
+    def prepare(self, dtype: FloatDType) -> None:
         """See `MuUpdateProvider`: nothing to compile."""
 
-    def make(self, device: Device, rank: int, dtype: np.dtype[Any]) -> MuUpdate:
+    def make(self, device: Device, rank: int, dtype: FloatDType) -> MuUpdate:
         return HostMuUpdate()
 
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
+
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Offers, Operands, Share
 from ...ops.phi import PHI, Groups, GroupShape, PhiParams, PhiProvider, joined
@@ -33,17 +35,17 @@ class ByVectors:
     def __init__(self, device: CpuDevice) -> None:
         self._threads, self._cached = device.threads, (NONE, _work(NONE, np.dtype(np.float32)))
 
-    def width(self, dtype: np.dtype[Any]) -> int:
+    def width(self, dtype: FloatDType) -> int:
         return LANES * LANE // dtype.itemsize
 
-    def models(self, rank: int, dtype: np.dtype[Any]) -> int:
+    def models(self, rank: int, dtype: FloatDType) -> int:
         """See `InterleavedPhi`: the numbers of a register, or a smaller power of two."""
         models = LINE // dtype.itemsize
         while models and models * rank > self.width(dtype):
             models //= 2
         return models
 
-    def columns(self, model: int, models: int, dtype: np.dtype[Any]) -> slice:
+    def columns(self, model: int, models: int, dtype: FloatDType) -> slice:
         return slice(model, self.width(dtype), models)
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
@@ -87,7 +89,7 @@ class ByVectors:
         size = min(threads_worth(self._threads.count, shard, factors[0]), shard.parts.shared.size)
         return self._threads.team, size, np.zeros(1, np.int64), nonzeros, inputs, constant(own), shard.row_begin
 
-    def _work(self, groups: Groups | None, columns: int, dtype: np.dtype[Any]) -> _Work:
+    def _work(self, groups: Groups | None, columns: int, dtype: FloatDType) -> _Work:
         """Return the work of groups; the last call's is cached."""
         if groups is None:
             models, width = LINE // dtype.itemsize, self.width(dtype)
@@ -96,7 +98,7 @@ class ByVectors:
             self._cached = groups, _work(groups, dtype)
         return self._cached[1]
 
-    def copy(self, source: Array, target: Array, params: PhiParams, dtype: np.dtype[Any]) -> None:
+    def copy(self, source: Array, target: Array, params: PhiParams, dtype: FloatDType) -> None:
         columns = self._work(params.groups, source.size, dtype).columns
         target[columns] = source[columns]
 
@@ -163,7 +165,7 @@ class _Work(NamedTuple):
     columns: Array
 
 
-def _work(groups: Groups, dtype: np.dtype[Any]) -> _Work:
+def _work(groups: Groups, dtype: FloatDType) -> _Work:
     firsts, counts, columns, eights = ([np.zeros(0, np.int64)] for _ in range(4))
     for kind, begins in groups.items():
         width = len(_code_key(kind, dtype).lanes) * LANE // dtype.itemsize
@@ -179,7 +181,7 @@ def _work(groups: Groups, dtype: np.dtype[Any]) -> _Work:
 
 
 @cache
-def _code_key(kind: GroupShape, dtype: np.dtype[Any]) -> _CodeKey:
+def _code_key(kind: GroupShape, dtype: FloatDType) -> _CodeKey:
     """Return the number of whole lanes, and of halvings of a register until it has one number per model."""
     lanes = max(LINE // LANE, -(-kind.models * kind.columns * dtype.itemsize // LANE))
     folds = (LINE // dtype.itemsize // kind.models).bit_length() - 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import Floats
 
 from ...coordinate_table import MARKED, marks_of, table_size
 from ...counter_rng import key_of
@@ -102,7 +103,7 @@ class HostSampled:
         return 0, self._threads.team, max(1, min(self._threads.count, worth)), self._turn
 
 
-def _columns(strata: Sequence[Stratum], key: int) -> tuple[NDArray[Any], ...]:
+def _columns(strata: Sequence[Stratum], key: int) -> tuple[Floats, ...]:
     """Return strata as arrays, with their keys."""
     origins, counts, weights, less_zero = zip(*strata, strict=True)
     keys = [key_of(key, number) for number in range(len(strata))]

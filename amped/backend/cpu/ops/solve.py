@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.array_types import FloatDType, Floats
 
 from ...ops.solve import SOLVE, Solver, SolverBytes, Sums
 from ...rows import block_rows, blocks_of
@@ -23,7 +25,7 @@ SAMPLED, EMPTY = 16, 0.75  # one row in 16 is sampled; matrices are hypersparse 
 MOST_PARTS = 16  # each has its own sums
 NO_DOTS = np.empty(0)
 
-Matrix = NDArray[Any]
+Matrix = Floats
 
 
 class PartScratch(NamedTuple):
@@ -46,16 +48,16 @@ class PartitionedSolver:
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
-    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
+    def suits(self, rank: int, dtype: FloatDType) -> bool:
         return True
 
-    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def prepare(self, rank: int, dtype: FloatDType) -> None:
         """See `Solver`: compiled code is cached on disk."""
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         return SolverBytes(8 * rank * self._parts(rows) * (self._block(rows, rank) + 2 * rank + 2))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> list[PartScratch]:
+    def make(self, rows: int, rank: int, dtype: FloatDType) -> list[PartScratch]:
         """See `Solver`: scratch of each part."""
         block = self._block(rows, rank)
         return [_part_scratch(block, rank) for _ in range(self._parts(rows))]

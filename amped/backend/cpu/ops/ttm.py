@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
+
 from ...device import Array
 from ...fibres import Chunks, cut_chunks, most_slots
 from ...ops.ttm import TTM, ProductForm, TtmBytes, TtmKernel
@@ -33,7 +35,7 @@ class HostFibres:
 
     starts: NDArray[np.int32]  # first nonzero of each fibre, then the number of nonzeros
     indices: NDArray[np.int32]
-    values: NDArray[Any]  # (nnz * width,)
+    values: Floats  # (nnz * width,)
     chunks: Chunks
 
     @property
@@ -55,7 +57,7 @@ class HostFibres:
         return self
 
     def copied(self, buffer: NDArray[np.uint8]) -> HostFibres:
-        views, at = [], 0
+        views, at = list[NDArray[Any]](), 0
         for array in (self.values, self.starts, self.indices):  # values first, so that all arrays are aligned
             view = buffer[at : at + array.nbytes].view(array.dtype)
             np.copyto(view, array)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...ops.dense import BlockForm, RowLayout
 from ..layout import VECTOR
-from ..source import REALS
+from ..source import REALS, Macros
 
 READ, PRODUCTS = 4.2e12, {8: 52e12, 4: 80e12}  # bytes and floating-point operations per second of an H200
 CHUNKS = 2048  # approximate number of thread blocks that contract a partial result
@@ -209,7 +209,7 @@ def multiply_threads(form: BlockForm) -> int:
     return TALL // (32 if width <= 32 else 64) * max(width, 32)
 
 
-def multiply_macros(form: BlockForm, parts: int, transposed: bool, vector: int) -> dict[str, Any]:
+def multiply_macros(form: BlockForm, parts: int, transposed: bool, vector: int) -> Macros:
     """Return the macros of ``dense_multiply.cu``."""
     return {
         "REAL": REALS[form.dtype], "REAL_IS_DOUBLE": int(form.dtype.itemsize == 8), "PARTS": parts,
@@ -232,7 +232,7 @@ def wgmma_shared(form: BlockForm, transposed: bool) -> int:
     return WGMMA[width][0] * 4 * (staged + 2 * deep * width)
 
 
-def wgmma_macros(form: BlockForm, parts: int, transposed: bool, aligned: bool, last: int) -> dict[str, Any]:
+def wgmma_macros(form: BlockForm, parts: int, transposed: bool, aligned: bool, last: int) -> Macros:
     """Return the macros of ``dense_wgmma.cu``; `last` is the length of the last factor matrix."""
     width = width_of(form)
     stages, blocks = WGMMA[width]
@@ -277,6 +277,6 @@ def parts_bytes(form: BlockForm) -> int:
     return 8 * form.stride * CHUNKS
 
 
-def macros(form: BlockForm) -> dict[str, Any]:
+def macros(form: BlockForm) -> Macros:
     """Return the macros of ``dense.cu``."""
     return {"ORDER": len(form.lengths), "REAL": REALS[form.dtype], "LANES": lanes_of(form)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...ops.dense import BlockForm
@@ -19,7 +17,7 @@ from ...ops.dimension_tree import (
     tree_bytes,
     tree_of,
 )
-from ..source import REALS
+from ..source import REALS, Macros
 from .dense import MOST_GAP, PRODUCTS, READ, whole_row
 
 LINK = 55e9  # bytes per second from the host to an H200
@@ -90,6 +88,6 @@ def _product_seconds(form: BlockForm, tree: DimensionTree, mode: int) -> float:
     return max(form.elements * size / READ, product) + contractions + blocks * CALLS
 
 
-def pair_macros(form: BlockForm) -> dict[str, Any]:
+def pair_macros(form: BlockForm) -> Macros:
     """Return the macros of ``dimension_tree.cu``."""
     return {"REAL": REALS[form.dtype], "ROWS": ROWS}

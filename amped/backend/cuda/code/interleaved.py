@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.cubins import CudaSource
 
 from ...ops.mttkrp import Share
@@ -27,12 +28,12 @@ class BlockThreads(NamedTuple):
     batch: int
 
 
-def width(dtype: np.dtype[Any]) -> int:
+def width(dtype: FloatDType) -> int:
     """Return the columns of a group of models."""
     return MOST_LANES * VECTOR // dtype.itemsize
 
 
-def lanes_of(rank: int, dtype: np.dtype[Any]) -> int:
+def lanes_of(rank: int, dtype: FloatDType) -> int:
     """Return the threads for a row of a model with `rank` columns, a power of two; 0 if it has too many columns."""
     vectors = -(-rank * dtype.itemsize // VECTOR)
     return 1 << (vectors - 1).bit_length() if vectors <= MOST_LANES else 0
@@ -56,7 +57,7 @@ class Arranged(NamedTuple):
     parts: dict[int, slice]
 
 
-def arranged(groups: Mapping[int, NDArray[np.int64]], dtype: np.dtype[Any]) -> Arranged:
+def arranged(groups: Mapping[int, NDArray[np.int64]], dtype: FloatDType) -> Arranged:
     """Arrange groups of models in units; units with the same number of lanes are consecutive.
 
     `groups` maps the number of models of a group to the first columns of the groups.
@@ -104,6 +105,6 @@ def source(layout: PackedLayout, lanes: int, logs: bool = False) -> CudaSource:
     return unit("interleaved", macros(layout, lanes, logs))
 
 
-def sums(dtype: np.dtype[Any]) -> CudaSource:
+def sums(dtype: FloatDType) -> CudaSource:
     """Return the code of the auxiliary kernels."""
     return unit("interleaved_sums", {"REAL": REALS[dtype]})

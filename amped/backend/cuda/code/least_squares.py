@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.cubins import CudaSource
 
 from ...formulas import formula_of
@@ -30,7 +31,7 @@ class LeastSquaresCode(NamedTuple):
     """The compile-time parameters: number of columns, and type of the rows."""
 
     rank: int
-    dtype: np.dtype[Any]
+    dtype: FloatDType
 
     @property
     def sums(self) -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from partitioner.cuda.cubins import CudaSource
 
 from ..layout import WAVES, Limits, PackedLayout, most_jobs
-from ..source import unit
+from ..source import Macros, unit
 
 WARP = 32
 MOST_BATCH, MOST_INPUTS = 4, 4  # found by timing on an H200
@@ -34,7 +32,7 @@ def threads(layout: PackedLayout, most: int) -> int:
     return -(-layout.groups * team(layout) // (rounds * whole)) * whole
 
 
-def macros(layout: PackedLayout, logs: bool = False) -> dict[str, Any]:
+def macros(layout: PackedLayout, logs: bool = False) -> Macros:
     """Return the macros of `phi.cu`.
 
     Registers hold two rows of B in addition to those of an MTTKRP, so there are fewer thread blocks per multiprocessor.

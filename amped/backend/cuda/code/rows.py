@@ -5,17 +5,16 @@ Needs no GPU or CuPy.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
+from partitioner.array_types import FloatDType
 from partitioner.cuda.cubins import CudaSource
 
 from ...losses import Maps
 from ...ops.mttkrp import Share
 from ...ops.rowproblems import RowMethod
 from ..layout import Limits, PackedLayout
-from ..source import REALS, compile_options, text, unit
+from ..source import REALS, Macros, compile_options, text, unit
 
 TEAM = 128  # threads of a block, as in rowproblems.cu
 MOST_RANK = 224  # of PDNR, whose Cholesky factor is in shared memory
@@ -30,7 +29,7 @@ class RowCode(NamedTuple):
     """The compile-time parameters: number of columns, type of factor matrices, and method."""
 
     rank: int
-    dtype: np.dtype[Any]
+    dtype: FloatDType
     newton: bool
 
     @property
@@ -72,7 +71,7 @@ class RowCode(NamedTuple):
         side = -(-self.rank // (2 if self.rank <= 24 else 4))
         return -(-side * (side + 1) // 2 // TEAM) if self.newton else 1
 
-    def passes(self, layout: PackedLayout) -> dict[str, Any]:
+    def passes(self, layout: PackedLayout) -> Macros:
         """Return the macros of ``rowproblems.cu`` for a layout."""
         return dict(layout.macros) | {"RANK": self.rank, "NEWTON": int(self.newton)}
 
@@ -84,7 +83,7 @@ class RowCode(NamedTuple):
         """Return ``rowsteps.cu``."""
         return unit("rowsteps", self.steps())
 
-    def steps(self) -> dict[str, Any]:
+    def steps(self) -> Macros:
         """Return the macros of ``rowsteps.cu``."""
         return {"RANK": self.rank, "REAL": REALS[self.dtype], "NEWTON": int(self.newton), "TEAM": self.team}
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...ops.ttm import ProductForm
-from ..source import REALS
+from ..source import REALS, Macros
 
 VECTOR = 16  # bytes that a thread loads at once
 THREADS, MOST_LANES = 256, 256  # of a block, and of a group that processes a chunk
@@ -32,7 +30,7 @@ def groups(form: ProductForm) -> int:
     return THREADS // lanes(form)
 
 
-def macros(form: ProductForm) -> dict[str, Any]:
+def macros(form: ProductForm) -> Macros:
     """Return the macros of ``ttm.cu``."""
     sizes = {"VECTORS": vectors(form), "LANES": lanes(form), "GROUPS": groups(form), "AHEAD": AHEAD}
     return {"REAL": REALS[form.dtype], "WIDTH": form.width, **sizes}

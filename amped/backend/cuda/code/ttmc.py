@@ -7,13 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
+
 from ...ops.ttmc import width
 from ..layout import VECTOR
-from ..source import REALS
+from ..source import REALS, Macros
 
 THREADS, MOST_LANES, WARP = 128, 32, 32
 USUAL = 32  # columns; with more, double-precision code needs more registers
@@ -33,14 +35,14 @@ class TtmcCode(ABC):
     """The code for input factor matrices with `ranks` columns."""
 
     ranks: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: FloatDType
 
     source: ClassVar[str]  # see `source.unit`
     most: ClassVar[int]  # maximum nonzeros of a chunk
 
     @property
     @abstractmethod
-    def macros(self) -> dict[str, Any]:
+    def macros(self) -> Macros:
         """The macros of the source."""
 
     @property
@@ -69,7 +71,7 @@ class TtmcCode(ABC):
         return tuple(-(-rank // self.vector) * self.vector for rank in self.ranks)
 
     @property
-    def shared(self) -> dict[str, Any]:
+    def shared(self) -> Macros:
         """The macros of ``ttmc_rows.cuh``, except the batch size."""
         return {
             "STORED": REALS[self.dtype], "REAL": REALS[self.dtype],
@@ -104,10 +106,10 @@ class WalkedCode(TtmcCode):
     sums: int  # vectors of a row per thread
     batch: int  # nonzeros loaded together
     blocks: int  # target of thread blocks per multiprocessor
-    real: np.dtype[Any]  # type of products and short sums
+    real: FloatDType  # type of products and short sums
 
     @cached_property
-    def macros(self) -> dict[str, Any]:
+    def macros(self) -> Macros:
         of_w, of_b = self.of_w, self.ranks[-2] if len(self.ranks) > 1 else 1
         lanes_c = min(MOST_LANES, self.strides[-1] // self.vector)
         ws = min(of_w, self.sums)
@@ -130,7 +132,7 @@ class WalkedCode(TtmcCode):
 
     @property
     def lanes(self) -> int:
-        return int(self.macros["LANES_B"] * self.macros["LANES_C"])
+        return math.prod(int(self.macros[f"LANES_{each}"]) for each in "BC")
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class ProductsCode(TtmcCode):
     source, most, lanes = "ttmc_products", 4096, WARP
 
     @cached_property
-    def macros(self) -> dict[str, Any]:
+    def macros(self) -> Macros:
         hb, hc = (_parts(rank) for rank in self.ranks[-2:])
         # Larger tiles run out of registers.
         small = len(self.ranks) < SHORT and self.dtype == np.float32 and hb * hc <= 4
@@ -158,12 +160,12 @@ def _parts(rank: int) -> int:
     return next((count for count in (1, 2) if count >= needed), MOST_PARTS)
 
 
-def walked_code(ranks: Sequence[int], dtype: np.dtype[Any], double: bool = False) -> WalkedCode:
+def walked_code(ranks: Sequence[int], dtype: FloatDType, double: bool = False) -> WalkedCode:
     """Return the code of ``ttmc.cu`` for input factor matrices of these ranks; `double`: sums in double precision."""
     dtype, real = np.dtype(dtype), np.dtype(np.float64 if double else dtype)
     return WalkedCode(tuple(ranks), dtype, *(FASTEST[dtype] if real == dtype else DOUBLED), real)
 
 
-def products_code(ranks: Sequence[int], dtype: np.dtype[Any]) -> ProductsCode:
+def products_code(ranks: Sequence[int], dtype: FloatDType) -> ProductsCode:
     """Return the code of ``ttmc_products.cu`` for input factor matrices of these ranks."""
     return ProductsCode(tuple(ranks), np.dtype(dtype))

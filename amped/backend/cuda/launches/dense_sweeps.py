@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
 
 from partitioner.cuda.code import allow_shared, load
+from partitioner.cuda.cubins import CudaFunction, CudaSource
 
 from ...device import Array
 from ...ops.dense import BlockForm
@@ -51,7 +52,7 @@ class BlockLaunches:
         self.capability = device.capability
         self._most = FILLING * self.processors
 
-    def modes(self, factors: Sequence[Array], start: int = 0, count: int | None = None) -> Any:
+    def modes(self, factors: Sequence[Array], start: int = 0, count: int | None = None) -> np.void:
         """Return factor matrices as the argument of ``dense.cu``; of mode 0 the rows from `start` on."""
         addresses = np.array([factor.data.ptr for factor in factors], np.uint64)
         addresses[0] += start * factors[0].strides[0]
@@ -59,13 +60,13 @@ class BlockLaunches:
         lengths[0] = lengths[0] if count is None else count
         return by_value(addresses, np.append(lengths, np.zeros(len(lengths) % 2, np.int32)))
 
-    def khatri_rao(self, modes: Any, group: tuple[int, int], begin: int, rows: int, out: Array) -> None:
+    def khatri_rao(self, modes: np.void, group: tuple[int, int], begin: int, rows: int, out: Array) -> None:
         numbers = np.int32(group[0]), np.int32(group[1]), np.int64(begin), np.int64(rows), np.int32(self.form.stride)
         blocks = min(-(-rows * self.form.stride // THREADS), self._most)
         self._functions["khatri_rao"]((blocks,), (THREADS,), (modes, *numbers, out))
 
     def contract(
-        self, modes: Any, lengths: tuple[int, ...], group: tuple[int, int], mode: int, partial: Array, parts: Array,
+        self, modes: np.void, lengths: tuple[int, ...], group: tuple[int, int], mode: int, partial: Array, parts: Array,
         out: Array, adds: bool,
     ) -> None:  # fmt: skip
         """Contract the partial result of a group of modes of `lengths` to the MTTKRP of one of them, or add it."""
@@ -92,7 +93,7 @@ class BlockLaunches:
         numbers = np.int64(out.size), np.int32(count), np.int32(adds)
         self._functions["add_parts"]((-(-out.size // THREADS),), (THREADS,), (parts, *numbers, out))
 
-    def matrix_free(self, modes: Any, slab: Array, mode: int, tile: int, adds: bool, out: Array) -> None:
+    def matrix_free(self, modes: np.void, slab: Array, mode: int, tile: int, adds: bool, out: Array) -> None:
         """Compute an MTTKRP element by element. If a slice is one tile, its sum is stored; otherwise sums are added."""
         length, columns = slab.shape[mode], self.form.stride
         others = slab.size // length
@@ -180,7 +181,7 @@ class GroupPiece(NamedTuple):
     """Rows of the Khatri-Rao product of a group of modes, starting at `begin`."""
 
     factors: Sequence[Array]
-    modes: Any  # the factor matrices as the argument of ``dense.cu``
+    modes: np.void  # the factor matrices as the argument of ``dense.cu``
     group: tuple[int, int]
     begin: int
 
@@ -188,7 +189,7 @@ class GroupPiece(NamedTuple):
         """Return the number of rows."""
         return math.prod(form.lengths[slice(*self.group)]) - self.begin
 
-    def product(self, form: BlockForm) -> Any:
+    def product(self, form: BlockForm) -> np.void:
         """Return the argument `Product` of the multiplying kernels."""
         addresses = np.array([factor.data.ptr for factor in self.factors[slice(*self.group)]], np.uint64)
         numbers = [*form.lengths[slice(*self.group)], self.begin]
@@ -355,19 +356,19 @@ class ModeByMode:
         """See `Sweep`: with nothing."""
 
 
-def pack(factors: Sequence[Array], lengths: Sequence[int]) -> Any:
+def pack(factors: Sequence[Array], lengths: Sequence[int]) -> np.void:
     addresses = np.array([factor.data.ptr for factor in factors], np.uint64)
     return by_value(addresses, np.array([*lengths, *[0] * (len(lengths) % 2)], np.int32))
 
 
 @cache
-def _functions(source: Any, device: int) -> dict[str, Any]:
+def _functions(source: CudaSource, device: int) -> dict[str, CudaFunction]:
     module = load(source)
     return {name: module.get_function(name) for name in FUNCTIONS}
 
 
 @cache
-def _product(name: str, device: int, **options: Any) -> Any:
+def _product(name: str, device: int, **options: str | int) -> CudaFunction:
     """Return the multiplying kernel of a source file on the current device."""
     function = load(unit(name, options)).get_function("multiply_block")
     allow_shared(function)

@@ -10,6 +10,8 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.cuda.cubins import CudaFunction
+
 from ...device import Array
 from ...normal_equations.inverse import noise_limit, pseudo_inverse
 from ...normal_equations.state import FACTS, FIT, FLAGS, ITERATIONS, MODE, SQUARES, EquationsState, doubles, sums_of
@@ -28,7 +30,7 @@ from ...ops.equations import (
 )
 from ...ops.nonnegative import System
 from ..device import CudaDevice
-from ..source import ALONE, CudaFunction, by_value
+from ..source import ALONE, by_value
 
 KEEP_BLOCKS, VECTOR = 1024, 16
 NO_MATRIX = np.empty((0, 0))

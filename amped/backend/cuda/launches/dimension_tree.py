@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import cupy
 import numpy as np
 
 from partitioner.cuda.code import load
+from partitioner.cuda.cubins import CudaFunction
 
 from ...device import Array
 from ...ops.dense import BlockForm
@@ -71,6 +71,6 @@ class PairProducts:
 
 
 @cache
-def _functions(form: BlockForm, device: int) -> tuple[Any, Any]:
+def _functions(form: BlockForm, device: int) -> tuple[CudaFunction, CudaFunction]:
     pair, dense = load(unit("dimension_tree", pair_macros(form))), load(unit("dense", macros(form)))
     return pair.get_function("contract_pair"), dense.get_function("add_up")

@@ -9,15 +9,16 @@ from typing import ClassVar, NamedTuple
 import cupy
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.code import allow_shared, load
-from partitioner.cuda.cubins import CudaSource
+from partitioner.cuda.cubins import CudaFunction, CudaSource
 
 from ...device import Array
 from ...normal_equations.inverse import widened
 from ...normal_equations.row_solvers import RowSolvers
 from ...ops.equations import Case
 from ..device import CudaDevice
-from ..source import REALS, CudaFunction, by_value, unit
+from ..source import REALS, by_value, unit
 from .device_matrices import DeviceMatrices, addresses, strides_of
 
 THREADS, COLUMNS = 256, 32  # as in block_cholesky.cuh and equations_large.cu
@@ -133,12 +134,12 @@ def wide_bytes(rank: int, side: int) -> int:
     return 8 * (2 * (squares * side) ** 2 + parts_of(squares) + DOT_BLOCKS * rank)
 
 
-def wide_unit(dtype: np.dtype[np.floating], side: int) -> CudaSource:
+def wide_unit(dtype: FloatDType, side: int) -> CudaSource:
     return unit("equations_large", {"REAL": REALS[dtype], "SIDE": side})
 
 
 @cache
-def _compiled(dtype: np.dtype[np.floating], side: int, device: int) -> LargeEquationsCode:
+def _compiled(dtype: FloatDType, side: int, device: int) -> LargeEquationsCode:
     module = load(wide_unit(dtype, side))
     code = LargeEquationsCode(*map(module.get_function, LargeEquationsCode._fields))
     for function in (code.sweep, code.finish):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.code import allow_shared, load
-from partitioner.cuda.cubins import CudaSource
+from partitioner.cuda.cubins import CudaFunction, CudaSource
 
 from ...device import Array
 from ...ops.solve import Sums
 from ..device import CudaDevice
-from ..source import ALONE, REALS, CudaFunction, unit
+from ..source import ALONE, REALS, unit
 from .device_matrices import strides_of
 
 THREADS = 256  # as in solve.cu and nonnegative.cu
@@ -72,9 +73,9 @@ class FusedRows:
             self._add_parts((grid, self._places), (THREADS,), (*which, self._parts, np.int32(blocks), *places))
 
 
-def rows_unit(name: str, rank: int, dtype: np.dtype[np.floating], batch: bool = False, **macros: int) -> CudaSource:
+def rows_unit(name: str, rank: int, dtype: FloatDType, batch: bool = False, **macros: int) -> CudaSource:
     """Return the CUDA source that solves rows of one run or, with `batch`, of several runs of up to `rank` columns."""
-    return unit(name, {"RANK": rank, "REAL": REALS[dtype]} | ({"SEVERAL": 1} if batch else {}) | macros)
+    return unit(name, {"RANK": rank, "REAL": REALS[dtype], **({"SEVERAL": 1} if batch else {}), **macros})
 
 
 def function_of(source: CudaSource, name: str) -> CudaFunction:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.cuda.code import allow_shared, load
+from partitioner.cuda.cubins import CudaFunction
 
 from ...device import Array
 from ...ops.rowproblems import RowLimits
@@ -44,7 +45,7 @@ class RowTasks(NamedTuple):
         return sum(array.nbytes for array in self[:4])
 
     @property
-    def packed(self) -> Any:
+    def packed(self) -> np.void:
         """The tasks as `Tasks` in ``rowproblems.cu``."""
         fields = np.dtype([("arrays", "u8", (3,)), ("first", "i4")], align=True)
         return by_value(np.array([([array.data.ptr for array in self[:3]], self.begin_row)], fields))
@@ -88,7 +89,7 @@ class RowState:
 class RowPasses:
     """Launches of passes over the nonzeros of a shard."""
 
-    def __init__(self, code: RowCode, shard: CudaShard, inputs: Any, floor: float, device: int) -> None:
+    def __init__(self, code: RowCode, shard: CudaShard, inputs: np.void, floor: float, device: int) -> None:
         self._code, self._shard, self._inputs, self._floor = code, shard, inputs, np.float64(floor)
         self._functions = _passes(shard.layout, code, device)
         self._nonzeros = nonzeros_of(shard)
@@ -114,7 +115,9 @@ class RowPasses:
         self._pass(self._functions["add_changes"], (tasks.row.size,), tasks, pointers)
         self._gather(tasks, state, parts, LENGTHS, places, sums)
 
-    def _pass(self, function: Any, grid: tuple[int, ...], tasks: RowTasks, pointers: tuple[Any, ...]) -> None:
+    def _pass(
+        self, function: CudaFunction, grid: tuple[int, ...], tasks: RowTasks, pointers: tuple[object, ...]
+    ) -> None:
         arguments = self._inputs, self._nonzeros, tasks.packed, *pointers
         function(grid, (TEAM,), arguments, shared_mem=self._code.shared_for_passes)
 
@@ -187,18 +190,18 @@ def find_rows(shard: CudaShard, rows: int) -> Ints:
     return begins.get()  # type: ignore[no-any-return]
 
 
-def nonzeros_of(shard: CudaShard) -> Any:
+def nonzeros_of(shard: CudaShard) -> np.void:
     """Return a shard's nonzeros as `Nonzeros` in ``rowproblems.cu``."""
     return by_value(np.array([shard.at(MemoryPart.JOBS), shard.at(MemoryPart.RECORDS)], np.uint64))
 
 
 @cache
-def _finding(layout: PackedLayout, device: int) -> Any:
+def _finding(layout: PackedLayout, device: int) -> CudaFunction:
     return load(finding(layout)).get_function("find_rows")
 
 
 @cache
-def _passes(layout: PackedLayout, code: RowCode, device: int) -> dict[str, Any]:
+def _passes(layout: PackedLayout, code: RowCode, device: int) -> dict[str, CudaFunction]:
     module = load(code.passing(layout))
     functions = {name: module.get_function(name) for name in ("add_sums", "add_changes", "gather")}
     for name in ("add_sums", "add_changes"):
@@ -207,7 +210,7 @@ def _passes(layout: PackedLayout, code: RowCode, device: int) -> dict[str, Any]:
 
 
 @cache
-def _steps(code: RowCode, device: int) -> dict[str, Any]:
+def _steps(code: RowCode, device: int) -> dict[str, CudaFunction]:
     module = load(code.stepping())
     names = "begin_rows", "end_rows", "clear_rows", "step", "advance"
     functions = {name: module.get_function(name) for name in names}

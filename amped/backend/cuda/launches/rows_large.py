@@ -8,15 +8,16 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.code import load, prepare
-from partitioner.cuda.cubins import CudaSource
+from partitioner.cuda.cubins import CudaFunction, CudaSource
 
 from ...device import Array
 from ...ops.solve import SolverBytes, Sums
 from ...rows import block_rows, blocks_of
 from ..blas import multiply, multiply_parts
 from ..device import CudaDevice
-from ..source import REALS, CudaFunction, unit
+from ..source import REALS, unit
 from .device_matrices import strides_of
 
 THREADS, COLUMNS = 256, 32  # as in rows_large.cu
@@ -47,10 +48,10 @@ class ProductSolver:
     def __init__(self, device: CudaDevice) -> None:
         self._device, self._processors, self._number = device, device.limits.processors, device.number
 
-    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
+    def suits(self, rank: int, dtype: FloatDType) -> bool:
         return True
 
-    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def prepare(self, rank: int, dtype: FloatDType) -> None:
         prepare([_unit(dtype)])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
@@ -68,7 +69,7 @@ class ProductSolver:
         blocks = -(-rank // TALL) * -(-rank // BROAD)
         return max(1, min(rows // DEEP, FILLING * self._processors // blocks))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> LargeRowsWorkspace:
+    def make(self, rows: int, rank: int, dtype: FloatDType) -> LargeRowsWorkspace:
         scratch = [cupy.empty((lines, rank), np.float64) for lines in self._scratch_rows(rows, rank)]
         return LargeRowsWorkspace(*_compiled(dtype, self._number), *scratch)
 
@@ -106,11 +107,11 @@ class ProductSolver:
         made.add((-(-entries // THREADS),), (THREADS,), arguments)
 
 
-def _unit(dtype: np.dtype[np.floating]) -> CudaSource:
+def _unit(dtype: FloatDType) -> CudaSource:
     return unit("rows_large", {"REAL": REALS[dtype]})
 
 
 @cache
-def _compiled(dtype: np.dtype[np.floating], device: int) -> tuple[CudaFunction, CudaFunction]:
+def _compiled(dtype: FloatDType, device: int) -> tuple[CudaFunction, CudaFunction]:
     module = load(_unit(dtype))
     return module.get_function("store"), module.get_function("add")

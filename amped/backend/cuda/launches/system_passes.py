@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from partitioner.cuda.code import allow_shared, load
+from partitioner.cuda.cubins import CudaFunction
 
 from ...device import Array
 from ...losses import Maps
@@ -20,7 +20,7 @@ from .row_passes import RowTasks, nonzeros_of
 class SystemPasses:
     """Passes over the nonzeros of a shard that sum row systems; see `RowPasses` for those of PDNR and PQNR."""
 
-    def __init__(self, code: RowCode, shard: CudaShard, inputs: Any, maps: Maps, device: int) -> None:
+    def __init__(self, code: RowCode, shard: CudaShard, inputs: np.void, maps: Maps, device: int) -> None:
         self._code, self._inputs, self._lower = code, inputs, np.float64(maps.lower)
         self._nonzeros = nonzeros_of(shard)
         self._functions = _compiled(shard.layout, code, maps, device)
@@ -47,7 +47,7 @@ def _blocks(threads: int) -> tuple[int]:
 
 
 @cache
-def _compiled(layout: PackedLayout, code: RowCode, maps: Maps, device: int) -> dict[str, Any]:
+def _compiled(layout: PackedLayout, code: RowCode, maps: Maps, device: int) -> dict[str, CudaFunction]:
     module = load(systems(layout, code, maps))
     functions = {name: module.get_function(name) for name in ("take_rows", "add_sums", "add_systems")}
     allow_shared(functions["add_sums"])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import cupy
 import numpy as np
 
 from partitioner.cuda.code import load, prepare
-from partitioner.cuda.cubins import CudaSource
+from partitioner.cuda.cubins import CudaFunction, CudaSource
 
 from ...device import Array
 from ...ops.eigh import EIGH, TURNS, Eigh
@@ -72,7 +71,7 @@ def _whitening(count: int) -> CudaSource:
 
 
 @cache
-def _functions(size: int, count: int, device: int) -> tuple[Any, Any]:
+def _functions(size: int, count: int, device: int) -> tuple[CudaFunction, CudaFunction]:
     module = load(_unit(size, count))
     tridiagonal, eigenvectors = map(module.get_function, ("tridiagonal", "eigenvectors"))
     if _parts(size) > PORTABLE:
@@ -81,5 +80,5 @@ def _functions(size: int, count: int, device: int) -> tuple[Any, Any]:
 
 
 @cache
-def _whiten(count: int, device: int) -> Any:
+def _whiten(count: int, device: int) -> CudaFunction:
     return load(_whitening(count)).get_function("whiten")

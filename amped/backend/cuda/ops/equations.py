@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.code import load, prepare
+from partitioner.cuda.cubins import CudaFunction
 
 from ...device import Array
 from ...normal_equations.row_solvers import RowSolvers
@@ -21,7 +23,6 @@ from ..device import CudaDevice
 from ..launches.device_matrices import DeviceMatrices, strides_of
 from ..launches.equations_large import WideEquations, side_of, wide_bytes, wide_unit
 from ..launches.fused_rows import rows_unit
-from ..source import CudaFunction
 from . import nonnegative, solve
 
 INVERTING = 6  # temporary matrices while a pseudo-inverse is computed on the device
@@ -119,7 +120,7 @@ class CudaEquationsProvider:
     def suits(self, rank: int) -> bool:
         return rank <= MOST_COLUMNS
 
-    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def prepare(self, rank: int, dtype: FloatDType) -> None:
         prepare([rows_unit("equations", rank, dtype)])
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
@@ -144,7 +145,7 @@ class WideEquationsProvider:
     def suits(self, rank: int) -> bool:
         return True
 
-    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def prepare(self, rank: int, dtype: FloatDType) -> None:
         prepare([wide_unit(dtype, side_of(self._device))])
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
@@ -177,6 +178,6 @@ def blocks_of(rows: int, places: int, device: CudaDevice) -> int:
 
 
 @cache
-def _compiled(rank: int, dtype: np.dtype[np.floating], several: bool, device: int) -> EquationsCode:
+def _compiled(rank: int, dtype: FloatDType, several: bool, device: int) -> EquationsCode:
     module = load(rows_unit("equations", rank, dtype, several))
     return EquationsCode(*map(module.get_function, EquationsCode._fields))

@@ -11,6 +11,7 @@ import cupy
 import numpy as np
 
 from partitioner.cuda.code import allow_shared, load, prepare
+from partitioner.cuda.cubins import CudaFunction
 from partitioner.tensors.ingest import MAX_ORDER
 
 from ...device import NOTHING, Array
@@ -179,14 +180,14 @@ def providers(device: CudaDevice) -> Sequence[Kernel]:
 
 
 @cache
-def _compiled(macros: tuple[tuple[str, Any], ...], device: int) -> Any:
+def _compiled(macros: tuple[tuple[str, str | int], ...], device: int) -> CudaFunction:
     function = load(unit("mttkrp", dict(macros))).get_function("mttkrp")
     allow_shared(function)
     return function
 
 
 @cache
-def _sums(name: str, device: int) -> Any:
+def _sums(name: str, device: int) -> CudaFunction:
     return load(unit("combine", {})).get_function(name)
 
 
@@ -283,13 +284,13 @@ def combine(shard: CudaShard, functions: ShardCode, carry: int, out: int, column
         carry, up = up, up + groups * columns * 8
 
 
-def inputs_of(layout: PackedLayout, factors: Sequence[Array]) -> Any:
+def inputs_of(layout: PackedLayout, factors: Sequence[Array]) -> np.void:
     """Return the factor matrices in the format of ``mttkrp``."""
     return _inputs(tuple(f.data.ptr for f in factors), layout.blocks, layout.share.lengths)
 
 
 @lru_cache(1024)
-def _inputs(factors: tuple[int, ...], blocks: tuple[int, ...], lengths: tuple[int, ...]) -> Any:
+def _inputs(factors: tuple[int, ...], blocks: tuple[int, ...], lengths: tuple[int, ...]) -> np.void:
     shape = (len(factors),)
     fields = np.dtype([("factor", "u8", shape), ("block", "i4", shape), ("length", "i4", shape)], align=True)
     inputs = np.zeros(1, fields)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import cupy
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.code import load, prepare
-from partitioner.cuda.cubins import CudaSource
+from partitioner.cuda.cubins import CudaFunction, CudaSource
 
 from ...device import Array, Device
 from ...ops.mu_update import MU_UPDATE, MuUpdate, MuUpdateProvider
@@ -27,11 +27,11 @@ PARTS, ROWS = 256, 64  # column sums: maximum number of blocks, minimum rows of 
 class CudaMuUpdate:
     """See `MuUpdate`."""
 
-    def __init__(self, device: CudaDevice, rank: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, device: CudaDevice, rank: int, dtype: FloatDType) -> None:
         self._functions = _compiled(dtype, device.number)
         self._parts = cupy.empty((PARTS, rank), np.float64)
 
-    def _launch(self, name: str, arguments: tuple[Any, ...], shape: tuple[int, int]) -> None:
+    def _launch(self, name: str, arguments: tuple[object, ...], shape: tuple[int, int]) -> None:
         blocks = min(MOST_BLOCKS, -(-shape[0] * shape[1] // THREADS))
         if blocks:
             self._functions[name]((blocks,), (THREADS,), arguments)
@@ -75,10 +75,10 @@ class DeviceProvider:
     def bytes(self, rank: int) -> int:
         return PARTS * rank * 8
 
-    def prepare(self, dtype: np.dtype[Any]) -> None:
+    def prepare(self, dtype: FloatDType) -> None:
         prepare([_unit(dtype)])
 
-    def make(self, device: Device, rank: int, dtype: np.dtype[Any]) -> MuUpdate:
+    def make(self, device: Device, rank: int, dtype: FloatDType) -> MuUpdate:
         return CudaMuUpdate(self._device, rank, dtype)
 
 
@@ -88,7 +88,7 @@ def providers(device: CudaDevice) -> Sequence[MuUpdateProvider]:
     return [DeviceProvider(device)]
 
 
-def _rows(matrix: Array) -> tuple[Any, np.int64]:
+def _rows(matrix: Array) -> tuple[np.void, np.int64]:
     """Return a matrix and its row stride in numbers, as arguments of kernels."""
     return matrix, np.int64(matrix.strides[0] // matrix.itemsize)
 
@@ -97,11 +97,11 @@ def _size(matrix: Array) -> tuple[np.int64, np.int32]:
     return np.int64(matrix.shape[0]), np.int32(matrix.shape[1])
 
 
-def _unit(dtype: np.dtype[Any]) -> CudaSource:
+def _unit(dtype: FloatDType) -> CudaSource:
     return unit("mu_update", {"REAL": REALS[dtype]})
 
 
 @cache
-def _compiled(dtype: np.dtype[Any], device: int) -> dict[str, Any]:
+def _compiled(dtype: FloatDType, device: int) -> dict[str, CudaFunction]:
     module = load(_unit(dtype))
     return {name: module.get_function(name) for name in KERNELS}

@@ -7,8 +7,9 @@ from functools import cache
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.code import prepare
-from partitioner.cuda.cubins import CudaSource
+from partitioner.cuda.cubins import CudaFunction, CudaSource
 
 from ...device import Array
 from ...normal_equations.hals import ColumnSolver
@@ -16,7 +17,7 @@ from ...ops.nonnegative import NONNEGATIVE, NonnegativeSolver, System
 from ...ops.solve import SolverBytes, Sums
 from ..device import CudaDevice
 from ..launches.fused_rows import THREADS, FusedRows, function_of, rows_unit
-from ..source import ALONE, CudaFunction, lanes
+from ..source import ALONE, lanes
 from . import solve
 
 BLOCKS = 2  # thread blocks per multiprocessor; more increase the number of partial sums
@@ -38,16 +39,16 @@ class HalsSolver:
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._device = device.limits, device
 
-    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
+    def suits(self, rank: int, dtype: FloatDType) -> bool:
         return rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
-    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def prepare(self, rank: int, dtype: FloatDType) -> None:
         prepare([sweeping_unit(rank, dtype), solve.solving_unit(rank, dtype)])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         return SolverBytes(8 * rank * self._blocks(rows, rank) * (rank + 2))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> FusedRows:
+    def make(self, rows: int, rank: int, dtype: FloatDType) -> FusedRows:
         return sweeping_rows(self._device, rank, dtype, self._blocks(rows, rank), THREADS // lanes(rank))
 
     def _blocks(self, rows: int, rank: int) -> int:
@@ -65,14 +66,14 @@ def providers(device: CudaDevice) -> Sequence[NonnegativeSolver]:
     return [HalsSolver(device), ColumnSolver(device)]
 
 
-def sweeping_unit(rank: int, dtype: np.dtype[np.floating], batch: bool = False) -> CudaSource:
+def sweeping_unit(rank: int, dtype: FloatDType, batch: bool = False) -> CudaSource:
     return rows_unit("nonnegative", rank, dtype, batch, LANES=lanes(rank))
 
 
 def sweeping_rows(
     device: CudaDevice,
     rank: int,
-    dtype: np.dtype[np.floating],
+    dtype: FloatDType,
     blocks: int,
     least: int,
     places: int = 1,
@@ -85,5 +86,5 @@ def sweeping_rows(
 
 
 @cache
-def _compiled(rank: int, dtype: np.dtype[np.floating], batch: bool, device: int) -> CudaFunction:
+def _compiled(rank: int, dtype: FloatDType, batch: bool, device: int) -> CudaFunction:
     return function_of(sweeping_unit(rank, dtype, batch), "hals")

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.code import allow_shared, load, prepare
+from partitioner.cuda.cubins import CudaFunction
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Offers, Operands, Share
@@ -89,7 +91,7 @@ class PackedPhi:
         blocks = call.launch(True, 0, scratch.data.ptr)
         _sums(self._number).add((1,), (SUMMING,), (scratch, np.int64(blocks), total))
 
-    def copy(self, source: Array, target: Array, params: PhiParams, dtype: np.dtype[Any]) -> None:
+    def copy(self, source: Array, target: Array, params: PhiParams, dtype: FloatDType) -> None:
         arguments = source, target, np.int64(source.size), _flag(params.skip)
         _sums(self._number).copy((-(-source.size // THREADS),), (THREADS,), arguments)
 
@@ -120,7 +122,7 @@ class _Call(NamedTuple):
         shard, layout = self.shard, self.shard.layout
         code = _compiled(layout, logs, self.device)
         dtype = layout.share.dtype.type
-        floor = dtype(max(self.floor, np.finfo(dtype).tiny))  # whose inverse is finite
+        floor = dtype(max(self.floor, float(np.finfo(dtype).tiny)))  # whose inverse is finite
         own = np.uint64(self.own.data.ptr + shard.first_row * self.own.strides[0])
         blocks = shard.blocks if any(layout.staged) else shard.jobs
         code.function(
@@ -142,7 +144,7 @@ class _Call(NamedTuple):
 
 
 class _Code(NamedTuple):
-    function: Any
+    function: CudaFunction
     threads: int  # per block
 
 

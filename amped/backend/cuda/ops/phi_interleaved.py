@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.code import load, prepare
+from partitioner.cuda.cubins import CudaFunction
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Offers, Operands, Share
@@ -39,14 +41,14 @@ class OfLanes:
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._number = device.limits, device.number
 
-    def width(self, dtype: np.dtype[Any]) -> int:
+    def width(self, dtype: FloatDType) -> int:
         return width(dtype)
 
-    def models(self, rank: int, dtype: np.dtype[Any]) -> int:
+    def models(self, rank: int, dtype: FloatDType) -> int:
         lanes = lanes_of(rank, dtype)
         return width(dtype) * dtype.itemsize // VECTOR // lanes if lanes else 0
 
-    def columns(self, model: int, models: int, dtype: np.dtype[Any]) -> slice:
+    def columns(self, model: int, models: int, dtype: FloatDType) -> slice:
         each = width(dtype) // models
         return slice(model * each, (model + 1) * each)
 
@@ -127,7 +129,7 @@ class OfLanes:
             grid = _blocks(shard.chunks, shard.layout, lanes), len(units)
             code(grid, (threads(shard.layout).threads,), (inputs, addresses, *sums, place, *numbers, units, flags))
 
-    def copy(self, source: Array, target: Array, params: PhiParams, dtype: np.dtype[Any]) -> None:
+    def copy(self, source: Array, target: Array, params: PhiParams, dtype: FloatDType) -> None:
         args = self._arguments(params.groups, source.size, dtype)
         _sums(dtype, self._number)["copy"]((1, args.number), (THREADS,), (source, target, _live(args, params.skip)))
 
@@ -144,7 +146,7 @@ class OfLanes:
         arguments = *_rows(phi), *_rows(matrix), np.int64(len(matrix)), *decides
         _sums(matrix.dtype, self._number)["apply"](args.grid(len(matrix)), (THREADS,), arguments)
 
-    def _arguments(self, groups: Groups | None, columns: int, dtype: np.dtype[Any]) -> _DeviceModels:
+    def _arguments(self, groups: Groups | None, columns: int, dtype: FloatDType) -> _DeviceModels:
         if groups is None:
             size = width(dtype)
             groups = {GroupShape(self.models(1, dtype), 1): np.arange(0, columns // size * size, size)}
@@ -178,19 +180,19 @@ class _DeviceModels(NamedTuple):
 
 
 @lru_cache(64)
-def _on_device(groups: tuple[tuple[int, bytes], ...], dtype: np.dtype[Any], device: int) -> _DeviceModels:
+def _on_device(groups: tuple[tuple[int, bytes], ...], dtype: FloatDType, device: int) -> _DeviceModels:
     """Return the models of groups, from pairs of their number per group and the groups' first columns."""
     result = arranged({count: np.frombuffer(begins, np.int64) for count, begins in groups}, dtype)
     units = {lanes: cupy.asarray(each) for lanes, each in result.units.items()}
     return _DeviceModels(cupy.asarray(result.models), units, result.parts, int(result.models[:, 1].max()))
 
 
-def _live(device_models: _DeviceModels, done: Array) -> Any:
+def _live(device_models: _DeviceModels, done: Array) -> np.void:
     return _pointers(device_models.models.data.ptr, 0 if done is None else done.data.ptr)
 
 
 @lru_cache(1024)
-def _pointers(*addresses: int | np.uint64) -> Any:
+def _pointers(*addresses: int | np.uint64) -> np.void:
     return by_value(np.array(addresses, np.uint64))
 
 
@@ -199,17 +201,17 @@ def _blocks(chunks: int, layout: PackedLayout, lanes: int) -> int:
     return -(-chunks // (threads(layout).threads // lanes))
 
 
-def _rows(matrix: Array) -> tuple[Any, np.int64]:
+def _rows(matrix: Array) -> tuple[np.void, np.int64]:
     """Return a matrix and its row stride in numbers, as arguments of kernels."""
     return matrix, np.int64(matrix.strides[0] // matrix.itemsize)
 
 
 @cache
-def _compiled(layout: PackedLayout, lanes: int, logs: bool, device: int) -> Any:
+def _compiled(layout: PackedLayout, lanes: int, logs: bool, device: int) -> CudaFunction:
     return load(source(layout, lanes, logs)).get_function("logs" if logs else "phi")
 
 
 @cache
-def _sums(dtype: np.dtype[Any], device: int) -> dict[str, Any]:
+def _sums(dtype: FloatDType, device: int) -> dict[str, CudaFunction]:
     module = load(sums(dtype))
     return {name: module.get_function(name) for name in KERNELS}

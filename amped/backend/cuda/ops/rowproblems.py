@@ -10,6 +10,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.code import prepare
 
 from ...device import Array
@@ -99,7 +100,7 @@ class CudaRowProblems:
         kept = 4 * (rows + min(rows, nnz) + 1 + 3 * tasks)
         return RowBytes(kept, batch_tasks(code, code.rank, tasks, most_of_row(nnz, self._limits)) * code.bytes)
 
-    def _code(self, rank: int, dtype: np.dtype[Any]) -> RowCode:
+    def _code(self, rank: int, dtype: FloatDType) -> RowCode:
         return RowCode(rank, dtype, self.method == "pdnr")
 
     def make(self, shard: CudaShard, share: Share, whole: slice | None = None) -> CudaRows:

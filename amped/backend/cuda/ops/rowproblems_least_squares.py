@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
 
 from partitioner.cuda.code import allow_shared, load, prepare
+from partitioner.cuda.cubins import CudaFunction
 
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
@@ -57,7 +58,7 @@ class FusedTasks(NamedTuple):
     parts: int
 
     @property
-    def packed(self) -> Any:
+    def packed(self) -> np.void:
         """The tasks as `Tasks` in ``observed.cu``."""
         fields = np.dtype([("arrays", "u8", (4,)), ("count", "i4")], align=True)
         return by_value(np.array([([array.data.ptr for array in self[:4]], self.row.size)], fields))
@@ -325,7 +326,7 @@ class _Solver:
 
 
 @cache
-def _solving(code: LeastSquaresCode, device: int) -> dict[str, Any]:
+def _solving(code: LeastSquaresCode, device: int) -> dict[str, CudaFunction]:
     module = load(code.solving())
     functions = {name: module.get_function(name) for name in ("solve_rows", "add_solved", "clear_rows")}
     allow_shared(functions["solve_rows"])
@@ -333,7 +334,7 @@ def _solving(code: LeastSquaresCode, device: int) -> dict[str, Any]:
 
 
 @cache
-def _fused(layout: PackedLayout, code: LeastSquaresCode, device: int) -> tuple[Any, Any]:
+def _fused(layout: PackedLayout, code: LeastSquaresCode, device: int) -> tuple[CudaFunction, CudaFunction]:
     module = load(code.fused(layout))
     function = module.get_function("solve_tasks")
     allow_shared(function)

@@ -7,15 +7,16 @@ from functools import cache
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.code import load, prepare
-from partitioner.cuda.cubins import CudaSource
+from partitioner.cuda.cubins import CudaFunction, CudaSource
 
 from ...device import Array
 from ...ops.solve import SOLVE, Solver, SolverBytes, Sums
 from ..device import CudaDevice
 from ..launches.fused_rows import FusedRows, function_of, rows_unit
 from ..launches.rows_large import ProductSolver
-from ..source import ALONE, CudaFunction
+from ..source import ALONE
 
 SIDE, ROWS = 8, 32  # as in solve.cu
 MOST_COLUMNS = 64  # warps hold parts of the Gram matrix in registers; with more, cuBLAS is faster
@@ -39,18 +40,18 @@ class FusedSolver:
     def __init__(self, device: CudaDevice) -> None:
         self._device, self._limits = device, device.limits
 
-    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
+    def suits(self, rank: int, dtype: FloatDType) -> bool:
         capable = self._device.capability >= LEAST_CAPABILITY
         return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
-    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def prepare(self, rank: int, dtype: FloatDType) -> None:
         prepare([solving_unit(rank, dtype)])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         """See `Solver`: partial sums and small matrices."""
         return SolverBytes(8 * rank * (self._blocks(rows, rank) * (rank + 2) + 4 * rank))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> FusedRows:
+    def make(self, rows: int, rank: int, dtype: FloatDType) -> FusedRows:
         return solving_rows(self._device, rank, dtype, self._blocks(rows, rank), FEWEST)
 
     def _blocks(self, rows: int, rank: int) -> int:
@@ -67,14 +68,14 @@ def providers(device: CudaDevice) -> Sequence[Solver]:
     return [FusedSolver(device), ProductSolver(device)]
 
 
-def solving_unit(rank: int, dtype: np.dtype[np.floating], batch: bool = False) -> CudaSource:
+def solving_unit(rank: int, dtype: FloatDType, batch: bool = False) -> CudaSource:
     return rows_unit("solve", rank, dtype, batch)
 
 
 def solving_rows(
     device: CudaDevice,
     rank: int,
-    dtype: np.dtype[np.floating],
+    dtype: FloatDType,
     blocks: int,
     least: int,
     places: int = 1,
@@ -86,7 +87,7 @@ def solving_rows(
 
 
 @cache
-def compiled(rank: int, dtype: np.dtype[np.floating], batch: bool, device: int) -> tuple[CudaFunction, CudaFunction]:
+def compiled(rank: int, dtype: FloatDType, batch: bool, device: int) -> tuple[CudaFunction, CudaFunction]:
     """Return the compiled functions that solve rows and add up the partial sums of `FusedRows`."""
     source = solving_unit(rank, dtype, batch)
     return function_of(source, "solve"), load(source).get_function("add_parts")

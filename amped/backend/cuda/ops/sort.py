@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
+from partitioner.array_types import FloatDType
 from partitioner.cuda import sort as cuda_sort
 from partitioner.cuda.sort_keys import MOST
 from partitioner.tensors.value_range import ValueRange
@@ -47,7 +45,7 @@ class RadixSorter:
     def counts(self, column: Array, length: int) -> Array:
         return cuda_sort.counts(column, length)
 
-    def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
+    def cast(self, values: Array, dtype: FloatDType) -> Array:
         return cuda_sort.cast(values, dtype)
 
     def value_range(self, values: Array) -> ValueRange:

@@ -11,6 +11,7 @@ import cupy
 import numpy as np
 
 from partitioner.cuda.code import load, prepare
+from partitioner.cuda.cubins import CudaSource
 
 from ...device import Array
 from ...fibres import Chunks, most_slots, with_slots
@@ -161,7 +162,7 @@ def providers(device: CudaDevice) -> Sequence[TtmKernel]:
     return [FibresOnDevice(device)]
 
 
-def _unit(form: ProductForm) -> Any:
+def _unit(form: ProductForm) -> CudaSource:
     return unit("ttm", ttm.macros(form))
 
 

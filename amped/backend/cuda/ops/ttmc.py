@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from partitioner.cuda.code import load, prepare
+from partitioner.cuda.cubins import CudaFunction
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Offers, Share
@@ -103,7 +103,7 @@ class Walked(_OfRows):
 
 
 @cache
-def _functions(code: TtmcCode, device: int) -> tuple[Any, Any]:
+def _functions(code: TtmcCode, device: int) -> tuple[CudaFunction, CudaFunction]:
     module = load(unit(code.source, code.macros))
     return module.get_function("ttmc"), module.get_function("carry_up")
 

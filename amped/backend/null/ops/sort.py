@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
 from partitioner.sorting.sort import stable_argsort
 from partitioner.tensors import value_range as vr
 
@@ -49,7 +49,7 @@ class NullSorter:
     def counts(self, column: Array, length: int) -> Array:
         return np.bincount(column, minlength=length)
 
-    def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
+    def cast(self, values: Array, dtype: FloatDType) -> Array:
         return values.astype(dtype, copy=False)
 
     def value_range(self, values: Array) -> vr.ValueRange:

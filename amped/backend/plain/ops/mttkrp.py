@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
+
 from ...device import NOTHING, Array
 from ...ops.mttkrp import MTTKRP, NOTHING_STORED, Kernel, KernelBytes, Offers, Share
 from ..device import PlainDevice
@@ -97,7 +99,7 @@ def inputs_of(shard: PlainShard, factors: Sequence[Array]) -> list[Array | None]
     return [factor[shard.rows] if mode == 0 and factor is not None else factor for mode, factor in enumerate(inputs)]
 
 
-def add_rows(rows: NDArray[np.float64], out: Array, new: slice) -> None:
+def add_rows(rows: Floats, out: Array, new: slice) -> None:
     """Add rows to the output, after setting its `new` rows to zero."""
     if new == slice(0, len(out)):
         out[...] = rows

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from partitioner.array_types import FloatDType
+
 from ...device import Array
 from ...ops.solve import SOLVE, Solver, SolverBytes, Sums
 from ...rows import block_rows, blocks_of
@@ -18,16 +20,16 @@ class PlainSolver:
     name = "rows"
     allocates = True
 
-    def suits(self, rank: int, dtype: np.dtype[np.floating]) -> bool:
+    def suits(self, rank: int, dtype: FloatDType) -> bool:
         return True
 
-    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def prepare(self, rank: int, dtype: FloatDType) -> None:
         """See `Solver`: nothing is compiled."""
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         return SolverBytes(0, 8 * rank * 3 * min(rows, block_rows(rank)))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[np.floating]) -> None:
+    def make(self, rows: int, rank: int, dtype: FloatDType) -> None:
         """See `Solver`: nothing is prepared."""
 
     def run(self, made: None, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
