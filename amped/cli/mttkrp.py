@@ -68,8 +68,9 @@ def _timed_mttkrp(job: Job, operator: Operator, source: DescribedSource, modes: 
         rows = operator.mttkrp(mode, then=modes[turn + 1 :])
         operator.synchronize()
         seconds.append(max(job.comm.allgather(time.perf_counter() - begin)))
-        split = job.metrics.spans(job.comm.allgather(operator.clock.collect()))
-        job.metrics.event("mttkrp", mode=mode, seconds=seconds[-1], split=split)
+        by_rank = job.comm.allgather(operator.clock.collect())
+        job.metrics.add(by_rank)
+        job.metrics.event("mttkrp", mode=mode, seconds=seconds[-1], split=split(by_rank))
     result = operator.gathered(mode, rows)
     values = source.value_range
     together(job.comm, lambda: check_result(operator, mode, result, values))

@@ -21,7 +21,7 @@ from ..methods.initial import initial_factor
 from ..operators.sources.protocols import ProductSource
 from ..operators.ttm.plan import TtmSetting
 from ..parallel.mpi import together
-from ..report.metrics import versions
+from ..report.metrics import split, versions
 from ..runs.products import (
     Product,
     Shape,
@@ -105,8 +105,9 @@ def _timed(job: Job, product: Product, setting: TtmSetting, repeat: int) -> None
         product.compute()
         product.synchronize()
         times.append(max(comm.allgather(time.perf_counter() - begin)))
-        split = job.metrics.spans(comm.allgather(product.clock.collect()))
-        job.metrics.event("ttm", mode=setting.mode, seconds=times[-1], split=split)
+        by_rank = comm.allgather(product.clock.collect())
+        job.metrics.add(by_rank)
+        job.metrics.event("ttm", mode=setting.mode, seconds=times[-1], split=split(by_rank))
     parts = product.parts()
 
     def sum_of_squares() -> float:

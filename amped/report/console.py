@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from signal import Signals
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from ..operators.sources.protocols import DescribedSource
 from ..parallel.mpi import Comm
 from . import components, text
 from .dense import source_line
-from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
+from .metrics import Metrics, peak_resident_bytes, resident_bytes, split, versions
 from .plans import MemoryPlan
 from .progress import Display
 from .remaining import Remaining
@@ -108,11 +109,13 @@ class RunReporter:
         by_rank = self.comm.allgather(spans)
         change, gaps = method.change(), state.series.get("kkt")  # CP-APR compares KKT violations with the tolerance
         left = self._remaining.seconds(state.iterations, rule.max_iters, gaps[-1] if gaps else change, rule.tol)
-        self.display.iteration(state.iterations, rule.max_iters, text.iteration_facts(state, change), left)
-        split = metrics.spans(by_rank)
+        self.display.iteration(state.iterations, rule.max_iters, partial(text.iteration_facts, state, change), left)
+        metrics.add(by_rank)
         metrics.iterations.append(seconds)
-        latest = {name: numbers[-1] for name, numbers in state.series.items()}
-        metrics.event("iteration", iteration=state.iterations, **latest, seconds=seconds, split=split)
+        if metrics.writes:
+            latest = {name: numbers[-1] for name, numbers in state.series.items()}
+            facts = {**latest, "seconds": seconds, "split": split(by_rank)}
+            metrics.event("iteration", iteration=state.iterations, **facts)
 
     def memory(self, machine: Machine, placed: PlanSummary) -> str:
         """Return a line with the memory used and planned, each of the rank that used most. Collective."""

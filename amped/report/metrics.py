@@ -82,19 +82,18 @@ class Metrics:
             warning = InputError(f"cannot write: {error.strerror}; the run continues without metrics", path=self._path)
             print(f"amped: {warning}", file=sys.stderr)
 
-    def spans(self, by_rank: list[Spans]) -> list[dict[str, Any]]:
-        """Add the spans of all ranks to `by_rank` and their mean to `totals`; return them as records, in seconds."""
+    @property
+    def writes(self) -> bool:
+        """Whether events are written to a file."""
+        return self._file is not None and not self.failed
+
+    def add(self, by_rank: list[Spans]) -> None:
+        """Add the spans of all ranks to `by_rank`, and their mean to `totals`."""
         self.by_rank = self.by_rank or [defaultdict[str, float](float) for _ in by_rank]
         for rank, spans in zip(self.by_rank, by_rank, strict=True):
             for (kind, _), seconds in spans.items():
                 self.totals[kind] += seconds / len(by_rank)
                 rank[kind] += seconds
-        modes = sorted({mode for spans in by_rank for _, mode in spans})
-        return [
-            {"rank": rank, "mode": mode, **{kind: round(spans.get((kind, mode), 0.0), 9) for kind in WORK_KINDS}}
-            for rank, spans in enumerate(by_rank)
-            for mode in modes
-        ]
 
     def close(self) -> None:
         """Close the file; remove it if it is new and empty."""
@@ -106,6 +105,16 @@ class Metrics:
         with contextlib.suppress(OSError):  # each event was flushed, or its failure reported
             self._file.close()
         self._file = None
+
+
+def split(by_rank: list[Spans]) -> list[dict[str, Any]]:
+    """Return the spans of all ranks as records, in seconds."""
+    modes = sorted({mode for spans in by_rank for _, mode in spans})
+    return [
+        {"rank": rank, "mode": mode, **{kind: round(spans.get((kind, mode), 0.0), 9) for kind in WORK_KINDS}}
+        for rank, spans in enumerate(by_rank)
+        for mode in modes
+    ]
 
 
 def _opened(path: Path) -> IO[str]:

@@ -82,8 +82,8 @@ class Display:
     def compiled(self, seconds: float) -> None:
         """Show that compilation has finished, and its seconds."""
 
-    def iteration(self, number: int, of: int, facts: str, left: float | None = None) -> None:
-        """Show the figures of an iteration, number `number` of at most `of`, and the remaining seconds, if known."""
+    def iteration(self, number: int, of: int, facts: Callable[[], str], left: float | None = None) -> None:
+        """Show the facts of iteration `number` of at most `of`, and the remaining seconds, if known."""
 
     def components(self, describe: Callable[[], str]) -> None:
         """Show the components of a model, on terminals only."""
@@ -160,8 +160,8 @@ class PlainDisplay(Display):
     def compiled(self, seconds: float) -> None:
         self._progress(f"compiled in {seconds:.1f} s")
 
-    def iteration(self, number: int, of: int, facts: str, left: float | None = None) -> None:
-        self._progress(f"iteration {number:3d}  {facts}  {_left(left)}".rstrip())
+    def iteration(self, number: int, of: int, facts: Callable[[], str], left: float | None = None) -> None:
+        self._progress(f"iteration {number:3d}  {facts()}  {_left(left)}".rstrip())
         self._does(f"in iteration {number + 1}")
 
     def close(self) -> None:
@@ -253,9 +253,9 @@ class LiveDisplay(PlainDisplay):
         self._bars.update(self._tasks[COMPILING], visible=False)
         self._print(f"compiled in {seconds:.1f} s")
 
-    def iteration(self, number: int, of: int, facts: str, left: float | None = None) -> None:
-        self._show("iterating", number, of, f"{facts}  {_left(left)}".rstrip())
-        self._print(f"iteration {number:3d}  {facts}")
+    def iteration(self, number: int, of: int, facts: Callable[[], str], left: float | None = None) -> None:
+        self._show("iterating", number, of, f"{(text := facts())}  {_left(left)}".rstrip())
+        self._print(f"iteration {number:3d}  {text}")
 
     def components(self, describe: Callable[[], str]) -> None:
         if text := describe():
@@ -338,8 +338,9 @@ class LoggedDisplay(Display):
         logs.info(f"compiled in {seconds:.1f} s")
         self._shown.compiled(seconds)
 
-    def iteration(self, number: int, of: int, facts: str, left: float | None = None) -> None:
-        logs.info(f"iteration {number}  {facts}")
+    def iteration(self, number: int, of: int, facts: Callable[[], str], left: float | None = None) -> None:
+        if logs.enabled():
+            logs.info(f"iteration {number}  {facts()}")
         self._shown.iteration(number, of, facts, left)
 
     def components(self, describe: Callable[[], str]) -> None:

@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 
-import numpy as np
-
 RECENT = 6  # iterations of an estimate, and the number of estimates that must agree
 FACTOR = 2.0  # maximum ratio of these estimates
 LEAST = 1.0  # seconds
@@ -42,7 +40,7 @@ class Remaining:
         if len(self._times) < RECENT:
             return None
         times = list(self._times)
-        each = float(np.median([b - a for a, b in pairwise(times)]))
+        each = sorted(b - a for a, b in pairwise(times))[RECENT // 2 - 1]  # the median of an odd number
         self._ends.append(now + each * self._iterations(of - number, tol))
         left = [end - now for end in self._ends]
         agree = len(left) == RECENT and max(left) <= FACTOR * left[-1] and left[-1] <= FACTOR * min(left)

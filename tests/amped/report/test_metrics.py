@@ -12,7 +12,7 @@ import pytest
 from command import on_ranks, run_amped, small_tns, succeeded
 
 import amped
-from amped.report.metrics import WORK_KINDS, Metrics
+from amped.report.metrics import WORK_KINDS, Metrics, split
 
 RANK = 4
 CPU = ["--device", "cpu"]
@@ -145,9 +145,10 @@ def test_lines_can_be_read_while_the_run_goes_on(folder: Path) -> None:
 
 def test_totals_are_means_over_ranks() -> None:
     metrics = Metrics()
-    records = metrics.spans([{("compute", 0): 1.0, ("solve", 1): 4.0}, {("compute", 0): 3.0}])
+    by_rank = [{("compute", 0): 1.0, ("solve", 1): 4.0}, {("compute", 0): 3.0}]
+    metrics.add(by_rank)
     assert metrics.totals == {"compute": 2.0, "solve": 2.0}
-    assert records == [
+    assert split(by_rank) == [
         {"rank": 0, "mode": 0, "copy": 0.0, "compute": 1.0, "exchange": 0.0, "solve": 0.0},
         {"rank": 0, "mode": 1, "copy": 0.0, "compute": 0.0, "exchange": 0.0, "solve": 4.0},
         {"rank": 1, "mode": 0, "copy": 0.0, "compute": 3.0, "exchange": 0.0, "solve": 0.0},

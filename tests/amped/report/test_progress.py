@@ -99,8 +99,8 @@ def test_what_is_done_before_iterations_is_shown() -> None:
 
 def test_what_is_left_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     lines = progress.PlainDisplay()
-    lines.iteration(1, 100, "fit 0.5")
-    lines.iteration(2, 100, "fit 0.5", 12.4)
+    lines.iteration(1, 100, lambda: "fit 0.5")
+    lines.iteration(2, 100, lambda: "fit 0.5", 12.4)
     assert capsys.readouterr().out.splitlines() == ["iteration   1  fit 0.5", "iteration   2  fit 0.5  about 12 s left"]
 
 
@@ -133,7 +133,7 @@ def test_compiling_is_a_bar_on_terminals() -> None:
 def test_progress_of_commands_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.display(0, False, progress="stderr") as lines:
         lines.note("9 x 7 x 5")
-        lines.iteration(1, 2, "fit 0.5")
+        lines.iteration(1, 2, lambda: "fit 0.5")
         lines.compiling()
     assert capsys.readouterr() == ("9 x 7 x 5\n", f"iteration   1  fit 0.5\n{progress.COMPILING}\n")
 
@@ -159,7 +159,7 @@ def test_a_silent_log_shows_what_the_run_is_doing(
         shows(r"still sorting after \d+ s")
         lines.stage(None)
         shows(r"still computing after \d+ s")
-        lines.iteration(6, 9, "fit 0.5")
+        lines.iteration(6, 9, lambda: "fit 0.5")
         shows(r"still in iteration 7 after \d+ s")
         thread = lines._ticker._thread
     assert thread is not None
