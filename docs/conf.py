@@ -10,10 +10,13 @@ import sys
 from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 import jupyter_cache.executors.utils as executor
 from jupyter_cache import get_cache
+from matplotlib.figure import Figure
 from sphinx.application import Sphinx
+from sphinx_gallery.scrapers import figure_rst, matplotlib_scraper
 
 from amped import __version__
 
@@ -22,7 +25,8 @@ NOTEBOOKS = ROOT / "build" / "notebooks"  # outputs of tutorials
 
 project, author = "amped", "the amped developers"
 version = release = __version__
-extensions = ["myst_nb", "numpydoc", "sphinx.ext.autodoc", "sphinx_copybutton"]
+extensions = ["myst_nb", "numpydoc", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinx_gallery.gen_gallery"]
+exclude_patterns = ["gallery"]  # sources of the pages in `questions`
 nitpicky = True  # a name in the reference that is not there is a warning, and `launch/docs` takes none
 
 html_theme = "pydata_sphinx_theme"
@@ -64,6 +68,34 @@ nb_execution_timeout = 240  # seconds of a cell, on a busy machine
 # A cell's text is one, not in pieces; kernels on this machine need not warn that they are spoken to without encryption.
 executor.executenb = partial(executor.executenb, coalesce_streams=True, extra_arguments=["--log-level=ERROR"])
 os.environ.setdefault("COLUMNS", "92")  # lines of the text that tutorials print
+
+
+def save_figures(block: Any, variables: dict[str, Any], settings: dict[str, Any]) -> str:
+    """Save the figures of pyplot, and the figure that a block of a gallery page ends with; return references."""
+    references = matplotlib_scraper(block, variables, settings, bbox_inches="tight")
+    figure = variables["example_globals"].get("___")
+    if isinstance(figure, Figure):
+        path = next(variables["image_path_iterator"])
+        figure.savefig(path, dpi=80)
+        references += figure_rst([path], str(ROOT / "docs"))
+    return str(references)
+
+
+# The gallery is run when the site is built, one script after the other. An error in a script fails the build.
+suppress_warnings = ["config.cache"]  # `save_figures` cannot be pickled
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "questions",
+    "image_scrapers": (save_figures,),
+    "capture_repr": ("_repr_html_",),
+    "notebook_extensions": set(),  # myst_nb would build them as pages
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "min_reported_time": 3600,
+    "show_signature": False,
+    "write_computation_times": False,
+}
 
 # The reference. Parameters' types are in their sections, not in signatures.
 default_role = "autolink"  # `cp_als` is a link where that is a name, and `rank` is not

@@ -1,4 +1,4 @@
-"""Documents name what is there: links, flags, files, functions. Their tutorials are run by launch/docs."""
+"""Documents name what is there: links, flags, files, functions. launch/docs runs the tutorials and the gallery."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SOURCES = [ROOT / name for name in ("amped", "partitioner", "bench", "tests", "launch")]
 # Folders and files without banned phrases in comments, docstrings and messages.
-PLAIN = "amped bench launch partitioner tests".split()
+PLAIN = "amped bench docs/gallery launch partitioner tests".split()
 WITH_PHRASES = "test_documents.py", "test_names.py"  # whose data are phrases and old names
 # Flags of other programs, and of scripts that read their arguments themselves.
 OTHERS = {"--quick", "--with-mpi", "--mpi", "--nodes", "--signal", "--gpus-per-task", "--kill-on-bad-exit", "--help"}
@@ -115,6 +115,15 @@ def known_tests() -> set[str]:
 def test_tests(page: Path) -> None:
     named = set(re.findall(r"\btest_\w+", page.read_text())) - {"test_x", "test_x_mpi"}
     assert named - known_tests() == set()
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/gallery/*.py")), ids=lambda path: path.stem)
+def test_pages_of_the_gallery_answer_questions_in_few_lines(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    assert len(lines) <= 40
+    assert lines[1].endswith("?")
+    assert set(lines[2]) == {"="}
+    assert len(lines[2]) >= len(lines[1])
 
 
 def commands(page: Path) -> Iterator[str]:

@@ -20,6 +20,7 @@ from ..operators.base import Operator
 from ..operators.limits import check_result
 from ..operators.sources.protocols import DescribedSource
 from ..parallel.mpi import on_root, together
+from ..report.metrics import split
 from ..runs.assembly import place, start
 from .job import Job, VerbSession
 from .requests import Repeated
