@@ -19,7 +19,7 @@ from partitioner.tensors.value_range import NO_NORM
 from partitioner.wording import setting
 
 from ..backend import rows
-from ..backend.device import Device
+from ..backend.device import Array, Device
 from ..backend.exchange import Machine
 from ..backend.normal_equations.row_solvers import solver_bytes
 from ..backend.ops.equations import EquationsStatus, RunStopped, equations_of
@@ -28,6 +28,7 @@ from ..backend.ops.solve import SolverBytes, solver
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator
 from ..operators.placement import Solving
+from .arranged import arranged
 from .constraints import NONE, Constraints
 from .driver import ConstrainedCp, MethodState, never
 from .pipelined import Pipelined
@@ -227,14 +228,19 @@ class CpAls(ConstrainedCp[Operator]):
 
     def factor(self, mode: int) -> Floats:
         """See `Method`."""
-        return self._pipelined.factor(mode) if self._pipelined else self.operator.factor(mode)
+        return self.operator.factor(mode, self._matrices)
 
     def model(self) -> KruskalTensor:
         """See `Method`: columns have unit norm as defined by the constraints; weights are descending."""
-        state, factors = self.state, [self.factor(mode) for mode in range(self.operator.order)]
-        result = KruskalTensor(state.arrays["weights"], factors, state.series["fit"], state.converged)
-        result.arrange(state.arrays["scales"], self.constraints.norm)
-        return result if self.constraints else result.signed()
+        state, constraints = self.state, self.constraints
+        weights, scales = state.arrays["weights"], state.arrays["scales"]
+        result = arranged(self.operator, self._matrices, weights, scales, constraints.norm, signed=not constraints)
+        result.fits, result.converged = tuple(state.series["fit"]), state.converged
+        return result
+
+    @property
+    def _matrices(self) -> Array | None:
+        return self._pipelined.matrices if self._pipelined else None
 
     @contextmanager
     def _located(self, mode: int) -> Iterator[None]:

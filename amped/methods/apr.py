@@ -19,10 +19,10 @@ from ..backend.device import Device, Replay
 from ..backend.exchange import Machine
 from ..backend.ops.mu_update import MU_UPDATE
 from ..backend.ops.solve import SolverBytes
-from ..models.columns import arrange_columns
 from ..models.kruskal import KruskalTensor
 from ..operators.placement import Solving
 from ..operators.sparse.operator import SparseOperator
+from .arranged import sorted_columns
 from .driver import BaseMethod, MethodState
 from .initial import unit_sums
 from .poisson import Poisson, update_of
@@ -160,9 +160,7 @@ class CpApr(BaseMethod[SparseOperator]):
         """See `Method`: columns have unit sum; weights are descending."""
         weights = self.state.arrays["weights"]
         order = np.argsort(-weights, kind="stable")
-        factors = [self.factor(mode) for mode in range(self.operator.order)]
-        for factor in factors:  # the last bit of tiny entries is a mark, not a value; see `mu_update`
-            arrange_columns(factor, order, flushed=float(np.finfo(factor.dtype).smallest_subnormal))
+        factors = sorted_columns(self.operator, order)  # the last bit of tiny entries is a mark; see `mu_update`
         return KruskalTensor(weights[order], factors, (), self.state.converged, self.state.series)
 
 

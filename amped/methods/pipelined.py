@@ -12,9 +12,7 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 
-from partitioner.array_types import Floats
-
-from ..backend.device import Replay
+from ..backend.device import Array, Replay
 from ..backend.ops.equations import Equations, EquationsStatus
 from ..operators.base import Operator
 
@@ -69,9 +67,10 @@ class Pipelined:
         """Wait for launched iterations and discard their results."""
         self._wait()
 
-    def factor(self, mode: int) -> Floats:
-        """Return a copy, in host memory, of a factor matrix after the iteration that was waited for last."""
-        return self._operator.factor(mode, self._kept[0] if self._in_flight else None)
+    @property
+    def matrices(self) -> Array | None:
+        """A copy of `Operator.matrices` after the iteration that was waited for last; None if the operator's are."""
+        return self._kept[0] if self._in_flight else None
 
     def _wait(self) -> None:
         while self._in_flight:

@@ -82,6 +82,9 @@ class Operator(Placed, Protocol):
     def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:
         """See `Placed`; `columns` restricts it to some columns."""
 
+    def stored(self, mode: int, matrices: Array | None = None) -> Array:
+        """Return the (I_n, R_n) factor matrix of a mode as a view of device memory; see `Placed.factor`."""
+
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         """See `Placed`; `columns` restricts it to some columns."""
 

@@ -40,6 +40,9 @@ class Columns:
             factor[:, columns] = some
         self._whole.set_factor(mode, factor, self.columns)
 
+    def stored(self, mode: int, matrices: Array | None = None) -> Array:
+        return self._whole.stored(mode, matrices)[:, self.columns]
+
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         result = self._whole.factor(mode, matrices, self.columns)
         return result if columns is None else result[:, columns]

@@ -38,6 +38,9 @@ class Factors:
     def matrices(self) -> Array:
         return self.work.matrices
 
+    def stored(self, mode: int, matrices: Array | None = None) -> Array:
+        return self.work.stored(mode, matrices)[:, : self.ranks[mode]]
+
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         return self.work.factor(mode, matrices, columns)
 

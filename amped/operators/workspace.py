@@ -116,10 +116,14 @@ class Workspace:
                 place[:, columns or slice(0, rank)] = self._device.to_device(rows)
         self.changed(mode)
 
+    def stored(self, mode: int, matrices: Array | None = None) -> Array:
+        """Return a factor matrix as stored, with padding; that of a copy of `matrices` if given."""
+        self._exchange.wait_comm()
+        return (self.factors if matrices is None else self._views(matrices))[mode]
+
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         """Return a host copy of a factor matrix, (I_n, R_n), or of some columns; from a copy of `matrices` if given."""
-        self._exchange.wait_comm()
-        stored = (self.factors if matrices is None else self._views(matrices))[mode]
+        stored = self.stored(mode, matrices)
         if columns is not None:
             return np.array(self._device.to_host(stored[:, columns]), order="C")
         whole = self._device.to_host(stored)[:, : self._ranks[mode]]

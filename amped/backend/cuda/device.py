@@ -142,8 +142,12 @@ class CudaDevice:
             small: NDArray[Any] = cupy.asnumpy(array)
             return small
         result = np.empty(array.shape, array.dtype)
-        self._staging().fetch([array.reshape(-1)], [result.reshape(-1)])
+        self.fetch(array, result)
         return result
+
+    def fetch(self, array: Array, result: NDArray[Any]) -> None:
+        """Copy a contiguous array to host memory; threads copy from page-locked memory."""
+        self._staging().fetch([array.reshape(-1)], [result.reshape(-1)])
 
     @contextmanager
     def side_stream(self) -> Iterator[None]:

@@ -81,6 +81,9 @@ class DirectDense(Factors):
         self._transposed[mode][columns or slice(None)] = factor.T
         self.changed(mode)
 
+    def stored(self, mode: int, matrices: Array | None = None) -> Array:
+        return self._transposed[mode].T
+
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         assert matrices is None
         return self._transposed[mode][columns or slice(None)].T.copy(order="C")

@@ -410,6 +410,12 @@ def test_the_sort_of_nonzeros(architecture: str) -> None:
     check(compiled_text(sort_keys.text(), "cuda_sort", sort_keys.OPTIONS, architecture), set(sort_keys.KERNELS))
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_columns_of_factor_matrices(architecture: str) -> None:
+    for real in REALS.values():
+        check(compiled("columns", {"REAL": real}, architecture), {"column_sums", "arrange"})
+
+
 @pytest.mark.parametrize(
     ("order", "architecture"),
     [(3, "sm_90"), (6, "sm_90"), exhaustive(2, "sm_90"), exhaustive(4, "sm_80"), exhaustive(3, "sm_100")],

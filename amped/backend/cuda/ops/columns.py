@@ -1,0 +1,71 @@
+"""Sums and arrangement of columns on a GPU: compiling and launching ``columns.cu``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.cuda.code import load
+from partitioner.cuda.cubins import CudaFunction
+
+from ...device import Array
+from ...ops.columns import COLUMNS, ColumnsProvider, ColumnSums
+from ..device import CudaDevice
+from ..source import REALS, unit
+
+WARP, WARPS, SUMS = 32, 8, 3  # as in columns.cu
+BLOCKS, THREADS = 1024, 256  # thread blocks that share the rows of a sum; threads of a block that arranges
+AT_ONCE = 1 << 28  # bytes arranged before they are copied to the host
+
+
+class CudaColumns:
+    """See `ColumnsProvider`."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+
+    def sums(self, matrix: Array) -> ColumnSums:
+        """See `ColumnsProvider`."""
+        rows, columns = matrix.shape
+        blocks = max(1, min(BLOCKS, -(-rows // WARPS)))
+        parts = cupy.empty((blocks, SUMS, columns), np.float64)
+        function, _ = _functions(matrix.dtype, self._device.number)
+        function((blocks, -(-columns // WARP)), (WARP * WARPS,), (*_described(matrix), parts))
+        return ColumnSums(*parts.get().sum(axis=0))
+
+    def arranged(
+        self, matrix: Array, order: NDArray[np.intp], divisor: NDArray[np.floating], flushed: float
+    ) -> NDArray[np.floating]:
+        """See `ColumnsProvider`."""
+        (rows, columns), dtype = matrix.shape, matrix.dtype
+        result, step = np.empty((rows, columns), dtype), max(1, AT_ONCE // (columns * dtype.itemsize))
+        _, function = _functions(dtype, self._device.number)
+        params = cupy.asarray(order.astype(np.int32)), cupy.asarray(divisor.astype(dtype)), dtype.type(flushed)
+        for begin in range(0, rows, step):
+            part = matrix[begin : begin + step]
+            copy = cupy.empty(part.shape, dtype)
+            function((-(-part.size // THREADS),), (THREADS,), (*_described(part), *params, copy))
+            self._device.fetch(copy, result[begin : begin + step])
+        return result
+
+
+@COLUMNS.provider("cuda")
+def providers(device: CudaDevice) -> Sequence[ColumnsProvider]:
+    """Return the providers of the operation."""
+    return [CudaColumns(device)]
+
+
+def _described(matrix: Array) -> tuple[object, ...]:
+    """Return the arguments that describe a matrix: address, rows, columns, and numbers from row to row."""
+    rows, columns = matrix.shape
+    return np.uint64(matrix.data.ptr), np.int64(rows), np.int32(columns), np.int64(matrix.strides[0] // matrix.itemsize)
+
+
+@cache
+def _functions(dtype: np.dtype[np.floating], device: int) -> tuple[CudaFunction, CudaFunction]:
+    module = load(unit("columns", {"REAL": REALS[dtype]}))
+    return module.get_function("column_sums"), module.get_function("arrange")
