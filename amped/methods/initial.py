@@ -19,7 +19,7 @@ from partitioner.tensors.sparse import SparseTensor
 from ..backend.blas import SCIPY_BYTES, SPARSE_BYTES, scipy_linalg
 from ..errors import InputError
 from ..files import check_factor
-from ..models.columns import column_sums, divided, least_entry, numbers
+from ..models.columns import column_sums, divide_columns, least_entry, numbers
 from ..models.labelled_matrices import in_order_of
 from ..models.loading import matrices_in
 from ..operators.limits import check_range, far, largest
@@ -117,7 +117,8 @@ def checked_matrix(
 def unit_sums(factors: Sequence[Floats], how: str | None) -> tuple[list[Floats], NDArray[np.float64]]:
     """Return the matrices scaled to columns of unit sum, and for each component the product of the sums.
 
-    If `how` is "nvecs", eigenvectors are replaced by their magnitudes.
+    If `how` is "nvecs", eigenvectors are replaced by their magnitudes. If it is None, the matrices are random, and are
+    scaled in place.
 
     Raises
     ------
@@ -127,10 +128,12 @@ def unit_sums(factors: Sequence[Floats], how: str | None) -> tuple[list[Floats],
     result, weights = list[Floats](), np.ones(factors[0].shape[1])
     for mode, matrix in enumerate(factors):
         factor = np.abs(matrix) if how == "nvecs" else matrix
-        if (least := least_entry(factor)) < 0:
+        if how is not None and (least := least_entry(factor)) < 0:
             raise InputError(f"init: the matrix of mode {mode} has a negative entry, {least:g}; CP-APR takes none")
         (sums,) = column_sums(factor, numbers)
-        result.append(divided(factor, np.where(sums > 0, sums, 1)))
+        scaled = factor if how is None else factor.copy()
+        divide_columns(scaled, np.where(sums > 0, sums, 1))
+        result.append(scaled)
         weights *= sums
     return result, weights
 

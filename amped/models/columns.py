@@ -119,17 +119,15 @@ def largest_entries(factor: NDArray[np.floating]) -> NDArray[np.floating]:
     return largest
 
 
-def divided(factor: NDArray[np.floating], divisor: NDArray[np.float64]) -> NDArray[np.floating]:
-    """Return a copy whose columns are divided by numbers, in double precision."""
-    result = factor.copy()
+def divide_columns(factor: NDArray[np.floating], divisor: NDArray[np.float64]) -> None:
+    """Divide each column by a number, in place and in double precision."""
 
     def work(rows: NDArray[np.floating], scratch: NDArray[np.float64]) -> None:
         for begin in range(0, len(rows), len(scratch)):
             piece = rows[begin : begin + len(scratch)]
             piece[...] = np.divide(piece, divisor, out=scratch[: len(piece)])
 
-    _by_rows(work, result, ARRANGED_ROWS)
-    return result
+    _by_rows(work, factor, ARRANGED_ROWS)
 
 
 def least_entry(factor: NDArray[np.floating]) -> float:

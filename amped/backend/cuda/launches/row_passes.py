@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cache, cached_property
 
 import cupy
 import numpy as np
@@ -25,7 +25,8 @@ NOWHERE = np.uint64(0)
 Ints = NDArray[np.int32]
 
 
-class RowTasks(NamedTuple):
+@dataclass(frozen=True)
+class RowTasks:
     """Parts of rows' nonzeros, int32 arrays on the device.
 
     The tasks of row k are ``first[k]`` to ``first[k + 1]``. In a batch of the rows, numbers still count all tasks: its
@@ -42,18 +43,19 @@ class RowTasks(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return sum(array.nbytes for array in self[:4])
+        return int(self.row.nbytes + self.start.nbytes + self.stop.nbytes + self.first.nbytes)
 
-    @property
+    @cached_property
     def packed(self) -> np.void:
         """The tasks as `Tasks` in ``rowproblems.cu``."""
         fields = np.dtype([("arrays", "u8", (3,)), ("first", "i4")], align=True)
-        return by_value(np.array([([array.data.ptr for array in self[:3]], self.begin_row)], fields))
+        places = [array.data.ptr for array in (self.row, self.start, self.stop)]
+        return by_value(np.array([(places, self.begin_row)], fields))
 
     def part(self, rows: slice, tasks: slice) -> RowTasks:
         """Return the tasks of a batch of rows."""
-        row, start, stop = (array[tasks] for array in self[:3])
-        return RowTasks(row, start, stop, self.first[rows.start : rows.stop + 1], tasks.start, rows.start)
+        first = self.first[rows.start : rows.stop + 1]
+        return RowTasks(self.row[tasks], self.start[tasks], self.stop[tasks], first, tasks.start, rows.start)
 
 
 def cut_tasks(starts: Ints, stops: Ints, places: Ints, size: int) -> tuple[RowTasks, Ints]:
