@@ -84,7 +84,7 @@ def elementwise(name: str, source: AnyTensor | str, labels: Labels | None) -> An
         If an element is NaN, or labels differ.
     """
     tensor = read_if_path(source, name)
-    if isinstance(tensor, DenseTensor) and tensor.has_nan:
+    if tensor.has_nan:
         raise InputError(f"{name}: an element is NaN: expected a number for each element")
     if labels is None or tensor.labels is None or len(tensor.shape) != len(labels):
         return tensor
@@ -193,10 +193,10 @@ def observed_or_all(tensor: AnyTensor, mask: object, fitted: str | None) -> tupl
         How the observed elements of the fit were chosen; None if all were observed.
     """
     if mask is None:
-        gaps = isinstance(tensor, DenseTensor) and (tensor.gaps or fitted is not None) and tensor.has_nan
-        if not gaps and (fitted is None or isinstance(tensor, DenseTensor)):
+        gaps = (tensor.gaps or fitted is not None) and tensor.has_nan
+        if not gaps and (fitted is None or tensor.own_mask == NAN):
             return tensor, False
-        mask = NAN if gaps else STORED
+        mask = tensor.own_mask
     elif not (isinstance(mask, str) and mask in (NAN, STORED)):
         mask = elementwise("mask", tensor_or_path("mask", mask), tensor.labels)
     return observed_elements(tensor, mask).tensor, True

@@ -191,9 +191,9 @@ def residuals(
         for each, column in zip(sums, block.places, strict=True):
             each.add(column, block, misfit, standard)
         largest = largest.joined(block.largest(peers)).largest(peers)
-    has_absent, absent = isinstance(tensor, SparseTensor) and not partial, Elements.empty(order)
-    if isinstance(tensor, SparseTensor) and has_absent:
-        absent = _absent(weights, factors, tensor, peers, standard)
+    has_absent, absent = False, Elements.empty(order)
+    if isinstance(tensor, SparseTensor) and not partial:
+        has_absent, absent = True, _absent(weights, factors, tensor, peers, standard)
     squared = float(sums[0].squares.sum())
     scale = math.sqrt(squared / max(1.0, sums[0].number.sum())) or 1.0 if standard.scaled else 1.0
     largest, absent = (each._replace(standardised=each.standardised / scale) for each in (largest, absent))

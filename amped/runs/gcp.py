@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.tensors.dense import DenseTensor
-from partitioner.tensors.sparse import SparseTensor
 from partitioner.wording import alternatives
 
 from ..backend.exchange import Machine
@@ -119,8 +118,7 @@ def check_domain(source: DescribedSource, loss: Loss, sparse_zeros: bool, comm: 
 
     def check() -> None:
         assert tensor is not None
-        elements: NDArray[Any] = tensor.values if isinstance(tensor, SparseTensor) else tensor.array().reshape(-1)
-        if (at := domain.outside(elements)) is not None:
+        if (at := domain.outside(elements := tensor.elements)) is not None:
             line = source.line_where(lambda value: domain.outside(np.array([value])) is not None)
             cause = f"a value is {elements[at]:g}: loss {loss.name!r} expects {domain}"
             raise InputError(cause, path=source.path, line=line)

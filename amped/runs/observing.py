@@ -154,7 +154,7 @@ def _has_gaps(source: DescribedSource, comm: Comm) -> bool:
     if source.kind != "dense" or source.path is not None:
         return False
     tensor = source.unchecked()
-    return bool(comm.bcast(isinstance(tensor, DenseTensor) and tensor.has_gaps))
+    return bool(comm.bcast(tensor is not None and tensor.has_gaps))
 
 
 def _check_stored(source: DescribedSource) -> None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from ..array_types import DType, HostArray
 from ..errors import InputError
@@ -64,6 +65,8 @@ class DenseTensor(AsDense):
     """
 
     kind: ClassVar[str] = "dense"
+    own_mask: ClassVar[str] = "nan"  # selects the elements that it has
+    zeros: ClassVar[int] = 0  # none is dropped
 
     def __init__(self, array: object, path: str | PathLike[str] | None = None) -> None:
         self.path, self.on_gpu = path, None  # type: tuple[Any, Any]
@@ -117,6 +120,31 @@ class DenseTensor(AsDense):
         tensor = self.replaced(self.memory.with_gaps().transpose(tuple(map(int, order))))
         tensor.labels = self.labels
         return tensor
+
+    def in_memory(self) -> DenseTensor:
+        """Return the tensor with its elements in host memory, so that a file is read once."""
+        if not isinstance(self.memory, Stored):
+            return self
+        loaded = self.replaced(self.array())
+        loaded.labels = self.labels
+        return loaded
+
+    @property
+    def elements(self) -> NDArray[Any]:
+        """The elements, flat."""
+        return self.array().reshape(-1)
+
+    def places(self) -> NDArray[np.int32]:
+        """Return the indices of the elements that are not NaN, (order, n)."""
+        return np.array(np.nonzero(~np.isnan(self.array())), np.int32)
+
+    def nonzero_places(self) -> NDArray[np.int32]:
+        """Return the indices of the elements that are not zero, (order, n)."""
+        return np.array(np.nonzero(self.array() != 0), np.int32)
+
+    def at(self, columns: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return the elements at some places, (order, n)."""
+        return np.asarray(self.array()[tuple(columns)], np.float64)
 
     @property
     def has_gaps(self) -> bool:

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from .dense import DenseTensor
-from .observed import elements_at
 from .sparse import SparseTensor
 
 BLOCK = 1 << 16  # elements hashed at a time, in the caches of a core
@@ -68,7 +67,7 @@ def selected(elements: SparseTensor, mask: SparseTensor | DenseTensor) -> NDArra
     """
     if mask.shape != elements.shape:
         raise InputError(f"holdout has shape {mask.shape}, the tensor {elements.shape}")
-    return np.asarray(elements_at(mask, elements.columns) != 0)
+    return np.asarray(mask.at(elements.columns) != 0)
 
 
 def part_of(elements: SparseTensor, chosen: NDArray[np.bool_]) -> SparseTensor:

@@ -210,9 +210,9 @@ def _of_anndata(obj: Any) -> AnyTensor:
 def _stacked(matrices: list[Any]) -> AnyTensor:
     """Return matrices of one shape as a tensor, of which they are the slices: a sparse one if all are sparse."""
     tensors = [tensor_of(matrix) for matrix in matrices]
-    if not all(isinstance(each, SparseTensor) for each in tensors):
-        return DenseTensor(np.stack([each.todense() for each in tensors if each is not None]))
     parts = [each for each in tensors if isinstance(each, SparseTensor)]
+    if len(parts) < len(tensors):
+        return DenseTensor(np.stack([each.todense() for each in tensors if each is not None]))
     numbers = np.repeat(np.arange(len(parts), dtype=np.int32), [each.nnz for each in parts])
     columns = np.vstack([numbers, np.hstack([np.array(each.columns) for each in parts])])
     return SparseTensor.from_columns(

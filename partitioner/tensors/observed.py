@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..sorting.sort import sort_nonzeros
 from .dense import DenseTensor
 from .ingest import MAX_ORDER
 from .interop import AnyTensor
 from .sparse import SparseTensor
-from .stored import Stored
 
-NAN, STORED = "nan", "stored"
+NAN, STORED = DenseTensor.own_mask, SparseTensor.own_mask
 
 Columns = NDArray[np.int32]
 Values = NDArray[np.float64]
@@ -60,17 +58,17 @@ def observed_elements(
     for name, other in (("mask", mask), ("weights", weights)):
         if other is not None and not isinstance(other, str) and other.shape != tensor.shape:
             raise InputError(f"{name} has shape {other.shape}, the tensor {tensor.shape}")
-    tensor = _loaded(tensor.with_gaps() if isinstance(tensor, DenseTensor) else tensor)
-    weights = weights if weights is None else _loaded(weights)
+    tensor = tensor.with_gaps().in_memory()
+    weights = weights if weights is None else weights.in_memory()
     columns = _selected(tensor, weights if mask is None else mask)
     chosen = None
     if weights is not None:
         _check_weights(weights)
-        chosen = elements_at(weights, columns)
+        chosen = weights.at(columns)
         columns, chosen = np.compress(chosen != 0, columns, axis=1), chosen[chosen != 0]
     if not columns.shape[1]:
         raise InputError("no element is observed: all are missing")
-    values = elements_at(tensor, columns)
+    values = tensor.at(columns)
     if not np.isfinite(values).all():
         at = int(np.argmin(np.isfinite(values)))
         place = columns[:, at].tolist()
@@ -115,17 +113,8 @@ def with_weights(observed: Observed) -> Weighted:
     return Weighted(tensor, scales, float(weights.sum()))
 
 
-def _loaded(tensor: AnyTensor) -> AnyTensor:
-    """Return a tensor whose elements are in host memory, so that a file is read once."""
-    if isinstance(tensor, SparseTensor) or not isinstance(tensor.memory, Stored):
-        return tensor
-    loaded = tensor.replaced(tensor.array())
-    loaded.labels = tensor.labels
-    return loaded
-
-
 def _check_weights(weights: AnyTensor) -> None:
-    values = np.asarray(weights.values if isinstance(weights, SparseTensor) else weights.array())
+    values = np.asarray(weights.elements)
     wrong = ~(np.isfinite(values) & np.greater_equal(values, 0))
     if wrong.any():
         raise InputError(f"weights: {values[wrong].flat[0]} is not a number of at least 0")
@@ -133,45 +122,10 @@ def _check_weights(weights: AnyTensor) -> None:
 
 def _selected(tensor: AnyTensor, mask: AnyTensor | str | None) -> Columns:
     """Return the indices of the elements that a mask selects."""
-    if mask is None:
-        mask = STORED if isinstance(tensor, SparseTensor) else NAN
-    if mask == STORED:
-        check_stored(tensor.kind, tensor.zeros if isinstance(tensor, SparseTensor) else 0)
-        return tensor.columns  # type: ignore[union-attr]
-    if mask == NAN:
-        if isinstance(tensor, SparseTensor):
-            raise InputError(f"mask {NAN!r} applies to dense tensors; leave missing elements out and use {STORED!r}")
-        return _where(~np.isnan(tensor.array()))
-    assert not isinstance(mask, str)
-    return _nonzero(mask)
-
-
-def _nonzero(selection: AnyTensor) -> Columns:
-    """Return the indices of nonzero elements."""
-    if isinstance(selection, SparseTensor):
-        return np.compress(selection.values != 0, selection.columns, axis=1)
-    return _where(selection.array() != 0)
-
-
-def _where(condition: NDArray[np.bool_]) -> Columns:
-    return np.array(np.nonzero(condition), np.int32)
-
-
-def elements_at(tensor: AnyTensor, columns: Columns) -> Values:
-    """Return the elements of a tensor at distinct places, (order, n); zeros where a sparse tensor stores none."""
-    if isinstance(tensor, DenseTensor):
-        return np.asarray(tensor.array()[tuple(columns)], np.float64)
-    if tensor.columns is columns:
-        return tensor.values.astype(np.float64)
-    return _looked_up(tensor, columns)
-
-
-def _looked_up(tensor: SparseTensor, columns: Columns) -> Values:
-    """Return the elements of a sparse tensor: sorted together, a place and the element there are neighbours."""
-    count, values = columns.shape[1], np.zeros(columns.shape[1])
-    both = np.concatenate([columns, tensor.columns], axis=1)
-    together = sort_nonzeros(both, np.arange(both.shape[1], dtype=np.float64), range(tensor.order), tensor.shape)
-    found = np.flatnonzero(np.all(together.columns[:, 1:] == together.columns[:, :-1], axis=0))
-    numbers = together.values.astype(np.int64)
-    values[numbers[found]] = tensor.values[numbers[found + 1] - count]
-    return values
+    if mask is not None and not isinstance(mask, str):
+        return mask.nonzero_places()
+    if (mask or tensor.own_mask) == STORED:
+        check_stored(tensor.kind, tensor.zeros)
+    elif tensor.own_mask != NAN:
+        raise InputError(f"mask {NAN!r} applies to dense tensors; leave missing elements out and use {STORED!r}")
+    return tensor.places()

@@ -81,6 +81,10 @@ class SparseTensor(AsArray):
     _on_merged: MergeCallback | None = None
 
     kind: ClassVar[str] = "sparse"
+    own_mask: ClassVar[str] = "stored"  # selects the elements that it has
+    gaps: ClassVar[bool] = False
+    has_nan: ClassVar[bool] = False
+    has_gaps: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -220,6 +224,41 @@ class SparseTensor(AsArray):
     def set_merge_counts(self, duplicates: int, zeros: int) -> None:
         """Set the numbers of duplicates and zeros that were merged and dropped before the tensor was stored."""
         self._merge_counts = duplicates, zeros
+
+    @property
+    def elements(self) -> Floats:
+        """The stored elements, flat."""
+        return self.values
+
+    def places(self) -> NDArray[np.int32]:
+        """Return the indices of the stored elements, (order, n)."""
+        return self.columns
+
+    def nonzero_places(self) -> NDArray[np.int32]:
+        """Return the indices of the stored elements that are not zero, (order, n)."""
+        return np.compress(self.values != 0, self.columns, axis=1)
+
+    def at(self, columns: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return the elements at distinct places, (order, n); zeros where none is stored."""
+        if self.columns is columns:
+            return self.values.astype(np.float64)
+        count, values = columns.shape[1], np.zeros(columns.shape[1])
+        both = np.concatenate(
+            [columns, self.columns], axis=1
+        )  # sorted together, a place and its element are neighbours
+        together = sort_nonzeros(both, np.arange(both.shape[1], dtype=np.float64), range(self.order), self.shape)
+        found = np.flatnonzero(np.all(together.columns[:, 1:] == together.columns[:, :-1], axis=0))
+        numbers = together.values.astype(np.int64)
+        values[numbers[found]] = self.values[numbers[found + 1] - count]
+        return values
+
+    def with_gaps(self) -> SparseTensor:
+        """Return the tensor itself: it has no missing elements."""
+        return self
+
+    def in_memory(self) -> SparseTensor:
+        """Return the tensor itself: its elements are in host memory."""
+        return self
 
     def compacted(self, base: int = 0) -> SparseTensor:
         """Return the tensor with the used indices of each mode renumbered in ascending order.
