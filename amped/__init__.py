@@ -11,13 +11,13 @@ from partitioner.readers import read
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 
-from .api.cp import cp_als, cp_apr, mttkrp
+from .api.cp import cp_als, cp_apr
 from .api.estimators import CP, Tucker
 from .api.frames import from_frame
 from .api.gcp import cp, objective
 from .api.plan import plan
+from .api.products import mttkrp, ttm
 from .api.scan import scan
-from .api.ttm import ttm
 from .api.tucker import core_consistency, tucker
 from .backend.losses import Loss
 from .errors import InputError, InputWarning

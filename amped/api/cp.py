@@ -1,4 +1,4 @@
-"""CP decompositions and MTTKRP, in Python."""
+"""CP decompositions, in Python."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
-import numpy as np
-
-from partitioner.array_types import Floats
 from partitioner.readers import PLAIN
 
 from ..errors import InputError, warn
@@ -18,24 +15,20 @@ from ..methods.poisson import Poisson, PoissonMethod
 from ..methods.proximal.terms import ModeConstraints
 from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
-from ..operators.limits import check_result
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import collective
-from ..parallel.mpi import on_root, together, world
+from ..parallel.mpi import world
 from ..report.text import low_fit
-from ..runs.assembly import Tensor, counts, decomposition, place, start
+from ..runs.assembly import Tensor, counts, decomposition
 from ..runs.callback import RunCallback
-from ..runs.compiling import Work
-from ..runs.compiling import chosen as machine_for
 from ..runs.compression import cp_start
 from ..runs.gcp import LossTraits, LossWork, check_method, generalised
 from ..runs.holding_out import HoldoutParams
 from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
-from ..runs.session import opened
-from .arguments import ARGUMENTS, argument_options, check_matrices
+from .arguments import ARGUMENTS, argument_options
 from .sessions import SideOutputs, session
 
 
@@ -332,70 +325,3 @@ def cp_apr(
         params = RunParams(max_iters, tol, seed, init, starts, deadline)
         model = call.decomposed(apr, params, callback, budget)
     return model
-
-
-def _matrices_without(factors: Sequence[Floats], shape: Sequence[int], mode: int) -> list[Floats]:
-    """Return factor matrices, with zeros as that of `mode`, which does not count."""
-    check_matrices(factors, len(shape), mode)
-    # A view of one number: a whole matrix could exceed memory.
-    zeros = np.broadcast_to(np.zeros(1), (shape[mode], factors[0 if mode else 1].shape[1]))
-    return [zeros if m == mode else factor for m, factor in enumerate(factors)]
-
-
-@collective(ARGUMENTS, argument_options)
-@with_options
-def mttkrp(
-    X: Tensor,
-    factors: Sequence[Floats],
-    mode: int,
-    *,
-    deadline: float | None = None,
-    **options: Unpack[OptionNames],
-) -> Floats:
-    """Compute the matricized tensor times Khatri-Rao product, ``X_(mode) (U_N kr ... kr U_0)`` without ``U_mode``.
-
-    See Kolda and Bader 2009, section 3.4; for several GPUs, AMPED (Wijeratne, Kannan and Prasanna 2025). Collective.
-
-    Parameters
-    ----------
-    X : SparseTensor, DenseTensor, array or path
-        See `cp_als`.
-    factors : sequence of (I_n, R) arrays
-        One per mode; the one of `mode` is ignored. Under ``mpirun`` rank 0's are used.
-    mode : int
-        Counted from 0.
-    deadline : float, optional
-        See `cp_als`.
-    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
-        See `amped.Options`.
-
-    Returns
-    -------
-    (I_mode, R) array
-        float32 or float64 according to the option `precision`; the same on every rank.
-
-    Raises
-    ------
-    InputError
-        If an argument or the file is invalid, or the result exceeds the range of the precision.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> X, factors = np.ones((4, 3, 2)), [np.ones((length, 3)) for length in (4, 3, 2)]
-    >>> mttkrp(X, factors, 0).shape
-    (4, 3)
-    """
-    comm, budget = world(), Budget(1)
-    chosen = Options(**options)
-    with opened(X, comm, chosen, deadline) as (machine, source):
-        if mode >= len(source.shape):
-            raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
-        matrices = on_root(comm, lambda: _matrices_without(list(factors or ()), source.shape, mode)) or []
-        rank = comm.bcast(matrices[mode].shape[1] if matrices else 1)
-        machine = machine_for(machine, source, chosen, Work(rank, 1))
-        operator = place(source, rank, machine, chosen, budget=budget, late=True)
-        start(operator, source, init=matrices)
-        result = operator.gathered(mode, operator.mttkrp(mode))
-        together(comm, lambda: check_result(operator, mode, result, source.value_range))
-        return result

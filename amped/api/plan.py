@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack, cast
+from typing import Unpack
 
 from partitioner.readers import PLAIN
 from partitioner.validate import whole
@@ -11,18 +11,16 @@ from partitioner.validate import whole
 from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
-from ..methods.gcp import GENERAL, MAX_ITERS
 from ..methods.hosvd import Compression
-from ..methods.poisson import Poisson, PoissonMethod
 from ..operators.placement import MAX_DENSE_RANK
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import on_root, world
 from ..runs.assembly import Tensor
-from ..runs.gcp import LossTraits, LossWork, check_method, default_method
+from ..runs.gcp import LossTraits, check_method, default_method
 from ..runs.observed_runs import observe
-from ..runs.observing import Mask, ObservedParams, ObservedSource
-from ..runs.planned import PlanParams, RunPlan, plan_of, planned
+from ..runs.observing import Mask, ObservedParams
+from ..runs.planned import PlanParams, RunPlan, cp_params, plan_of, planned
 from ..runs.session import opened
 from .arguments import argument_options, integer, optional
 from .gcp import LOSS_ARGUMENTS, MethodName
@@ -98,22 +96,11 @@ def plan(
         source = source if elements is None else elements.placed
         if isinstance(rank, int):
             constraints = ConstraintParams(nonnegative, 0.0, ()).of(len(source.shape))  # type: ignore[arg-type]
-            params = _cp_params(rank, loss, method, elements)._replace(constraints=constraints)
+            assert isinstance(loss, Loss)
+            traits = LossTraits(masked=elements is not None)
+            check_method(loss.name, chosen_method := method or default_method(loss.name, traits), traits)
+            params = cp_params(PlanParams(rank, constraints=constraints, observed=elements), loss, chosen_method)
         else:
             params = PlanParams(compression=Compression("hooi", tuple(rank)))
         run, estimate = planned(source, machine, chosen, params, ranks or comm.size)
         return on_root(comm, lambda: plan_of(run, estimate))
-
-
-def _cp_params(rank: int, loss: str | Loss, method: MethodName | None, observed: ObservedSource | None) -> PlanParams:
-    """Return what is planned for a CP decomposition with a loss."""
-    assert isinstance(loss, Loss)
-    traits = LossTraits(masked=observed is not None)
-    chosen = method or default_method(loss.name, traits)
-    check_method(loss.name, chosen, traits)
-    if chosen in GENERAL:
-        return PlanParams(rank, observed=observed, work=LossWork(loss, rank, MAX_ITERS, method=chosen))
-    poisson = None if chosen == "als" else Poisson(method=cast(PoissonMethod, chosen))
-    if poisson and observed:
-        return PlanParams(rank, observed=observed, work=LossWork.of_counts(poisson, rank, MAX_ITERS))
-    return PlanParams(rank, None, poisson, observed=observed)

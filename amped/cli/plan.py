@@ -19,9 +19,9 @@ from ..parallel.mpi import on_root, together
 from ..report import dense as dense_text
 from ..report.plans import ttm_plans
 from ..report.progress import say
-from ..runs.gcp import LossTraits, LossWork
+from ..runs.gcp import LossTraits
 from ..runs.observing import ObservedSource
-from ..runs.planned import PlanParams, planned
+from ..runs.planned import PlanParams, cp_params, planned
 from ..runs.products import product_setting
 from .job import Job, VerbSession
 from .requests import TOLERANCES, Masked, Modelled, Request
@@ -94,16 +94,10 @@ def _params(request: PlanRequest, order: int, observed: ObservedSource | None) -
     """Return what is planned for a tensor of this order."""
     if request.core is not None:
         return PlanParams(compression=Compression(request.method or "hooi", request.core, init=request.init))
-    constraints = request.constraint_params.of(order)
-    if request.general:
-        loss, method, how = request.loss_function, request.chosen_method, request.stochastic(0, gcp.MAX_ITERS)
-        work = LossWork(loss, request.rank, gcp.MAX_ITERS, request.init, method, stochastic=how)
-        return PlanParams(request.rank, None, None, constraints, request.init, observed, work)
-    poisson = request.poisson() if request.counts else None
-    if poisson and observed:
-        work = LossWork.of_counts(poisson, request.rank, gcp.MAX_ITERS, request.init)
-        return PlanParams(request.rank, None, None, constraints, request.init, observed, work)
-    return PlanParams(request.rank, None, poisson, constraints, request.init, observed)
+    constraints, poisson = request.constraint_params.of(order), request.poisson() if request.counts else None
+    params = PlanParams(request.rank, constraints=constraints, init=request.init, observed=observed)
+    stochastic = request.stochastic(0, gcp.MAX_ITERS)
+    return cp_params(params, request.loss_function, request.chosen_method, poisson, stochastic)
 
 
 def _memory_on_one_host(job: Job, ranks: int) -> int:

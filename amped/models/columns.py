@@ -5,7 +5,7 @@ Each thread reuses small buffers: new memory for each block would cost more time
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -19,27 +19,27 @@ BLOCK_ROWS = 1 << 16  # block size of the sums; the rounding depends on it
 ARRANGED_ROWS = 1 << 12  # block size of in-place operations
 SCRATCH = 1 << 17  # numbers of a buffer, which fits a core's caches
 
-Transform = Callable[[NDArray[np.floating], NDArray[np.float64]], object]
+Transform = Callable[[Floats, NDArray[np.float64]], object]
 """Stores numbers for a block of rows in an array of its shape."""
 
 
-def squares(rows: NDArray[np.floating], out: NDArray[np.float64]) -> None:
+def squares(rows: Floats, out: NDArray[np.float64]) -> None:
     """Store the squares of rows."""
     np.square(rows, dtype=np.float64, out=out)
 
 
-def magnitudes(rows: NDArray[np.floating], out: NDArray[np.float64]) -> None:
+def magnitudes(rows: Floats, out: NDArray[np.float64]) -> None:
     """Store the absolute values of rows."""
     np.abs(rows, dtype=np.float64, out=out)
 
 
-def signed_squares(rows: NDArray[np.floating], out: NDArray[np.float64]) -> None:
+def signed_squares(rows: Floats, out: NDArray[np.float64]) -> None:
     """Store the squares of rows with the signs of the rows."""
     magnitudes(rows, out)
     np.multiply(out, rows, out=out)
 
 
-def numbers(rows: NDArray[np.floating], out: NDArray[np.float64]) -> None:
+def numbers(rows: Floats, out: NDArray[np.float64]) -> None:
     """Store the rows themselves."""
     out[...] = rows
 
@@ -50,10 +50,10 @@ def column_norms(factor: Floats, norm: int) -> NDArray[np.float64]:
     return np.sqrt(total) if norm == 2 else total
 
 
-def column_sums(factor: NDArray[np.floating], *transforms: Transform) -> list[NDArray[np.float64]]:
+def column_sums(factor: Floats, *transforms: Transform) -> list[NDArray[np.float64]]:
     """Sum each of the transforms of a matrix over all rows in double precision; return an (R,) array for each."""
 
-    def work(rows: NDArray[np.floating], scratch: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def work(rows: Floats, scratch: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         return [_sum(rows, transform, scratch) for transform in transforms]
 
     totals = [np.zeros(factor.shape[1]) for _ in transforms]
@@ -62,7 +62,7 @@ def column_sums(factor: NDArray[np.floating], *transforms: Transform) -> list[ND
     return totals
 
 
-def _sum(rows: NDArray[np.floating], transform: Transform, scratch: NDArray[np.float64]) -> NDArray[np.float64]:
+def _sum(rows: Floats, transform: Transform, scratch: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum a transform of rows, piece by piece in the order of the rows."""
     size = len(scratch) - 1
     total: NDArray[np.float64] | None = None
@@ -76,15 +76,15 @@ def _sum(rows: NDArray[np.floating], transform: Transform, scratch: NDArray[np.f
 
 
 def arrange_columns(
-    factor: NDArray[np.floating],
+    factor: Floats,
     order: NDArray[np.intp],
-    divisor: NDArray[np.floating] | None = None,
+    divisor: Floats | None = None,
     flushed: float | None = None,
 ) -> None:
     """Permute the columns by `order`, then divide each by its `divisor`, in place; numbers up to `flushed` become 0."""
     identity = bool((order == np.arange(order.size)).all())
 
-    def work(rows: NDArray[np.floating], scratch: NDArray[np.float64]) -> None:
+    def work(rows: Floats, scratch: NDArray[np.float64]) -> None:
         source = rows if identity else rows[:, order]
         if divisor is not None:
             np.divide(source, divisor, out=rows)
@@ -96,18 +96,56 @@ def arrange_columns(
     _by_rows(work, factor, ARRANGED_ROWS)
 
 
-def scale_columns(factor: NDArray[np.floating], scales: NDArray[np.floating]) -> None:
+def scale_columns(factor: Floats, scales: Floats) -> None:
     """Multiply each column by its scale, in place."""
     _by_rows(lambda rows, scratch: np.multiply(rows, scales, out=rows), factor, ARRANGED_ROWS)
 
 
-def largest_entries(factor: NDArray[np.floating]) -> NDArray[np.floating]:
+def arrange_components(
+    weights: NDArray[np.float64],
+    factors: Sequence[Floats],
+    scales: NDArray[np.float64] | float,
+    norm: int,
+    kept: Sequence[int],
+) -> NDArray[np.float64]:
+    """Normalise columns and sort the components, in place; return the weights. See `KruskalTensor.arrange`."""
+    norms = [np.ones(weights.size) if mode in kept else column_norms(f, norm) for mode, f in enumerate(factors)]
+    weights = weights * np.prod(np.multiply(norms, scales), axis=0)
+    order = np.argsort(-weights, kind="stable")
+    for factor, length in zip(factors, norms, strict=True):
+        divisor = np.where(length > 0, length, 1)[order].astype(factor.dtype)
+        arrange_columns(factor, order, divisor)
+    return weights[order]
+
+
+def flip_columns(factors: Sequence[Floats]) -> None:
+    """Flip the signs of columns, in place, so that they are mostly positive; the components do not change."""
+    bulk, sizes = zip(*(column_sums(f, signed_squares, squares) for f in factors), strict=True)
+    parts = np.divide(bulk, np.where(np.greater(sizes, 0), sizes, 1))
+    for factor, signs in zip(factors, readable_signs(parts), strict=True):
+        if (signs < 0).any():
+            scale_columns(factor, signs.astype(factor.dtype))
+
+
+def readable_signs(bulk: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return signs, (order, R), that make the columns mostly positive and leave every component unchanged.
+
+    `bulk`, (order, R), is the sum of a column's signed squares divided by its sum of squares. A component's signs must
+    multiply to 1; if one sign is left over, the column whose bulk is closest to 0 takes it.
+    """
+    signs = np.where(bulk < 0, -1.0, 1.0)
+    odd = np.flatnonzero(np.prod(signs, axis=0) < 0)
+    signs[np.argmin(np.abs(bulk[:, odd]), axis=0), odd] *= -1
+    return signs
+
+
+def largest_entries(factor: Floats) -> Floats:
     """Return the entry of largest magnitude of each column, the first one of several, (R,)."""
 
-    def work(rows: NDArray[np.floating], scratch: NDArray[np.float64]) -> NDArray[np.floating]:
+    def work(rows: Floats, scratch: NDArray[np.float64]) -> Floats:
         low, high = rows.min(axis=0), rows.max(axis=0)
         ties = high == -low
-        result: NDArray[np.floating] = np.where(high >= -low, high, low)
+        result: Floats = np.where(high >= -low, high, low)
         if ties.any():
             first = np.abs(rows[:, ties]).argmax(axis=0)
             result[ties] = rows[first, np.flatnonzero(ties)]
@@ -119,10 +157,10 @@ def largest_entries(factor: NDArray[np.floating]) -> NDArray[np.floating]:
     return largest
 
 
-def divide_columns(factor: NDArray[np.floating], divisor: NDArray[np.float64]) -> None:
+def divide_columns(factor: Floats, divisor: NDArray[np.float64]) -> None:
     """Divide each column by a number, in place and in double precision."""
 
-    def work(rows: NDArray[np.floating], scratch: NDArray[np.float64]) -> None:
+    def work(rows: Floats, scratch: NDArray[np.float64]) -> None:
         for begin in range(0, len(rows), len(scratch)):
             piece = rows[begin : begin + len(scratch)]
             piece[...] = np.divide(piece, divisor, out=scratch[: len(piece)])
@@ -130,14 +168,12 @@ def divide_columns(factor: NDArray[np.floating], divisor: NDArray[np.float64]) -
     _by_rows(work, factor, ARRANGED_ROWS)
 
 
-def least_entry(factor: NDArray[np.floating]) -> float:
+def least_entry(factor: Floats) -> float:
     """Return the least entry of a matrix, infinity if it has none."""
     return min(_by_rows(lambda rows, scratch: float(rows.min(initial=np.inf)), factor, BLOCK_ROWS), default=np.inf)
 
 
-def _by_rows(
-    work: Callable[[NDArray[np.floating], NDArray[np.float64]], T], factor: NDArray[np.floating], size: int
-) -> list[T]:
+def _by_rows(work: Callable[[Floats, NDArray[np.float64]], T], factor: Floats, size: int) -> list[T]:
     """Apply `work` to each block of `size` rows and a buffer, in threads; return the results in order."""
     blocks, columns = -(-len(factor) // size), factor.shape[1]
     threads = threads_for(blocks)

@@ -153,18 +153,6 @@ def label_of(labels: HostArray | None, row: int) -> Any:
     return label.item() if isinstance(label, np.generic) and label.dtype.kind in "biuf" else label
 
 
-def readable_signs(bulk: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return signs, (order, R), that make the columns mostly positive and leave every component unchanged.
-
-    `bulk`, (order, R), is the sum of a column's signed squares divided by its sum of squares. A component's signs must
-    multiply to 1; if one sign is left over, the column whose bulk is closest to 0 takes it.
-    """
-    signs = np.where(bulk < 0, -1.0, 1.0)
-    odd = np.flatnonzero(np.prod(signs, axis=0) < 0)
-    signs[np.argmin(np.abs(bulk[:, odd]), axis=0), odd] *= -1
-    return signs
-
-
 def values_at(
     weights: NDArray[np.float64], factors: Sequence[Floats], columns: Sequence[Integers]
 ) -> NDArray[np.float64]:

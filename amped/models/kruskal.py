@@ -17,10 +17,10 @@ from partitioner.validate import whole
 from ..backend.losses import Loss
 from ..errors import InputError
 from ..files import factors_in
-from .columns import arrange_columns, column_norms, column_sums, scale_columns, signed_squares, squares
+from .columns import arrange_components, flip_columns
 from .dataframe import dataframe
 from .evaluation import Evaluation
-from .explained import Components, components, readable_signs, shares, values_at
+from .explained import Components, components, shares, values_at
 from .factor_model import FactorModel
 from .record import MODEL as MODEL
 
@@ -108,13 +108,7 @@ class KruskalTensor(Evaluation):
         The columns are first multiplied by `scales`, (order, R), which must not be negative. Columns of the modes
         `kept` are not normalised.
         """
-        norms = [np.ones(self.rank) if mode in kept else column_norms(f, norm) for mode, f in enumerate(self.factors)]
-        weights = self.weights * np.prod(np.multiply(norms, scales), axis=0)
-        order = np.argsort(-weights, kind="stable")
-        for factor, length in zip(self.factors, norms, strict=True):
-            divisor = np.where(length > 0, length, 1)[order].astype(factor.dtype)
-            arrange_columns(factor, order, divisor)
-        self.weights = weights[order]
+        self.weights = arrange_components(self.weights, self.factors, scales, norm, kept)
         return self
 
     def transform(
@@ -215,11 +209,7 @@ class KruskalTensor(Evaluation):
         KruskalTensor
             This model.
         """
-        bulk, sizes = zip(*(column_sums(f, signed_squares, squares) for f in self.factors), strict=True)
-        parts = np.divide(bulk, np.where(np.greater(sizes, 0), sizes, 1))
-        for factor, signs in zip(self.factors, readable_signs(parts), strict=True):
-            if (signs < 0).any():
-                scale_columns(factor, signs.astype(factor.dtype))
+        flip_columns(self.factors)
         return self
 
     def shares(self) -> NDArray[np.float64]:

@@ -117,7 +117,7 @@ def prepare_consistency(source: DescribedSource, machine: Machine, options: Opti
     kind_of(source).prepare_core(source, machine, options, [rank] * len(source.shape))
 
 
-def _inverses(factors: Sequence[NDArray[np.floating]]) -> list[NDArray[np.float64]]:
+def _inverses(factors: Sequence[Floats]) -> list[NDArray[np.float64]]:
     return [np.linalg.pinv(factor.astype(np.float64)) for factor in factors]
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ..backend.exchange import Machine
+from ..backend.losses import Loss
 from ..methods import apr
 from ..methods.constraints import NONE, Constraints
+from ..methods.gcp import GENERAL, MAX_ITERS
 from ..methods.hosvd import Compression
-from ..methods.initial import start_bytes
-from ..methods.poisson import Poisson
+from ..methods.initial import Init, start_bytes
+from ..methods.poisson import Poisson, PoissonMethod
+from ..methods.stochastic import Stochastic
 from ..methods.tucker import check_ranks
 from ..models.dataframe import dataframe
 from ..operators.placement import Setting
@@ -39,7 +42,7 @@ class PlanParams(NamedTuple):
     compression: Compression | None = None
     poisson: Poisson | None = None
     constraints: Constraints = NONE
-    init: str | None = None
+    init: Init | None = None
     observed: ObservedSource | None = None  # the observed elements, if some are missing
     work: LossWork | None = None  # of any loss
 
@@ -98,6 +101,30 @@ class RunPlan(NamedTuple):
 
     def _repr_html_(self) -> str:
         return plan_html(self._columns(), self.expectation)
+
+
+def cp_params(
+    params: PlanParams,
+    loss: Loss,
+    method: str,
+    poisson: Poisson | None = None,
+    stochastic: Stochastic | None = None,
+) -> PlanParams:
+    """Return what is planned for a CP decomposition with a loss and a method.
+
+    `params` has the rank, the constraints, the start and the observed elements; `poisson` and `stochastic` the
+    parameters of these methods, if they are not the defaults.
+    """
+    assert params.rank is not None
+    if method in GENERAL:
+        work = LossWork(loss, params.rank, MAX_ITERS, params.init, method, stochastic=stochastic)
+        return params._replace(work=work)
+    if method == "als":
+        return params
+    poisson = poisson or Poisson(method=cast(PoissonMethod, method))
+    if params.observed is None:
+        return params._replace(poisson=poisson)
+    return params._replace(work=LossWork.of_counts(poisson, params.rank, MAX_ITERS, params.init))
 
 
 def planned(

@@ -161,7 +161,7 @@ def test_wrong_arguments(folder: Path, tensor: SparseTensor, change: dict[str, A
 
 
 def test_a_result_that_no_memory_holds(tensor: SparseTensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    from amped.api import ttm as products
+    from amped.api import products
 
     class Full:
         available = 100

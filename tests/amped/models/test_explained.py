@@ -10,7 +10,7 @@ import pytest
 
 import amped
 from amped.errors import InputError
-from amped.models.explained import readable_signs
+from amped.models.columns import readable_signs
 from partitioner.tensors.labels import Labels
 
 RNG = np.random.default_rng(0)

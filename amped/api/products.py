@@ -1,8 +1,9 @@
-"""The product of a sparse tensor and a matrix (SpTTM), in Python."""
+"""Products of a tensor and matrices, in Python: MTTKRP and SpTTM."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -18,13 +19,17 @@ from ..errors import InputError
 from ..methods.initial import checked_matrix
 from ..models.align import tensor_or_path
 from ..models.semisparse import SemiSparseTensor
+from ..operators.limits import check_result
 from ..operators.sources.protocols import ProductSource
 from ..operators.sources.semisparse import SemiSparseProduct
+from ..operators.sparse.tuning import Budget
 from ..operators.ttm.plan import TtmSetting, result_bytes
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import Comm, on_root, share, together, world
-from ..runs.assembly import Tensor, bring_up, open_tensor, watched
+from ..runs.assembly import Tensor, bring_up, open_tensor, place, start, watched
+from ..runs.compiling import Work
+from ..runs.compiling import chosen as machine_for
 from ..runs.products import (
     Product,
     Shape,
@@ -34,7 +39,8 @@ from ..runs.products import (
     product_setting,
     write_product,
 )
-from .arguments import ARGUMENTS, PATH, argument_options, optional
+from ..runs.session import opened
+from .arguments import ARGUMENTS, PATH, argument_options, check_matrices, optional
 
 Operand = AnyTensor | SemiSparseTensor | str
 
@@ -174,3 +180,70 @@ def _check_memory(setting: TtmSetting, fibres: int, comm: Comm) -> None:
             f"the result, {fibres:,} fibres of {setting.width * setting.rank} numbers, needs {needed:,} bytes of host "
             f"memory, but {free:,} are free: output=FILE.npz (--output) writes it in pieces"
         )
+
+
+def _matrices_without(factors: Sequence[Floats], shape: Sequence[int], mode: int) -> list[Floats]:
+    """Return factor matrices, with zeros as that of `mode`, which does not count."""
+    check_matrices(factors, len(shape), mode)
+    # A view of one number: a whole matrix could exceed memory.
+    zeros = np.broadcast_to(np.zeros(1), (shape[mode], factors[0 if mode else 1].shape[1]))
+    return [zeros if m == mode else factor for m, factor in enumerate(factors)]
+
+
+@collective(ARGUMENTS, argument_options)
+@with_options
+def mttkrp(
+    X: Tensor,
+    factors: Sequence[Floats],
+    mode: int,
+    *,
+    deadline: float | None = None,
+    **options: Unpack[OptionNames],
+) -> Floats:
+    """Compute the matricized tensor times Khatri-Rao product, ``X_(mode) (U_N kr ... kr U_0)`` without ``U_mode``.
+
+    See Kolda and Bader 2009, section 3.4; for several GPUs, AMPED (Wijeratne, Kannan and Prasanna 2025). Collective.
+
+    Parameters
+    ----------
+    X : SparseTensor, DenseTensor, array or path
+        See `cp_als`.
+    factors : sequence of (I_n, R) arrays
+        One per mode; the one of `mode` is ignored. Under ``mpirun`` rank 0's are used.
+    mode : int
+        Counted from 0.
+    deadline : float, optional
+        See `cp_als`.
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+        See `amped.Options`.
+
+    Returns
+    -------
+    (I_mode, R) array
+        float32 or float64 according to the option `precision`; the same on every rank.
+
+    Raises
+    ------
+    InputError
+        If an argument or the file is invalid, or the result exceeds the range of the precision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X, factors = np.ones((4, 3, 2)), [np.ones((length, 3)) for length in (4, 3, 2)]
+    >>> mttkrp(X, factors, 0).shape
+    (4, 3)
+    """
+    comm, budget = world(), Budget(1)
+    chosen = Options(**options)
+    with opened(X, comm, chosen, deadline) as (machine, source):
+        if mode >= len(source.shape):
+            raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
+        matrices = on_root(comm, lambda: _matrices_without(list(factors or ()), source.shape, mode)) or []
+        rank = comm.bcast(matrices[mode].shape[1] if matrices else 1)
+        machine = machine_for(machine, source, chosen, Work(rank, 1))
+        operator = place(source, rank, machine, chosen, budget=budget, late=True)
+        start(operator, source, init=matrices)
+        result = operator.gathered(mode, operator.mttkrp(mode))
+        together(comm, lambda: check_result(operator, mode, result, source.value_range))
+        return result
