@@ -13,6 +13,7 @@ import numpy as np
 
 import amped
 from amped.parallel.mpi import world
+from amped.runs.assembly import Tensor
 from partitioner.host.stages import STAGES
 
 from .bundled import UBER, bundled
@@ -43,11 +44,11 @@ def _tucker(*ranks: int, iterations: int) -> Call:
     return lambda X, device: amped.tucker(X, rank=ranks, max_iters=iterations, device=device)
 
 
-def _ttm(X: Any, device: Any) -> object:
+def _ttm(X: Tensor, device: str) -> object:
     return amped.ttm(X, np.ones((X.shape[2], 16), np.float32), 2, device=device)
 
 
-def _scan(X: Any, device: Any) -> object:
+def _scan(X: Tensor, device: str) -> object:
     return amped.scan(X, "1-6", starts=3, device=device)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from amped.backend.choose import choose
-from amped.backend.device import Device
+from amped.backend.device import Array, Device
 from amped.backend.exchange import connect
 from amped.parallel.mpi import Comm, world
 
@@ -84,11 +84,11 @@ def gather(backend: Device) -> dict[str, float]:
     return speeds
 
 
-def _host_gather(table: Any, rows: Any, out: Any) -> Callable[[], object]:
+def _host_gather(table: Array, rows: Array, out: Array) -> Callable[[], object]:
     return lambda: np.take(table, rows, axis=0, out=out, mode="clip")
 
 
-def _device_gather(xp: ModuleType, table: Any, rows: Any, out: Any) -> Callable[[], object]:
+def _device_gather(xp: ModuleType, table: Array, rows: Array, out: Array) -> Callable[[], object]:
     blocks = 16 * xp.cuda.Device().attributes["MultiProcessorCount"]
     function = _kernel(xp.cuda.Device().id)
     return lambda: function((blocks,), (THREADS,), (table, rows, np.int64(rows.size), out))

@@ -107,7 +107,7 @@ def _atomic_add() -> Any:
     from numba.extending import intrinsic
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def add(typing: Any, matrix: Any, row: Any, column: Any, value: object) -> Any:
+    def add(typing: Any, matrix: Any, row: Any, column: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             array = context.make_array(matrix)(context, builder, args[0])
             shape, strides = (cgutils.unpack_tuple(builder, part) for part in (array.shape, array.strides))

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amped.backend.cuda.source import REALS, compile_options
+from amped.backend.device import Array
 from partitioner.array_types import FloatDType, Floats
 
-Array = Any
 Numbers = range | Array
 """Numbers of nonzeros: a range, or an int64 array."""
 

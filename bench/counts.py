@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from amped.methods.apr import CpApr
 from amped.methods.driver import StopRule
 from amped.methods.driver import run as iterate
 from amped.methods.poisson import Poisson
+from amped.operators.sources.protocols import DescribedSource
 from amped.operators.sparse.tuning import Budget
 from amped.options import Options
 from amped.parallel.mpi import world
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
         result.add(row, table(row, args.starts))
 
 
-def timed(method: CpApr, source: Any, seed: int, rule: StopRule, seconds: float) -> NDArray[np.float64]:
+def timed(method: CpApr, source: DescribedSource, seed: int, rule: StopRule, seconds: float) -> NDArray[np.float64]:
     """Compute the path of a method from a start; return the seconds of each iteration."""
     method.restart()
     begin(method, source, seed)
@@ -87,7 +88,7 @@ def timed(method: CpApr, source: Any, seed: int, rule: StopRule, seconds: float)
     return np.diff(ends)
 
 
-def measured(args: argparse.Namespace, method: CpApr, name: str, source: Any, seed: int) -> Trajectory:
+def measured(args: argparse.Namespace, method: CpApr, name: str, source: DescribedSource, seed: int) -> Trajectory:
     """Return the path of a method from a start, with the least seconds of each iteration; it has computed before."""
     most, seconds = (args.mu_iterations, np.inf) if name == "mu" else (args.iterations, args.seconds)
     rule = StopRule(most, method.params.tol)

@@ -9,11 +9,12 @@ import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import threadpoolctl
 
+from amped.backend.device import Array
 from amped.backend.exchange import Machine
 from amped.methods import driver
 from amped.operators.base import in_turn as order_of_modes
@@ -81,7 +82,7 @@ def shape_of(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in text.split("x"))
 
 
-def random_tensor(device: str, shape: tuple[int, ...], precision: str) -> Any:
+def random_tensor(device: str, shape: tuple[int, ...], precision: str) -> Array:
     """Return an array of random numbers from 0 to 1, in the device's memory."""
     if device == "cpu":
         return np.random.default_rng(0).random(shape).astype(DTYPES[precision])
@@ -90,7 +91,7 @@ def random_tensor(device: str, shape: tuple[int, ...], precision: str) -> Any:
     return cupy.random.default_rng(0).random(shape, dtype=DTYPES[precision])
 
 
-def run_case(args: argparse.Namespace, array: Any, precision: str, rank: int, gigaflops: float) -> Facts:
+def run_case(args: argparse.Namespace, array: Array, precision: str, rank: int, gigaflops: float) -> Facts:
     """Time all ways to compute all modes of a tensor, in turn; products reach `gigaflops` at most."""
     factors = [np.random.default_rng(1 + m).random((n, rank)).astype(array.dtype) for m, n in enumerate(array.shape)]
     names = [name for name in args.kernels if name not in SLOW or rank <= args.slow_rank]
@@ -167,7 +168,7 @@ class Amped(NamedTuple):
     scratch_bytes: int
 
 
-def _amped(args: argparse.Namespace, array: Any, factors: Sequence[np.ndarray], precision: str, kernel: str) -> Amped:
+def _amped(args: argparse.Namespace, array: Array, factors: Sequence[np.ndarray], precision: str, kernel: str) -> Amped:
     options = _options(args, precision, kernel)
     machine = bring_up(options, SingleComm())
     operator = place(_source(args, array, machine, options), factors[0].shape[1], machine, options)
@@ -197,14 +198,14 @@ def _amped(args: argparse.Namespace, array: Any, factors: Sequence[np.ndarray], 
     return Amped(compute(range(operator.order), SWEEPS), alone, operator.plan.kernel.bytes(operator.plan.form))
 
 
-def _source(args: argparse.Namespace, array: Any, machine: Machine, options: Options) -> DenseSource:
+def _source(args: argparse.Namespace, array: Array, machine: Machine, options: Options) -> DenseSource:
     source = open_tensor(DenseTensor(array), machine, options)
     assert isinstance(source, DenseSource)
     source.lends = args.in_place or args.device == "cpu"
     return source
 
 
-def _as_it_is(source: Any, target: Any) -> None:
+def _as_it_is(source: Array, target: Array) -> None:
     """Solve nothing."""
 
 

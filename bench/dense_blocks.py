@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from amped.backend.device import Array
 from amped.backend.exchange import Machine
 from amped.operators.sources.dense import DenseSource
 from amped.operators.sources.grid import Grid
@@ -41,7 +42,7 @@ class RandomSource(DenseSource):
         self._machine = machine
         self.mine: Floats = np.empty(0)  # the block in host memory, once it is made
 
-    def block(self, grid: Grid, on_host: bool = True) -> Any:
+    def block(self, grid: Grid, on_host: bool = True) -> Array:
         """Make this rank's block."""
         shape, comm, xp = grid.shape(self._comm.rank), self._comm, self._machine.device.xp
         if on_host:

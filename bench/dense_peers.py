@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
+from amped.backend.device import Array
 from partitioner.host.threads import usable_cores
 
 from .harness import Work
@@ -73,8 +74,8 @@ def _torch_peers(array: np.ndarray, factors: Sequence[np.ndarray]) -> dict[str, 
     }
 
 
-def every_mode(einsum: Any, tensor: Any, factors: Sequence[Any]) -> Work:
-    def sweep() -> list[Any]:
+def every_mode(einsum: Any, tensor: Any, factors: Sequence[Array]) -> Work:
+    def sweep() -> list[Array]:
         order = len(factors)
         return [
             einsum(equation, tensor, *(factors[m] for m in range(order) if m != mode))
@@ -84,19 +85,19 @@ def every_mode(einsum: Any, tensor: Any, factors: Sequence[Any]) -> Work:
     return sweep
 
 
-def two_products(einsum: Any, tensor: Any, factors: Sequence[Any]) -> Work:
+def two_products(einsum: Any, tensor: Any, factors: Sequence[Array]) -> Work:
     """Modes in two groups of about equal numbers of indices; each product serves a group."""
     lengths = [len(f) for f in factors]
     at = min(range(1, len(lengths)), key=lambda k: math.prod(lengths[:k]) + math.prod(lengths[k:]))
     matrix = tensor.reshape(math.prod(lengths[:at]), -1)
 
-    def khatri_rao(matrices: Sequence[Any]) -> Any:
+    def khatri_rao(matrices: Sequence[Array]) -> Array:
         found = matrices[0]
         for other in matrices[1:]:
             found = (found[:, None, :] * other[None, :, :]).reshape(-1, found.shape[1])
         return found
 
-    def group(partial: Any, matrices: Sequence[Any]) -> list[Any]:
+    def group(partial: Any, matrices: Sequence[Array]) -> list[Array]:
         if len(matrices) == 1:
             return [partial]
         shaped, names = partial.reshape(*(len(m) for m in matrices), -1), LETTERS[: len(matrices)]
@@ -107,7 +108,7 @@ def two_products(einsum: Any, tensor: Any, factors: Sequence[Any]) -> Work:
             found.append(einsum(equation, shaped, *(matrices[m] for m in others)))
         return found
 
-    def sweep() -> list[Any]:
+    def sweep() -> list[Array]:
         first = group(matrix @ khatri_rao(factors[at:]), factors[:at])
         return first + group(matrix.T @ khatri_rao(factors[:at]), factors[at:])
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amped.backend.device import Device
+from amped.backend.device import Array, Device
 from amped.backend.fibres import Starts, fibre_starts
 from amped.backend.ops.sort import SORT
 from amped.operators.placement import Loading
@@ -18,7 +18,6 @@ from partitioner.tensors.value_range import ValueRange
 from .counter_rng import Recipe
 from .harness import Work
 
-Array = Any
 MOST_INDICES = (1 << 31) - 1  # of peers, whose indices have 32 bits
 ROW_MAJOR = 2  # of cuSPARSE's orders of a dense matrix
 ALGORITHMS = {"default": 0, "csr 2": 6}  # of cuSPARSE, for matrices by rows

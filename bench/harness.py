@@ -55,7 +55,7 @@ class Result:
     """
 
     def __init__(
-        self, args: argparse.Namespace, name: str, devices: Sequence[str], comm: Comm | None = None, **facts: Any
+        self, args: argparse.Namespace, name: str, devices: Sequence[str], comm: Comm | None = None, **facts: object
     ) -> None:
         self.name, self._folder, self._devices = args.name or name, args.output, devices
         self._writes = comm is None or comm.rank == 0
@@ -112,7 +112,7 @@ def medians(summed: Mapping[str, Mapping[str, float]], factor: float = 1.0, digi
     return ", ".join(f"{name} {found['median'] * factor:.{digits}g}" for name, found in summed.items())
 
 
-def in_a_process(function: Callable[..., Any], *arguments: object) -> Any:
+def in_a_process(function: Callable[..., object], *arguments: object) -> Any:
     """Return what a function returns in a separate process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)

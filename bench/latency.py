@@ -24,6 +24,7 @@ from amped.methods.driver import Method, Spans, StopRule
 from amped.methods.driver import run as iterate
 from amped.methods.prediction import foretell, hopeless
 from amped.operators.placement import Setting, make_plan, nonzero_bytes
+from amped.operators.sources.protocols import DescribedSource
 from amped.operators.sources.sparse import open_source
 from amped.options import DTYPES, Options, PrecisionName
 from amped.parallel.mpi import world
@@ -148,7 +149,7 @@ def located(case: Case, folder: Path | None) -> Path:
     return own if folder is None or own.exists() else folder / case.tensor
 
 
-def measured(args: argparse.Namespace, source: Any, rank: int, machine: Machine, options: Options) -> Facts:
+def measured(args: argparse.Namespace, source: DescribedSource, rank: int, machine: Machine, options: Options) -> Facts:
     """Place a tensor and time iterations. Collective."""
     comm, constraints = machine.comm, CONSTRAINTS[args.constraint].of(len(source.shape))
     room = with_room(source, options, comm) if isinstance(source, SyntheticSource) else options
@@ -178,7 +179,7 @@ def measured(args: argparse.Namespace, source: Any, rank: int, machine: Machine,
     }
 
 
-def _foreseen(source: Any, machine: Machine, setting: Setting) -> Facts:
+def _foreseen(source: DescribedSource, machine: Machine, setting: Setting) -> Facts:
     """Return what `plan` would say of an iteration, before anything is placed; or why not. Collective."""
     comm, device = machine.comm, machine.device
     cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]

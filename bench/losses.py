@@ -74,7 +74,7 @@ def binary(args: argparse.Namespace) -> Facts:
         calls.append(int(info["funcalls"]))
         return seconds
 
-    def ours(precision: Any) -> Callable[[], float]:
+    def ours(precision: str) -> Callable[[], float]:
         def timed() -> float:
             began = time.perf_counter()
             model = amped.cp(

@@ -97,7 +97,7 @@ class _Runs:
         self._mttkrp = [self._timed(self.plain, mode, self.plain.mttkrp) for mode in order]
 
     @staticmethod
-    def _timed(operator: SparseOperator, mode: int, compute: Callable[..., Any], *more: Any) -> Timed:
+    def _timed(operator: SparseOperator, mode: int, compute: Callable[..., object], *more: Any) -> Timed:
         return Timed(operator.machine.device, lambda: compute(mode, *more), operator.clock, "compute", mode)
 
     def once(self) -> dict[str, float]:

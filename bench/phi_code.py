@@ -8,6 +8,7 @@ from typing import Any
 
 from amped.backend.cuda.code import phi as phi_code
 from amped.backend.cuda.layout import PackedLayout, make_layout
+from amped.backend.device import Device
 from amped.backend.ops.mttkrp import Kernel, Share
 from partitioner.cuda.cubins import CudaSource
 
@@ -40,7 +41,7 @@ def compiled(layout: PackedLayout, macros: Mapping[str, object] = UNCHANGED, edi
     return edited(phi_code.unit("phi", phi_code.macros(layout) | dict(macros)), edits)
 
 
-def begin(device: Any, wanted: Iterable[tuple[Share, Sequence[Kernel]]], edits: Collection[Edit] = ()) -> None:
+def begin(device: Device, wanted: Iterable[tuple[Share, Sequence[Kernel]]], edits: Collection[Edit] = ()) -> None:
     """Begin to compile MTTKRP and Phi of nonzeros that will be packed for some kernels, side by side, on a GPU.
 
     Of Phi also a version with each of some edits.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from amped.backend.choose import choose
-from amped.backend.device import Clock, Device
+from amped.backend.device import Array, Clock, Device
 from amped.backend.ops.mttkrp import MTTKRP, Kernel, Operands, Share
 from amped.backend.ops.phi import PhiParams, phi_of
 from amped.operators.limits import check_range
@@ -34,7 +34,6 @@ from .harness import Facts, Result, common_flags, in_turn
 from .spread import summary
 from .synthetic import SHAPES, SyntheticSource, recipe
 
-Array = Any
 Action = Callable[[], object]
 
 TENSORS = ("chicago", "enron", "lbnl", "nell2", "nips", "uber")

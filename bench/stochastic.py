@@ -6,7 +6,6 @@ import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +77,7 @@ def of_amped(
     tensor: amped.SparseTensor,
     start: list[NDArray[np.float64]],
     args: argparse.Namespace,
-    precision: Any,
+    precision: str,
     threads: int | None = None,
 ) -> Callable[[], Times]:
     """Return a function that returns the seconds of a step, including its share of the estimate of the objective."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from amped.backend.device import Array
 from amped.operators.base import in_turn
 from amped.operators.sparse.operator import SparseOperator
 from amped.report.metrics import Spans
@@ -112,7 +113,7 @@ def _sweep(operator: SparseOperator, publish: bool) -> None:
         operator.mttkrp(mode, _as_it_is if publish else None, in_turn(mode, operator.order))
 
 
-def _as_it_is(rows: Any, target: Any) -> None:
+def _as_it_is(rows: Array, target: Array) -> None:
     """Identity in place of an update: leaves factor rows unchanged."""
 
 

@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from amped.backend.device import Array
 from amped.operators.placement import Loading, nonzero_bytes
 from amped.operators.sources.described import DescribedSparse
 from amped.parallel.mpi import Comm
@@ -27,8 +28,6 @@ from partitioner.tensors.value_range import ValueRange
 
 from .counter_rng import WHOLE, Recipe
 from .stored import tensor
-
-Array = Any
 
 SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
     "nell2": ((12092, 9184, 28818), 76_879_419),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import amped
+from amped.backend.device import Array
 from amped.methods.hosvd import Compression
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
@@ -35,8 +36,6 @@ COPY, GATHER = 4236e9, {13e6: 9.0e12, 38e6: 9.0e12, 128e6: 5.7e12, math.inf: 4.1
 """Bytes a second that one H200 copies, and that it gathers from matrices of as many bytes."""
 FLOPS = {"fp32": 60e12, "fp64": 30e12}
 WARM = 1  # iterations that do not count
-
-Array = Any
 
 
 class Ordered(SyntheticSource):

@@ -37,7 +37,7 @@ class Worker:
                 if value is not None:
                     os.environ[name] = value
 
-    def __call__(self, function: Callable[..., Any], *arguments: object) -> Any:
+    def __call__(self, function: Callable[..., object], *arguments: object) -> Any:
         """Call a module-level function in that process; return its result or raise its error."""
         return self.pool.apply(function, arguments)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from amped.backend.cuda.source import REALS, compile_options
+from amped.backend.device import Array
 from amped.backend.rows import block_rows
 from amped.operators.sparse.operator import SparseOperator
 from partitioner.array_types import FloatDType
@@ -20,7 +21,6 @@ from partitioner.shards.partition import mode_order
 from .ceilings import seconds
 from .synthetic import SyntheticSource
 
-Array = Any
 CHUNKS = (128, 256, 512)
 ORACLE_CHUNK = 1024
 THREADS, WARP = 256, 32
@@ -134,7 +134,7 @@ def _blocks(length: int, step: int) -> Iterator[slice]:
     return (slice(b, min(b + step, length)) for b in range(0, length, step))
 
 
-def macros(order: int, lanes: int, dtype: FloatDType) -> tuple[tuple[str, object], ...]:
+def macros(order: int, lanes: int, dtype: FloatDType) -> tuple[tuple[str, str | int], ...]:
     """Return the macros with which ``yardstick.cu`` is compiled."""
     return ("ORDER", order), ("LANES", lanes), ("REAL", REALS[np.dtype(dtype)])
 
