@@ -292,7 +292,7 @@ def _(model: KruskalTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> 
     loss, modes, fitted = comm.bcast((fitted_loss, model.nonnegative_modes, model.run.get("mask")))
     if fitted is not None and not comm.bcast("mask" in given):
         X = on_root(comm, lambda: None if X is None else _observed_as_fitted(X, fitted))
-        given["mask"] = STORED if comm.bcast(isinstance(X, SparseTensor)) else None
+        given["mask"] = STORED if comm.bcast(X is not None and X.own_mask == STORED) else None
     defaults: dict[str, Any] = {"loss": loss, "nonnegative": mode in modes}
     return project(model, X, mode, **defaults | given)
 

@@ -225,8 +225,7 @@ def matched(tensor: AnyTensor, labels: Labels | None, leave: int | None = None, 
         f"{count:,} for {name} ({shown(some)})" for name, (count, some) in zip(names, dropped, strict=True) if count
     ]
     if parts:
-        what = "nonzeros" if isinstance(tensor, SparseTensor) else "elements"
-        message = f"X: dropped {what} with labels that the model does not have: {', '.join(parts)}"
+        message = f"X: dropped {tensor.noun} with labels that the model does not have: {', '.join(parts)}"
         warn(message)
     return converted
 

@@ -13,7 +13,6 @@ from partitioner.tensors.lowrank import factors_of
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz
-from .history import AnyModel
 from .kruskal import MODEL, KruskalTensor
 from .ktensor_text import is_ktensor, read_ktensor
 from .labelled_matrices import LabelledMatrices
@@ -72,8 +71,8 @@ def _model_in(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     return TuckerTensor.load(file) if "core.npy" in names else KruskalTensor.load(file)
 
 
-def cp_model(model: AnyModel, path: str | os.PathLike[str], cause: str) -> KruskalTensor:
-    """Return the model in a file as a CP model; raise `InputError` with this cause if it is of another kind."""
+def cp_model(model: object, path: str | os.PathLike[str] | None, cause: str) -> KruskalTensor:
+    """Return a model, of a file if there is a path; raise `InputError` with this cause if it is not a CP model."""
     if not isinstance(model, KruskalTensor):
         raise InputError(cause, path=path)
     return model

@@ -18,6 +18,7 @@ from ..errors import InputError
 from ..models.comparison import Comparison, scaled
 from ..models.explained import is_ordered, label_of, tops_of
 from ..models.kruskal import KruskalTensor
+from ..models.loading import cp_model
 from ..models.slices import SliceResiduals
 from .calendar import LONGEST_CALENDAR, calendar_order
 from .components import mode_names, one_line, shown
@@ -165,10 +166,9 @@ class Overlay(NamedTuple):
 
 
 def _overlay(model: KruskalTensor, name: str, other: object, colour: str) -> Overlay:
-    if not isinstance(other, KruskalTensor):
-        raise InputError(f"overlay: a {type(other).__name__}, expected a KruskalTensor")
-    matches = {pair.first: pair.second for pair in model.compare(other, 1).pairs}
-    return Overlay(name, other, colour, matches, mode_order(model.labels, other.labels, len(model.factors)))
+    second = cp_model(other, None, f"overlay: a {type(other).__name__}, expected a KruskalTensor")
+    matches = {pair.first: pair.second for pair in model.compare(second, 1).pairs}
+    return Overlay(name, second, colour, matches, mode_order(model.labels, second.labels, len(model.factors)))
 
 
 def _placed(other: Column, mine: Column, own: HostArray | None) -> list[Column]:

@@ -65,6 +65,7 @@ class DenseTensor(AsDense):
     """
 
     kind: ClassVar[str] = "dense"
+    noun: ClassVar[str] = "elements"
     own_mask: ClassVar[str] = "nan"  # selects the elements that it has
     zeros: ClassVar[int] = 0  # none is dropped
 

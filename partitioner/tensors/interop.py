@@ -130,8 +130,7 @@ def _numbers(values: Any) -> Any:
 
 def _of_xarray(obj: Any) -> AnyTensor:
     tensor = _of_variable(obj.variable)
-    if isinstance(tensor, DenseTensor):
-        tensor.gaps = tensor.dtype.kind == "f"
+    tensor.gaps = tensor.dtype.kind == "f"
     if obj.coords.keys() & set(obj.dims) or not all(NUMBERED.fullmatch(str(name)) for name in obj.dims):
         # As in xarray, a dimension without a coordinate is numbered.
         names, units = [str(name) for name in obj.dims], [_unit(obj, name) for name in obj.dims]

@@ -81,8 +81,9 @@ class SparseTensor(AsArray):
     _on_merged: MergeCallback | None = None
 
     kind: ClassVar[str] = "sparse"
+    noun: ClassVar[str] = "nonzeros"
     own_mask: ClassVar[str] = "stored"  # selects the elements that it has
-    gaps: ClassVar[bool] = False
+    gaps = False
     has_nan: ClassVar[bool] = False
     has_gaps: ClassVar[bool] = False
 
