@@ -34,7 +34,7 @@ from ..row_constants import (
     SOLVED,
     WAITING,
 )
-from .tree import Matrix
+from .index_tree import Matrix
 
 Vector = NDArray[np.float64]
 
