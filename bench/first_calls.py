@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.array_types import Floats
+from partitioner.array_types import Floats, Integers
 
 from .bundled import bundled
 
@@ -142,7 +142,7 @@ def pyttb_counts(data: Path) -> Call:
     return lambda: pyttb.cp_apr(tensor, COUNT_RANK, maxiters=ITERATIONS, printitn=0, printinneritn=0)
 
 
-def _nonzeros() -> tuple[Floats, Floats, Floats]:
+def _nonzeros() -> tuple[Integers, Floats, Integers]:
     with np.load(bundled()) as arrays:
         return arrays["indices"], arrays["values"], arrays["shape"]
 

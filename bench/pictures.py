@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 CYCLE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000")
@@ -51,13 +50,3 @@ def draw(path: Path, function: Draw) -> None:
     pyplot = plot()
     if pyplot is not None:
         save(function(pyplot, json.loads(path.read_text())), path.with_suffix(".png"))
-
-
-def log_scale(axes: Axes) -> None:
-    """Make the y axis logarithmic, with plain numbers as labels."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter("{x:g}")

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from partitioner.array_types import Floats
+from partitioner.array_types import Floats, HostArray
 from partitioner.tensors.labels import Labels
 
 from .record import sound
@@ -71,12 +71,12 @@ def take_history(model: AnyModel, arrays: Mapping[str, NDArray[Any]]) -> None:
     model.run = _record(arrays.get(RUN))
 
 
-def _numbers(array: Floats | None) -> tuple[float, ...]:
+def _numbers(array: HostArray | None) -> tuple[float, ...]:
     usable = array is not None and array.ndim == 1 and array.dtype.kind == "f"
     return tuple(array.tolist()) if array is not None and usable else ()
 
 
-def _record(array: Floats | None) -> dict[str, Any]:
+def _record(array: HostArray | None) -> dict[str, Any]:
     if array is None or array.dtype != np.uint8:
         return {}
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.array_types import Floats, HostArray
+from partitioner.array_types import HostArray, Integers
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.labels import Labels, mode_names
 from partitioner.tensors.sparse import SparseTensor
@@ -248,7 +248,7 @@ class SliceSums(NamedTuple):
         """Return sums that are 0."""
         return cls(*np.zeros((7, length)))
 
-    def add(self, column: Floats, block: Elements, misfit: NDArray[np.float64], standard: Residual) -> None:
+    def add(self, column: Integers, block: Elements, misfit: NDArray[np.float64], standard: Residual) -> None:
         """Add elements, whose indices in this mode are `column`."""
         parts = (
             np.ones(block.size), block.values, np.square(block.values - block.expected), misfit,

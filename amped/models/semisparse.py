@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from partitioner.array_types import Floats
+from partitioner.array_types import Floats, HostArray
 from partitioner.sorting.sort import stable_argsort, strictly_increasing
 from partitioner.tensors.conversion import Unconverted
 from partitioner.tensors.ingest import MAX_MODE_LENGTH, refuse_masked
@@ -135,7 +135,7 @@ class SemiSparseTensor(Unconverted):
         """
         return np.ascontiguousarray(self._values[begin:end], self.dtype)
 
-    def _check(self, indices: Floats, values: Floats | Stored) -> None:
+    def _check(self, indices: HostArray, values: Floats | Stored) -> None:
         sparse, lengths = self.sparse_modes, tuple(self.shape[m] for m in self.modes)
         if indices.ndim != 2 or indices.shape[1] != len(sparse) or (indices.size and indices.dtype.kind not in "iu"):
             raise InputError(f"indices are {indices.dtype} of shape {indices.shape}: expected (fibres, {len(sparse)})")

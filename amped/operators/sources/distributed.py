@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.array_types import FloatDType, Floats
+from partitioner.array_types import FloatDType, Floats, HostArray
 from partitioner.distributed_reading import NonzeroCounts as ReadFacts
 from partitioner.distributed_reading import Reading
 from partitioner.host.threads import usable_cores
@@ -215,7 +215,7 @@ def deal_fibres(
     return evened([*(columns[m] for m in (*others, mode)), values], comm)
 
 
-def evened(arrays: list[Floats], comm: Comm) -> list[Floats]:
+def evened(arrays: list[HostArray], comm: Comm) -> list[HostArray]:
     """Return equal shares of arrays whose consecutive parts are on ranks 0, 1, ... Collective."""
     ends = np.cumsum([0, *comm.allgather(int(arrays[0].size))])
     wanted = equal_parts(int(ends[-1]), comm.size)

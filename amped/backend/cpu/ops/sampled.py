@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.array_types import Floats
+from partitioner.array_types import HostArray
 
 from ...coordinate_table import MARKED, marks_of, table_size
 from ...counter_rng import key_of
@@ -103,7 +103,7 @@ class HostSampled:
         return 0, self._threads.team, max(1, min(self._threads.count, worth)), self._turn
 
 
-def _columns(strata: Sequence[Stratum], key: int) -> tuple[Floats, ...]:
+def _columns(strata: Sequence[Stratum], key: int) -> tuple[HostArray, ...]:
     """Return strata as arrays, with their keys."""
     origins, counts, weights, less_zero = zip(*strata, strict=True)
     keys = [key_of(key, number) for number in range(len(strata))]
