@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
+
 from ..backend.device import Array, Device
 from ..backend.ops.columns import COLUMNS
-from ..models.columns import arrange_columns
-from ..models.explained import readable_signs
+from ..models.columns import arrange_columns, readable_signs
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator
 
@@ -56,7 +57,7 @@ def arranged(
     return KruskalTensor(weights[order], factors)
 
 
-def sorted_columns(operator: Operator, order: NDArray[np.intp]) -> list[NDArray[np.floating]]:
+def sorted_columns(operator: Operator, order: NDArray[np.intp]) -> list[Floats]:
     """Return the matrices that an operator holds, columns in another order; the smallest positive number becomes 0."""
     tiny, device = float(np.finfo(operator.options.dtype).smallest_subnormal), operator.machine.device
     stored = [operator.stored(mode) for mode in range(operator.order)]

@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import Floats
+
 from ..device import Array
 from ..registry import Op
 
@@ -28,9 +30,7 @@ class ColumnsProvider(Protocol):
     def sums(self, matrix: Array) -> ColumnSums:
         """Return the sums of each column."""
 
-    def arranged(
-        self, matrix: Array, order: NDArray[np.intp], divisor: NDArray[np.floating], flushed: float
-    ) -> NDArray[np.floating]:
+    def arranged(self, matrix: Array, order: NDArray[np.intp], divisor: Floats, flushed: float) -> Floats:
         """Return a copy in host memory whose column c is column ``order[c]`` divided by ``divisor[c]``.
 
         Numbers up to `flushed` become 0.

@@ -9,6 +9,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType, Floats
 from partitioner.cuda.code import load
 from partitioner.cuda.cubins import CudaFunction
 
@@ -37,9 +38,7 @@ class CudaColumns:
         function((blocks, -(-columns // WARP)), (WARP * WARPS,), (*_described(matrix), parts))
         return ColumnSums(*parts.get().sum(axis=0))
 
-    def arranged(
-        self, matrix: Array, order: NDArray[np.intp], divisor: NDArray[np.floating], flushed: float
-    ) -> NDArray[np.floating]:
+    def arranged(self, matrix: Array, order: NDArray[np.intp], divisor: Floats, flushed: float) -> Floats:
         """See `ColumnsProvider`."""
         (rows, columns), dtype = matrix.shape, matrix.dtype
         result, step = np.empty((rows, columns), dtype), max(1, AT_ONCE // (columns * dtype.itemsize))
@@ -66,6 +65,6 @@ def _described(matrix: Array) -> tuple[object, ...]:
 
 
 @cache
-def _functions(dtype: np.dtype[np.floating], device: int) -> tuple[CudaFunction, CudaFunction]:
+def _functions(dtype: FloatDType, device: int) -> tuple[CudaFunction, CudaFunction]:
     module = load(unit("columns", {"REAL": REALS[dtype]}))
     return module.get_function("column_sums"), module.get_function("arrange")
