@@ -1,4 +1,4 @@
-"""Stochastic gradients (GCP): seconds per step of Adam beside pyttb's `gcp_opt`, with equal numbers of samples."""
+"""Stochastic gradients (GCP): seconds per step of Adam, beside pyttb's `gcp_opt` on CPUs, and of synthetic tensors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 import amped
+from amped.backend.counter_rng import key_of
+from amped.backend.exchange import Machine
+from amped.backend.known_losses import loss_of
+from amped.backend.ops.sampled import MOMENTS, StepRule
+from amped.methods.stochastic import BETWEEN_STOPS
+from amped.operators.sources.protocols import SparseSource
+from amped.operators.sparse.sampled import SampledOperator, SampledUse
+from amped.options import Options
+from amped.parallel.mpi import world
+from amped.runs.assembly import bring_up, open_tensor, setting_for
 
 from .harness import Facts, Result, common_flags, in_turn, medians, summaries, versions_of
-from .spread import ratio
+from .spread import ratio, summary
+from .synthetic import SHAPES, SyntheticSource, recipe
 
 SAMPLES = 212_000  # nonzeros, and zeros, per step
 EPOCHS = 3  # of which the first is not timed, as it includes the start
@@ -21,15 +32,20 @@ EPOCHS = 3  # of which the first is not timed, as it includes the start
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
-    add = common_flags(parser, "stochastic-cpu", device=None, repeats=5)
-    add("tensor", type=Path, metavar="TENSOR", help="file of counts")
+    add = common_flags(parser, "stochastic-DEVICE", device="cpu", repeats=5)
+    add("tensor", type=Path, nargs="?", metavar="TENSOR", help="file of counts")
+    add("--shape", nargs="+", choices=sorted(SHAPES), default=[], metavar="NAME", help="synthetic tensors, too")
+    add("--deterministic", action="store_true", help="of a GPU")
     add("--rank", type=int, default=16, metavar="R", help="number of components (16)")
     add("--samples", type=int, default=SAMPLES, metavar="K", help=f"nonzeros, and zeros, per step ({SAMPLES:,})")
     add("--steps", type=int, default=20, metavar="N", help="of an epoch of amped (20); pyttb takes 3")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure each package in turn; write the results file."""
+    """Measure; write the results file."""
+    if args.device != "cpu":
+        on_gpus(args)
+        return
     tensor = amped.read(args.tensor)
     rng = np.random.default_rng(0)
     start = [rng.random((length, args.rank)) * 0.1 for length in tensor.shape]
@@ -51,6 +67,57 @@ def run(args: argparse.Namespace) -> None:
     processor_times = medians(case["processor_seconds_per_step"], 1e3)
     line = f"ms per step: {medians(case['seconds_per_step'], 1e3)}; of processors: {processor_times}"
     result.add(case, f"{line}; pyttb / {ratios}")
+
+
+def on_gpus(args: argparse.Namespace) -> None:
+    """Measure steps of all tensors. Collective."""
+    options = Options(args.device, deterministic=args.deterministic)
+    comm = world()
+    machine = bring_up(options, comm)
+    name = f"stochastic-{machine.device.name}-{comm.size}"
+    result = Result(args, name, comm.allgather(machine.device.description), comm)
+    sources: dict[str, Callable[[], SparseSource]] = {
+        shape: lambda shape=shape: SyntheticSource(recipe(shape, integers=True), comm, machine.device.xp)
+        for shape in args.shape
+    }  # type: ignore[misc]
+    if args.tensor:
+        sources = {args.tensor.name.split(".")[0]: lambda: open_tensor(args.tensor, machine, options)} | sources
+    for name, source in sources.items():
+        case = {"tensor": name, **steps_of(source(), machine, options, args), "deterministic": args.deterministic}
+        found = case["seconds_per_step"]
+        span = f"{found['quartile_1'] * 1e6:.1f}-{found['quartile_3'] * 1e6:.1f}"
+        result.add(case, f"{name}: {found['median'] * 1e6:.1f} us per step ({span}), loss {case['objectives']}")
+
+
+def steps_of(source: SparseSource, machine: Machine, options: Options, args: argparse.Namespace) -> Facts:
+    """Return the seconds of a step, and estimates of the loss before and after all steps. Collective."""
+    order, device = len(source.shape), machine.device
+    setting = setting_for(source, args.rank, machine, options)
+    operator = SampledOperator(source, machine, setting, SampledUse(loss_of("poisson"), True, MOMENTS["adam"]))
+    operator.prepare([0.0] * order, [0.0] * order, [True] * order)
+    rng = np.random.default_rng(0)
+    for mode, length in enumerate(source.shape):
+        operator.set_factor(mode, rng.random((length, args.rank), np.float32) * 0.1)
+    strata, moments, taken = operator.strata("stratified", args.samples), operator.moments(), [0]
+
+    def objective() -> float:
+        return operator.value(operator.estimate_strata(), 0)[0]
+
+    def timed() -> float:
+        device.synchronize()
+        began = time.perf_counter()
+        for first in range(0, args.steps, BETWEEN_STOPS):
+            numbers = range(taken[0] + first, taken[0] + min(first + BETWEEN_STOPS, args.steps))
+            operator.steps(strata, [key_of(k) for k in numbers], moments, StepRule("adam", 1e-3, numbers.start + 1))
+        device.synchronize()
+        taken[0] += args.steps
+        return (time.perf_counter() - began) / args.steps
+
+    before, seconds = objective(), in_turn({"steps": timed}, args.repeats)["steps"]
+    return {
+        "shape": source.shape, "nonzeros": source.nnz, "rank": args.rank, "samples": args.samples, "loss": "poisson",
+        "sampling": "stratified", "seconds_per_step": summary(seconds), "objectives": [before, objective()],
+    }  # fmt: skip
 
 
 Times = tuple[float, float]

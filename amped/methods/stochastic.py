@@ -184,12 +184,13 @@ class StochasticGcp(LossMethod):
         course = _Course.of(state.arrays["course"])
         self._before[...] = operator.matrix
         strata, epoch = operator.strata(self._params.sampling, course.samples), state.iterations + 1
-        for k in range(self._params.steps):
-            if k and k % BETWEEN_STOPS == 0 and stop():
+        for first in range(0, self._params.steps, BETWEEN_STOPS):
+            if first and stop():
                 self._restore()
                 return False
-            rule = StepRule(self._params.method, course.rate, course.number + k + 1)
-            operator.step(strata, key_of(course.seed, epoch, k), self._moments, rule)
+            numbers = range(first, min(first + BETWEEN_STOPS, self._params.steps))
+            rule = StepRule(self._params.method, course.rate, course.number + first + 1)
+            operator.steps(strata, [key_of(course.seed, epoch, k) for k in numbers], self._moments, rule)
         objective = self._objective(course.seed)
         state.series["rate"].append(course.rate)
         if objective < self._best:

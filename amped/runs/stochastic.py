@@ -86,13 +86,14 @@ def sampled_elements(
         observed = observed_source(source, all_observed(source, comm), comm, None)
     zeros = observed is None
     elements: Any = source if observed is None else observed.source
-    if not machine.device.on_host and not SAMPLED.providers(machine.device):
+    use = SampledUse(work.loss, zeros, work.params.moments)
+    if not machine.device.on_host and SAMPLED.first(machine.device, lambda each: each.suits(use.formulas)) is None:
         elements.leave_device()
         machine = on_host(machine, options, f"method {method!r}")
     machine = _chosen(machine, elements, options, work)
     setting = setting_for(elements, work.rank, machine, options)
     setting = setting._replace(root_bytes=start_bytes(elements, work.rank, comm, work.init))
-    return SampledElements(elements, machine, setting, SampledUse(work.loss, zeros, work.params.moments))
+    return SampledElements(elements, machine, setting, use)
 
 
 def _chosen(machine: Machine, source: SparseSource, options: Options, work: SampledWork) -> Machine:

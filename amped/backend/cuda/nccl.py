@@ -16,7 +16,10 @@ from ...parallel.mpi import Comm, Reduction
 from ...parallel.progress import CURRENT
 from .clock import HIGHEST, untimed
 
-TYPES = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
+TYPES = {
+    np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64,
+    np.dtype(np.uint8): nccl.NCCL_UINT8,
+}  # fmt: skip
 
 
 def _now() -> Any:

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Literal, NamedTuple, Protocol
 
+from partitioner.array_types import FloatDType
+
 from ..device import Array
 from ..formulas import Evaluated
 from ..registry import Op
@@ -57,7 +59,7 @@ class ListedElements(NamedTuple):
 
     Attributes
     ----------
-    coordinates : (nnz, order) int32 device array
+    coordinates : (nnz, order) int32 device array, C-contiguous
         The indices of nonzeros, or of observed elements.
     values : (nnz,) device array
     slots : int32 device array
@@ -106,7 +108,10 @@ class SampledFormulas(NamedTuple):
 
 
 class SampledRows(NamedTuple):
-    """A gradient, (rows, columns in memory) float64, and which rows have samples, (rows,) uint8; device arrays."""
+    """A gradient, (rows, columns in memory), and which rows have samples, (rows,) uint8; device arrays.
+
+    The gradient is float64 or, on GPUs, of the matrix's type unless sums are exact.
+    """
 
     gradient: Array
     touched: Array
@@ -148,6 +153,9 @@ class SampleSize(NamedTuple):
     stride: int  # its columns in memory
     order: int
     nnz: int  # of the rank
+    dtype: FloatDType  # of the matrix
+    estimated: int  # samples of an estimate of the loss, at most
+    exact: bool  # see `SampledProvider.make`
 
 
 class SampledLoss(Protocol):
@@ -166,6 +174,14 @@ class SampledLoss(Protocol):
         returned, perhaps summed over ranks; afterwards they are zero.
         """
 
+    def queue(
+        self, matrix: Array, moments: Sequence[Array], strata: Sequence[Stratum], keys: Sequence[int], rule: StepRule
+    ) -> bool:
+        """Queue steps, each with the gradient of its key, if the device takes them without the host; return whether.
+
+        The first step has the number of `rule`, and the others the numbers that follow.
+        """
+
 
 class SampledProvider(Protocol):
     """A provider of the operation."""
@@ -173,14 +189,22 @@ class SampledProvider(Protocol):
     def suits(self, formulas: SampledFormulas) -> bool:
         """Return whether it evaluates such formulas."""
 
-    def stride(self, rank: int) -> int:
+    def stride(self, rank: int, dtype: FloatDType) -> int:
         """Return the columns in memory of a matrix with `rank` columns."""
 
     def bytes(self, size: SampleSize) -> int:
         """Return an upper bound of the device memory of buffers, without elements, matrix and moments."""
 
-    def make(self, elements: ListedElements, rows: MatrixRows, formulas: SampledFormulas, stride: int) -> SampledLoss:
-        """Return the estimates for elements and a matrix of `stride` columns in memory."""
+    def slots(self, coordinates: Array) -> Array:
+        """Return the table of distinct coordinates, (nnz, order) and C-contiguous; see `ListedElements`."""
+
+    def make(
+        self, elements: ListedElements, rows: MatrixRows, formulas: SampledFormulas, stride: int, exact: bool
+    ) -> SampledLoss:
+        """Return the estimates for elements and a matrix of `stride` columns in memory.
+
+        `exact`: results must be the same in each run.
+        """
 
 
 SAMPLED: Op[SampledProvider] = Op("sampled")

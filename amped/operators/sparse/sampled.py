@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from partitioner.array_types import Floats
 from partitioner.shards.partition import Cut
 
-from ...backend.coordinate_table import slots_of, table_size
+from ...backend.coordinate_table import table_size
 from ...backend.counter_rng import key_of
 from ...backend.device import Array
 from ...backend.exchange import Machine
@@ -116,13 +116,15 @@ def sampled_plan(
     rank, dtype, device = setting.ranks[0], setting.options.dtype, setting.device
     check_rank(rank)
     provider, nnz, rows = provider_of(setting, use), distribution.most(part), sum(source.shape)
-    stride, order = provider.stride(rank), len(source.shape)
+    stride, order = provider.stride(rank, dtype), len(source.shape)
     each, matrix = nonzero_bytes(order, dtype), rows * stride * dtype.itemsize
+    estimated = (1 + MOST_DRAWN) * max(source.nnz // 100, ESTIMATED)
+    size = SampleSize(rows, stride, order, nnz, dtype, estimated, setting.options.deterministic)
     used = {
         "nonzeros": nnz * each + (4 * table_size(nnz) if use.zeros else 0),
-        "factor matrices": matrix,
+        "factor matrices": matrix if device.on_host else 2 * matrix,  # with a copy from before an epoch
         "moments": use.moments * matrix,
-        "gradients": provider.bytes(SampleSize(rows, stride, order, nnz)),
+        "gradients": provider.bytes(size),
     }
     if (needed := sum(used.values())) > setting.memory:
         raise InputError(
@@ -132,7 +134,7 @@ def sampled_plan(
     mine = loading if part == 0 else loading.others or Loading(streamed=loading.streamed)
     copies = rows * rank * (8 * use.moments + 2 * dtype.itemsize)  # before an epoch, and of the model
     later = copies + (needed if device.on_host else 0)
-    placing = nnz * (2 * each + (HASHING if use.zeros else 0))
+    placing = nnz * (2 * each + (HASHING if use.zeros and device.on_host else 0))
     host = max(mine.reading, mine.tensor + max(mine.dealing + mine.sorting + placing, later))
     host += device.host_bytes + 3 * device.code_bytes + (0 if part else setting.root_bytes)
     return SampledPlan((), dtype, 0, nnz, used, host, nnz=nnz, read=1000 * needed)
@@ -154,7 +156,7 @@ class SampledOperator(Factors):
         self.plan = together(comm, lambda: sampled_plan(source, distribution, comm.rank, setting, use, loading))
         self._provider, self._use = provider_of(setting, use), use
         self._offsets = list(accumulate(source.shape, initial=0))
-        stride = self._provider.stride(self.ranks[0])
+        stride = self._provider.stride(self.ranks[0], options.dtype)
         self.matrix = device.zeros((self._offsets[-1], stride), options.dtype)
         self._elements = self._loaded(source, distribution)
         source.placed()
@@ -166,18 +168,18 @@ class SampledOperator(Factors):
         """Load the nonzeros of the rows that this rank owns."""
         comm, device, (along, cut) = self.machine.comm, self.machine.device, distribution
         columns, values = load_rows(source, comm, along, cut, self.options.dtype)
-        coordinates = np.stack(columns, axis=1)
-        slots = slots_of(coordinates) if self._use.zeros else np.empty(0, np.int32)
+        coordinates = device.to_device(np.stack(columns, axis=1))
+        slots = self._provider.slots(coordinates) if self._use.zeros else device.empty((0,), np.int32)
         begin, lengths = [0] * self.order, list(source.shape)
         begin[along] = int(cut.rows[comm.rank])
         lengths[along] = int(cut.rows[comm.rank + 1]) - begin[along]
-        to_device = device.to_device
-        return ListedElements(to_device(coordinates), to_device(values), to_device(slots), begin, lengths)
+        return ListedElements(coordinates, device.to_device(values), slots, begin, lengths)
 
     def prepare(self, lower: Sequence[float], ridge: Sequence[float], solved: Sequence[bool]) -> None:
         """Allocate the buffers of gradients, for the bounds and the ridge of each mode; see `MatrixRows`."""
         rows = MatrixRows(self._offsets, self.ranks[0], lower, ridge, solved)
-        self._sampled = self._provider.make(self._elements, rows, self._use.formulas, self.matrix.shape[1])
+        stride, exact = self.matrix.shape[1], self.options.deterministic
+        self._sampled = self._provider.make(self._elements, rows, self._use.formulas, stride, exact)
 
     def strata(self, sampling: str, samples: int) -> list[Stratum]:
         """Return this rank's samples for a gradient.
@@ -234,8 +236,18 @@ class SampledOperator(Factors):
             comm.all_reduce(sums, "sum")
         return float(sums[0]), float(sums[1])
 
-    def step(self, strata: Sequence[Stratum], key: int, moments: Sequence[Array], rule: StepRule) -> None:
-        """Take a step along the estimated gradient. Collective."""
+    def steps(self, strata: Sequence[Stratum], keys: Sequence[int], moments: Sequence[Array], rule: StepRule) -> None:
+        """Take a step along the estimated gradient of each key; the first has the number of `rule`. Collective."""
+        if self.machine.comm.size == 1:
+            mine = [key_of(key, 0) for key in keys]
+            with self.span("compute", 0):
+                queued = self._sampled.queue(self.matrix, moments, strata, mine, rule)
+            if queued:
+                return
+        for k, key in enumerate(keys):
+            self._step(strata, key, moments, rule._replace(number=rule.number + k))
+
+    def _step(self, strata: Sequence[Stratum], key: int, moments: Sequence[Array], rule: StepRule) -> None:
         comm, exchange = self.machine.comm, self.machine.exchange
         with self.span("compute", 0):
             rows = self._sampled.gradient(self.matrix, strata, key_of(key, comm.rank))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.array_types import HostArray
+from partitioner.array_types import FloatDType, HostArray
 
-from ...coordinate_table import MARKED, marks_of, table_size
+from ...coordinate_table import MARKED, marks_of, slots_of, table_size
 from ...counter_rng import key_of
 from ...device import Array
 from ...formulas import Formula
@@ -84,6 +84,11 @@ class HostSampled:
             )
         )
 
+    def queue(
+        self, matrix: Array, moments: Sequence[Array], strata: Sequence[Stratum], keys: Sequence[int], rule: StepRule
+    ) -> bool:
+        return False
+
     def _add(
         self, matrix: Array, strata: Sequence[Stratum], key: int, gradients: Array, touched: Array
     ) -> NDArray[np.float64]:
@@ -122,15 +127,20 @@ class HostProvider:
     def suits(self, formulas: SampledFormulas) -> bool:
         return isinstance(formulas.value, Formula) and isinstance(formulas.slope, Formula)
 
-    def stride(self, rank: int) -> int:
+    def stride(self, rank: int, dtype: FloatDType) -> int:
         return -(-rank // EIGHT) * EIGHT
 
     def bytes(self, size: SampleSize) -> int:
-        rows, stride, order, nnz = size
+        rows, stride, order, nnz = size[:4]
         scratch = 8 * (order * stride + sampled.BLOCK * (order + 1))
         return self._device.count * (rows * (8 * stride + 1) + scratch) + table_size(nnz, MARKED) // 8
 
-    def make(self, elements: ListedElements, rows: MatrixRows, formulas: SampledFormulas, stride: int) -> SampledLoss:
+    def slots(self, coordinates: Array) -> Array:
+        return slots_of(coordinates)
+
+    def make(
+        self, elements: ListedElements, rows: MatrixRows, formulas: SampledFormulas, stride: int, exact: bool
+    ) -> SampledLoss:
         return HostSampled(self._device, elements, rows, formulas, stride)
 
 

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_array
 
-from ...coordinate_table import EMPTY, find
+from partitioner.array_types import FloatDType
+
+from ...coordinate_table import EMPTY, find, slots_of
 from ...counter_rng import key_of, uniform
 from ...device import Array
 from ...ops.sampled import (
@@ -84,6 +86,11 @@ class PlainSampled:
                 each[at, : every.rank] = new
             rows.gradient[some] = 0
             rows.touched[begin:end] = 0
+
+    def queue(
+        self, matrix: Array, moments: Sequence[Array], strata: Sequence[Stratum], keys: Sequence[int], rule: StepRule
+    ) -> bool:
+        return False
 
     def _drawn(self, strata: Sequence[Stratum], key: int) -> Iterator[_Samples]:
         """Yield the samples of all strata in blocks."""
@@ -183,14 +190,19 @@ class PlainProvider:
     def suits(self, formulas: SampledFormulas) -> bool:
         return True
 
-    def stride(self, rank: int) -> int:
+    def stride(self, rank: int, dtype: FloatDType) -> int:
         return rank
 
     def bytes(self, size: SampleSize) -> int:
         block = 8 * ARRAYS * BLOCK * size.order * size.stride
         return size.rows * (8 * size.stride + 1) + block
 
-    def make(self, elements: ListedElements, rows: MatrixRows, formulas: SampledFormulas, stride: int) -> SampledLoss:
+    def slots(self, coordinates: Array) -> Array:
+        return slots_of(coordinates)
+
+    def make(
+        self, elements: ListedElements, rows: MatrixRows, formulas: SampledFormulas, stride: int, exact: bool
+    ) -> SampledLoss:
         return PlainSampled(elements, rows, formulas, stride)
 
 

@@ -15,10 +15,11 @@ from forms import exhaustive, in_turn, some_of
 from losses import GAUSSIAN, HUBER, LOGIT, POISSON
 
 from amped.backend.cuda.code import dense as dense_code
-from amped.backend.cuda.code import dimension_tree, interleaved, least_squares, phi, ttm, ttmc
+from amped.backend.cuda.code import dimension_tree, interleaved, least_squares, phi, sampled, ttm, ttmc
 from amped.backend.cuda.code import rows as row_code
 from amped.backend.cuda.layout import VECTOR, Limits, PackedLayout, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
+from amped.backend.formulas import Formula
 from amped.backend.losses import Loss
 from amped.backend.ops.dense import BlockForm
 from amped.backend.ops.mttkrp import Share
@@ -52,6 +53,7 @@ MOST_IN_A_BLOCK = 48  # columns of a matrix that a block of threads has
 MOST_IN_PHI = 64  # of as many threads as the layout was packed for
 MOST_IN_ROWS = 64  # once for each row or part of it, not for each nonzero
 MOST_IN_SOLVED = 160  # once for each row
+MOST_IN_SAMPLED = 64  # of many modes and columns, or by a function for powers
 MOST_IN_TTMC = 128  # once for each fibre
 MOST_IN_ONE_PRODUCT = 48  # of fp64 by 64 columns and three factor matrices, which only `split-fused` takes
 MOST_IN_WGMMA = 80  # all registers of a multiprocessor are in use
@@ -504,3 +506,22 @@ def test_ttmc_by_products(ranks: tuple[int, ...], precision: str, architecture: 
     for rank, each in zip(ranks[-2:], "BC", strict=True):
         assert m[f"PANELS_{each}"] * m[f"H{each}"] * 8 >= rank
     assert m["PANELS_W"] * m["HW"] >= np.prod(ranks[:-2])
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    ("order", "columns", "precision", "loss", "run"),
+    [
+        (4, 16, "fp32", POISSON, sampled.LONG_RUN), (3, 16, "fp64", LOGIT, sampled.SHORT_RUN),
+        exhaustive(2, 4, "fp32", HUBER, sampled.SHORT_RUN), exhaustive(5, 132, "fp32", LOGIT, sampled.LONG_RUN),
+        exhaustive(6, 260, "fp64", POISSON, sampled.LONG_RUN),
+    ],
+)  # fmt: skip
+def test_sampled_losses(order: int, columns: int, precision: str, loss: Loss, run: int, exact: bool) -> None:
+    formulas = (each.cuda for each in (loss.of, loss.slope) if isinstance(each, Formula))
+    code = sampled.SampledCode(order, columns, DTYPES[precision], exact, run, *formulas)
+    samples = {"add_samples", "evaluate_samples", "add_parts"} | ({"bound_samples", "convert_sums"} if exact else set())
+    for source, kernels in ((code.source(), samples), (code.steps(), {"sgd", "adagrad", "adam"})):
+        check(compiled_text(source.text, f"{source.name} {code}", source.options, "sm_90"), kernels, MOST_IN_SAMPLED)
+    table = sampled.table_source(order)
+    check(compiled_text(table.text, table.name, table.options, "sm_90"), {"fill_slots"})
