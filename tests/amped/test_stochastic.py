@@ -12,6 +12,7 @@ from gcp import model_array, oracle, values_for
 from oracle import random_factors
 
 import amped
+from amped.backend.cuda import probe
 from amped.backend.known_losses import KNOWN, loss_of
 from amped.models.matching import factor_match
 
@@ -135,6 +136,24 @@ def test_a_resumed_run_takes_the_same_steps(tmp_path: Path, method: Any, precisi
     assert same(amped.cp(tensor, 2, resume=True, **side), whole)
     with pytest.raises(amped.InputError, match="was made with steps 40, this run has 30"):
         amped.cp(tensor, 2, resume=True, **{**side, "steps": 30})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sampling", ["stratified", "semi-stratified", "uniform", "nonzeros"])
+@pytest.mark.parametrize("method", ["adam", "adagrad", "sgd"])
+def test_a_gpu_takes_the_steps_of_a_cpu(method: Any, sampling: Any) -> None:
+    if missing := probe():
+        pytest.skip(missing)
+    rates = {"adam": 0.02, "adagrad": 0.1, "sgd": 0.0005}
+    given = SOME | {"loss": "poisson", "method": method, "rate": rates[method], "sampling": sampling, "steps": 70}
+    cpu, gpu = (amped.cp(few_counts(), 2, device=device, **given) for device in ("cpu", "cuda"))
+    assert gpu.run["device"] == "cuda"
+    assert cpu.series["objective"][-1] < cpu.series["objective"][0]
+    np.testing.assert_allclose(gpu.series["objective"], cpu.series["objective"], rtol=1e-7)
+    for one, other in zip(cpu.factors, gpu.factors, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    given |= {"precision": "fp32", "device": "cuda", "deterministic": True}
+    assert same(*(amped.cp(few_counts(), 2, **given) for _ in range(2)))
 
 
 def test_seeds() -> None:
