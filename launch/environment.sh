@@ -56,11 +56,11 @@ detect_gpus() {
 }
 
 # install_packages PROJECT[EXTRAS]: use uv, which takes a fifth of pip's time; if it is not available or fails (it ignores pip's
-# configuration), use pip.
+# configuration), use pip. Like pip, it trusts the certificates of the system, which a proxy may need.
 install_packages() {
     local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
     "${pip[@]}" uv &>/dev/null &&
-        "$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python" --editable "$1" &>/dev/null && return
+        UV_SYSTEM_CERTS=1 "$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python" --editable "$1" &>/dev/null && return
     "${pip[@]}" --editable "$1"
 }
 
