@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
@@ -23,6 +24,7 @@ from amped.backend.null.device import NullDevice
 from amped.parallel.mpi import Comm, world
 from partitioner.host.worth import SETTING
 
+gc.set_threshold(50_000)  # ten thousand tests, and the compiler, make many objects: collecting took a tenth of the time
 os.environ.setdefault(SETTING, "always")  # tests of both paths choose for themselves
 
 # The same examples in every run, more of them with --exhaustive; `--hypothesis-profile=explore` tries many new ones.
@@ -79,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("quick")
     due = [item for item in items if _is_due(item, world().size)]
     if not _is_exhaustive(config):
-        due = [item for item in due if not item.get_closest_marker("exhaustive")]
+        due = tiers.with_threads_in_turn(item for item in due if not item.get_closest_marker("exhaustive"))
         due = tiers.on_ranks(world().size, due) if config.getoption("with_mpi", default=False) else due
     if len(due) < len(items):
         others = set(items) - set(due)

@@ -28,6 +28,7 @@ from amped.backend.cpu.device import CpuDevice
 from amped.backend.cpu.layout import PIECE
 from amped.backend.cpu.ops.mttkrp import Segmented
 from amped.report.text import human
+from partitioner.host.worth import ALWAYS, SETTING
 
 RANK = 16
 CPU = ["--device", "cpu"]
@@ -288,7 +289,8 @@ def test_measured_memory_is_within_a_tenth_of_the_plan(
     for turn in range(3):  # what libraries take besides varies, by 15 MB on a busy machine: the middle one counts
         arguments = ["cpd", large / tensor, "--rank", RANK, "--tol", 0, "--max-iters", 2, *flags, *CPU]
         arguments += ["--metrics", tmp_path / f"{turn}.jsonl", "--output", tmp_path / f"out-{turn}"]
-        result = on_ranks(ranks, *arguments) if ranks > 1 else in_process(*arguments)
+        env = {SETTING: ALWAYS}
+        result = on_ranks(ranks, *arguments, env=env) if ranks > 1 else in_process(*arguments, env=env)
         assert result.code == 0, result.err
         taken.append(events(tmp_path / f"{turn}.jsonl")["memory"]["used_and_planned_bytes"])
         assert len(taken[-1]) == ranks
@@ -314,7 +316,7 @@ def test_plans_count_the_code_that_solves_rows(folder: Path, method: str) -> Non
     succeeded(run_amped("cpd", small_tns(folder), *flags, *CPU))  # compiles for all ranks what one rank needs
     for _ in range(2):  # the first one may compile what ranks share
         (folder / "m.jsonl").unlink(missing_ok=True)
-        result = on_ranks(2, "cpd", small_tns(folder), *flags, *CPU)
+        result = on_ranks(2, "cpd", small_tns(folder), *flags, *CPU, env={SETTING: ALWAYS})
         assert result.code == 0, result.err
     for places in events(folder / "m.jsonl")["memory"]["used_and_planned_bytes"]:
         used, planned = places["host"]
@@ -331,7 +333,7 @@ def test_newton_steps_are_planned(folder: Path, flags: list[object]) -> None:
     arguments = ["cpd", "t.npz", "--rank", 12, "--loss", "poisson", "--method", "newton", *flags, *CPU]
     for _ in range(2):  # the first one compiles, which takes memory
         outputs = ["--max-iters", 2, "--output", folder / "out", "--force", "--metrics", folder / "m.jsonl"]
-        assert in_process(*arguments, *outputs).code == 0
+        assert in_process(*arguments, *outputs, env={SETTING: ALWAYS}).code == 0
     ((used, planned),) = (place["host"] for place in events(folder / "m.jsonl")["memory"]["used_and_planned_bytes"])
     assert -0.1 <= planned / used - 1 <= 0.4, f"{planned:,} planned, {used:,} used"
 

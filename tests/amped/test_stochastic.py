@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import refused, run_amped, succeeded
+from forms import in_turn
 from gcp import model_array, oracle, values_for
 from oracle import random_factors
 
@@ -51,8 +52,7 @@ def test_planted_factors_are_recovered(sampling: Any) -> None:
     assert {name: model.run[name] for name in ("sampling", *given)} == {"sampling": sampling, **given}
 
 
-@pytest.mark.parametrize("compiled", ["never", "always"])
-@pytest.mark.parametrize("method", ["adam", "adagrad", "sgd"])
+@pytest.mark.parametrize(("method", "compiled"), in_turn(["adam", "adagrad", "sgd"], ["never", "always"]))
 def test_every_method_comes_close_to_the_optimum(method: Any, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMPED_COMPILE", compiled)
     tensor = few_counts()

@@ -27,6 +27,7 @@ import amped
 from amped.parallel.mpi import LAUNCHER_RANKS, LAUNCHER_SIZES
 from amped.run import main
 from partitioner.__main__ import main as partition_main
+from partitioner.host.worth import ALWAYS, SETTING
 
 ROOT = Path(amped.__file__).parent.parent
 ERROR = "amped: error: "
@@ -89,9 +90,13 @@ def run_partitioner(*arguments: object) -> Result:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """Return the environment of a subprocess that imports this amped, without variables of launchers."""
-    launchers = {*LAUNCHER_SIZES, *LAUNCHER_RANKS, "SLURM_STEP_NUM_TASKS"}
-    kept = {name: value for name, value in os.environ.items() if name not in launchers}
+    """Return the environment of a subprocess that imports this amped, without variables of launchers.
+
+    Subprocesses decide whether to compile, as for users: loading compiled code takes a third of a short run.
+    """
+    left_out = {*LAUNCHER_SIZES, *LAUNCHER_RANKS, "SLURM_STEP_NUM_TASKS"}
+    left_out |= {SETTING} if os.environ.get(SETTING) == ALWAYS else set()  # set by conftest.py
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
     paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
     return {**LAUNCH, **kept, "PYTHONPATH": os.pathsep.join(paths), **extra}
 

@@ -1,12 +1,13 @@
 """The tests that run with ``--quick``, and under mpirun on each number of ranks: files, or functions in files.
 
+Of tests of several numbers of host threads, each set of other parameters runs with one of them in turn.
 Under mpirun all tests run on 2 ranks, on 3 those of `UNEVEN`, each with at most `MOST_ON_THREE` parameters, and on
 other numbers those of `SMOKE`, each with its first parameters. With ``--exhaustive`` all run on every number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,40 @@ def is_of(item: pytest.Item, entries: Collection[str]) -> bool:
 def has_tests(path: Path, entries: Collection[str]) -> bool:
     """Return whether entries name a file, or tests of it."""
     return path.relative_to(TESTS).as_posix() in {entry.partition("::")[0] for entry in entries}
+
+
+def with_threads_in_turn(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return tests of which each runs with one of the numbers of host threads of its fixture `backend` in turn.
+
+    Each number of threads and each set of other parameters of a function stays. Tests on other backends stay, too.
+    """
+    items = list(items)
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if _host_backend(item):
+            groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = {item for group in groups.values() for item in _not_in_turn(group)}
+    return [item for item in items if item not in left_out]
+
+
+def _host_backend(item: pytest.Item) -> Any:
+    """Return a test's parameter `backend` if that is one of the CPU, else None."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    backend = parameters.get("backend")
+    return backend if isinstance(backend, tuple) and backend[0] == "cpu" else None
+
+
+def _not_in_turn(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the tests of a function whose backend has no turn for their other parameters."""
+    backends, others = dict[Any, int](), dict[str, int]()
+    places = []
+    for item in items:
+        backend = _host_backend(item)
+        rest = repr([(name, each) for name, each in item.callspec.params.items() if name != "backend"])  # type: ignore[attr-defined]
+        places.append((backends.setdefault(backend, len(backends)), others.setdefault(rest, len(others))))
+    for item, (b, k) in zip(items, places, strict=True):
+        if k % len(backends) != b and b % len(others) != k:
+            yield item
 
 
 def entries_on(size: int) -> Collection[str] | None:

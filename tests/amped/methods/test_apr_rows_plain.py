@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from counts import by_rows, random_counts
+from forms import in_turn
 from oracle import PRECISIONS, random_factors, small_pieces
 
 import amped
@@ -19,10 +20,10 @@ SERIES = "loglikelihood", "inner_iterations"
 
 
 @METHODS
-@pytest.mark.parametrize("pieces", [10, 20, 1000])
-@pytest.mark.parametrize(("shape", "rank"), CASES)
-def test_the_same_path_as_an_oracle(shape: tuple[int, ...], rank: int, pieces: int, method: Any) -> None:
+@pytest.mark.parametrize(("case", "pieces"), in_turn(CASES, [10, 20, 1000]))
+def test_the_same_path_as_an_oracle(case: tuple[tuple[int, ...], int], pieces: int, method: Any) -> None:
     """Also of rows whose nonzeros are in several shards."""
+    shape, rank = case
     tensor, start = random_counts(len(shape), shape), random_factors(0, shape, rank)
     want = by_rows(tensor, start, 5, method)
     with small_pieces(pieces):

@@ -44,7 +44,9 @@ def test_a_record_is_what_was_written(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [*WRONG[::3], *map(exhaustive, [*WRONG[1::3], *WRONG[2::3]])], ids=lambda each: repr(each)[:20]
+    "wrong",
+    [each if k % 5 == 0 else exhaustive(each) for k, each in enumerate(WRONG)],
+    ids=lambda each: repr(each)[:20],
 )
 def test_parts_of_another_kind_do_no_harm(folder: Path, wrong: Any) -> None:
     """Neither to what is shown, nor to a report, nor to a tensor that it is compared with."""

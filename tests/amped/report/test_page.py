@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from browser import Browser, browser
 from command import on_ranks, refused, run_amped, small_tns, succeeded
+from forms import exhaustive
 
 import amped
 from amped.models import evaluation
@@ -225,20 +226,11 @@ def test_curves_keep_their_peaks() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        dict.fromkeys(facts.KINDS, wrong)
-        for wrong in (
-            None,
-            3,
-            "text",
-            [1, "a"],
-            [["a"]],
-            {"a": 1},
-            {"a": "b"},
-            [{"a": "b"}, {"compute": []}],
-            [],
-            [77],
-            [[1], [2, 3]],
-        )
+        *(
+            dict.fromkeys(facts.KINDS, wrong)
+            for wrong in (None, "text", {"a": "b"}, [{"a": "b"}, {"compute": []}], [[1], [2, 3]])
+        ),
+        *(exhaustive(dict.fromkeys(facts.KINDS, wrong)) for wrong in (3, [1, "a"], [["a"]], {"a": 1}, [], [77])),
     ],
 )
 def test_a_record_that_someone_has_changed_is_no_danger(model: amped.KruskalTensor, record: dict[str, object]) -> None:

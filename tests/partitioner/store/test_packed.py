@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forms import in_turn
 from tensors import files_of, write_store
 
 from partitioner.errors import InputError
@@ -35,8 +36,7 @@ def drawn(shape: tuple[int, ...], count: int, skewed: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("skewed", "budget"), [(False, 1 << 30), (True, 1 << 30), (True, 1000)])
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "threads"), in_turn(SHAPES, [1, 3]), ids=str)
 def test_store(
     tmp_path: Path, shape: tuple[int, ...], threads: int, skewed: bool, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,8 +139,8 @@ def test_modes_that_do_not_change_share_what_was_read() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_long_sums_in_single_precision_are_exact(name: str) -> None:
-    """Sums of a million positive numbers: a plain sum in single precision is ten times as far off."""
-    for shape in ((3, 700, 1500), (1050000, 3), (2, 2, 300000)):
+    """Sums of 200,000 positive numbers and more: a plain sum in single precision is several times as far off."""
+    for shape in ((3, 400, 600), (200000, 3), (2, 2, 60000)):
         form = form_of(shape, 5, "fp32")
         tensor, factors = case(3, form)
         sweep = made(kernel_of(name, 2), form)

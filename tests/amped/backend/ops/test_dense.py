@@ -147,6 +147,7 @@ def test_long_modes(backend: Device, shape: tuple[int, ...], precision: Any) -> 
     """More rows than the short sides of a GPU's grid have places for blocks of them."""
     if backend.on_host and max(shape) > 1_000_000:
         pytest.skip("only GPU kernels have a grid")
+    shape = tuple(min(length, 9001) for length in shape) if backend.on_host else shape
     dtype = np.dtype(precision)
     form = BlockForm(shape, shape[0], 5, backend.stride(5, dtype.itemsize), dtype, PLENTY, whole=True)
     case = Case(backend, form)

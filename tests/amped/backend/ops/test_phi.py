@@ -144,10 +144,8 @@ def test_input_modes_of_one_row(backend: Device, order: int, rank: int, precisio
 
 @every_backend
 @standard
-def test_a_million_nonzeros_in_one_row_keep_their_precision(
-    backend: Device, order: int, rank: int, precision: str
-) -> None:
-    check_all(backend, Problem(order, rank, "heavy row", 1_000_003), precision, order, [333_333])
+def test_many_nonzeros_in_one_row_keep_their_precision(backend: Device, order: int, rank: int, precision: str) -> None:
+    check_all(backend, Problem(order, rank, "heavy row", 200_003), precision, order, [66_667])
 
 
 @every_backend

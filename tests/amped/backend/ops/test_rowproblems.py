@@ -141,8 +141,7 @@ def test_results_do_not_depend_on_threads(method: Any, device: CpuDevice, two: C
     assert first == second
 
 
-@METHODS
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(("method", "dtype"), in_turn(list(ORACLES), ["f4", "f8"]))
 def test_heavy_rows_are_made_again_in_blocks(method: Any, dtype: str, two: CpuDevice) -> None:
     problem = Rows(3, 16, [100_000, 7, 130_000], dtype, length=70_000)  # indices of 32 bits
     want, kept = problem.solve(two, method, RowLimits(30))

@@ -114,7 +114,8 @@ def test_real_tensors(name: str, shape: tuple[int, ...], nonzeros: int) -> None:
     tensor = read(ROOT / name)
     assert (tensor.shape, tensor.nnz, tensor.duplicates, tensor.zeros) == (shape, nonzeros, 0, 0)
     with gzip.open(ROOT / name) as lines:
-        table = np.array([line.split() for line in lines if line[:1].isdigit()], np.int64)
+        words = b" ".join(line for line in lines if line[:1].isdigit()).split()
+    table = np.array(words, np.int64).reshape(nonzeros, len(shape) + 1)
     order = np.lexsort(table[:, -2::-1].T)
     np.testing.assert_array_equal(tensor.indices, table[order, :-1] - 1)
     np.testing.assert_array_equal(tensor.values, table[order, -1])
