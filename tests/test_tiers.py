@@ -33,6 +33,37 @@ def test_what_runs_on_ranks(ranks: int, due: str) -> None:
     assert "".join(each.parameter for each in tiers.on_ranks(ranks, ITEMS)) == due
 
 
+@pytest.mark.parametrize(("ranks", "due"), [(2, 8), (3, 4), (1, 1)])
+def test_how_many_parameters_run_on_ranks(ranks: int, due: int) -> None:
+    """Of a test of both `SMOKE` and `UNEVEN`, and of one in which each is another argument."""
+    test = "amped/backend/test_exchange_mpi.py::test_reduce"
+    found = tiers.on_ranks(ranks, [item(test, f"{k}") for k in range(20)])
+    assert len(found) == due
+    assert (found[0].parameter, found[-1].parameter) == ("0", "19" if due > 1 else "0")
+    every = [item(f"{tiers.EVERY_CALL}::test_any", f"{k}") for k in range(20)]
+    assert tiers.on_ranks(2, every) == every
+
+
+@pytest.mark.parametrize(
+    ("threads", "others", "due"),
+    [
+        (3, 4, [(1, 0), (2, 1), (3, 2), (1, 3)]), (3, 2, [(1, 0), (3, 0), (2, 1)]), (3, 1, [(1, 0), (2, 0), (3, 0)]),
+        (1, 3, [(1, 0), (1, 1), (1, 2)]),
+    ],
+)  # fmt: skip
+def test_numbers_of_threads_take_turns(threads: int, others: int, due: list[tuple[int, int]]) -> None:
+    """Each has a turn, and each set of other parameters; other backends stay."""
+    backends = [*(("cpu", k + 1) for k in range(threads)), ("cuda", None)]
+    items: list[Any] = [
+        SimpleNamespace(nodeid=f"t[{k}-{b}]", callspec=SimpleNamespace(params={"backend": b, "rank": k}))
+        for k in range(others)
+        for b in backends
+    ]
+    found = [each.callspec.params for each in tiers.with_threads_in_turn(items)]
+    assert [(each["backend"][1], each["rank"]) for each in found if each["backend"][0] == "cpu"] == due
+    assert sum(each["backend"][0] == "cuda" for each in found) == others
+
+
 @pytest.mark.parametrize(
     ("options", "read", "unread"),
     [

@@ -1,8 +1,8 @@
 """The tests that run with ``--quick``, and under mpirun on each number of ranks: files, or functions in files.
 
 Of tests of several numbers of host threads, each set of other parameters runs with one of them in turn.
-Under mpirun all tests run on 2 ranks, on 3 those of `UNEVEN`, each with at most `MOST_ON_THREE` parameters, and on
-other numbers those of `SMOKE`, each with its first parameters. With ``--exhaustive`` all run on every number.
+Under mpirun all tests run on 2 ranks, on 3 those of `UNEVEN`, each with at most `MOST` of its parameters, and on other
+numbers those of `SMOKE`, each with its first parameters. With ``--exhaustive`` all run on every number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parents[1]
-MOST_ON_THREE = 4
+MOST = {2: 8, 3: 4}
+"""The sets of parameters of a test that run on a number of ranks; others run in one process, or with --exhaustive."""
+EVERY_CALL = "amped/parallel/test_calls_mpi.py"  # in which each set of parameters is another argument
 
 # Tests of `launch/test --quick`: fast, and some of each package.
 QUICK = """
@@ -140,8 +142,8 @@ def with_threads_in_turn(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     for item in items:
         if _host_backend(item):
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out = {item for group in groups.values() for item in _not_in_turn(group)}
-    return [item for item in items if item not in left_out]
+    left_out = {id(item) for group in groups.values() for item in _not_in_turn(group)}
+    return [item for item in items if id(item) not in left_out]
 
 
 def _host_backend(item: pytest.Item) -> Any:
@@ -172,14 +174,13 @@ def entries_on(size: int) -> Collection[str] | None:
 def on_ranks(size: int, items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """Return the tests under mpirun that run on this number of ranks."""
     entries = entries_on(size)
-    if entries is None:
-        return list(items)
     tests: dict[tuple[Any, ...], list[pytest.Item]] = {}
     for item in items:
-        if is_of(item, entries):
-            test = item.path, getattr(item, "originalname", ""), bool(item.get_closest_marker("gpu"))
+        if entries is None or is_of(item, entries):
+            number = len(tests) if is_of(item, [EVERY_CALL]) else None
+            test = item.path, getattr(item, "originalname", ""), bool(item.get_closest_marker("gpu")), number
             tests.setdefault(test, []).append(item)
-    return [item for of_test in tests.values() for item in _spread(of_test, MOST_ON_THREE if size == 3 else 1)]
+    return [item for of_test in tests.values() for item in _spread(of_test, MOST.get(size, 1))]
 
 
 def _spread(items: list[pytest.Item], most: int) -> list[pytest.Item]:
