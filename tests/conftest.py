@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("quick")
     due = [item for item in items if _is_due(item, world().size)]
     if not _is_exhaustive(config):
-        due = tiers.with_threads_in_turn(item for item in due if not item.get_closest_marker("exhaustive"))
+        due = tiers.in_turn(item for item in due if not item.get_closest_marker("exhaustive"))
         due = tiers.on_ranks(world().size, due) if config.getoption("with_mpi", default=False) else due
     if len(due) < len(items):
         others = set(items) - set(due)

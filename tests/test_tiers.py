@@ -44,24 +44,39 @@ def test_how_many_parameters_run_on_ranks(ranks: int, due: int) -> None:
     assert tiers.on_ranks(2, every) == every
 
 
-@pytest.mark.parametrize(
-    ("threads", "others", "due"),
-    [
-        (3, 4, [(1, 0), (2, 1), (3, 2), (1, 3)]), (3, 2, [(1, 0), (3, 0), (2, 1)]), (3, 1, [(1, 0), (2, 0), (3, 0)]),
-        (1, 3, [(1, 0), (1, 1), (1, 2)]),
-    ],
-)  # fmt: skip
-def test_numbers_of_threads_take_turns(threads: int, others: int, due: list[tuple[int, int]]) -> None:
-    """Each has a turn, and each set of other parameters; other backends stay."""
-    backends = [*(("cpu", k + 1) for k in range(threads)), ("cuda", None)]
-    items: list[Any] = [
-        SimpleNamespace(nodeid=f"t[{k}-{b}]", callspec=SimpleNamespace(params={"backend": b, "rank": k}))
-        for k in range(others)
-        for b in backends
+def of(params: dict[str, Any], *names: str, marked: bool) -> Any:
+    """Return what pytest has of a test with parameters, some of them from marks."""
+    marks = [SimpleNamespace(args=(name,)) for name in names]
+    found = SimpleNamespace() if marked else None
+    return SimpleNamespace(
+        nodeid=f"t[{params}]", callspec=SimpleNamespace(params=params), iter_markers=lambda _: marks,
+        get_closest_marker=lambda name: found if name == "in_turn" else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("threads", "others", "due"), [(3, 4, 4), (3, 2, 3), (3, 1, 3), (1, 3, 3)])
+def test_numbers_of_threads_take_turns(threads: int, others: int, due: int) -> None:
+    backends = [("cpu", k + 1) for k in range(threads)]
+    items = [of({"backend": b, "rank": k}, "rank", marked=False) for k in range(others) for b in backends]
+    found = [each.callspec.params for each in tiers.in_turn(items)]
+    assert len(found) == due
+    assert {each["backend"] for each in found} == set(backends)
+    assert {each["rank"] for each in found} == set(range(others))
+    other = of({"rank": 1}, "rank", marked=False)
+    assert other in tiers.in_turn([*items, other])
+
+
+def test_parameters_take_turns() -> None:
+    """Arguments of one mark stay together: their pairs are the values."""
+    pairs = [(1, "a"), (1, "b"), (2, "c")]
+    items = [
+        of({"shape": a, "rank": b, "device": d}, "shape, rank", marked=True) for a, b in pairs for d in ("cpu", "null")
     ]
-    found = [each.callspec.params for each in tiers.with_threads_in_turn(items)]
-    assert [(each["backend"][1], each["rank"]) for each in found if each["backend"][0] == "cpu"] == due
-    assert sum(each["backend"][0] == "cuda" for each in found) == others
+    found = [each.callspec.params for each in tiers.in_turn(items)]
+    assert [(each["shape"], each["rank"]) for each in found] == pairs
+    assert {each["device"] for each in found} == {"cpu", "null"}
+    every = [of({"shape": a, "device": d}, "shape", marked=False) for a in range(2) for d in ("cpu", "null")]
+    assert tiers.in_turn(every) == every
 
 
 @pytest.mark.parametrize(

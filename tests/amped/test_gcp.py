@@ -19,6 +19,8 @@ from amped.models.matching import factor_match
 from amped.parallel.mpi import world
 from amped.runs import gcp as gcp_runs
 
+pytestmark = pytest.mark.in_turn
+
 NAMES = ["huber:0.7", "negative-binomial:2", "beta:0.5", *(n for n, known in KNOWN.items() if known.default is None)]
 SHAPE = (6, 5, 4)
 TOLERANCE = {"fp32": 1e-5, "fp64": 1e-10}

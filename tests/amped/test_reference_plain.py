@@ -26,6 +26,8 @@ from oracle import splitmix_factors as start
 import amped
 from amped.backend.plain.device import PlainDevice
 
+pytestmark = pytest.mark.in_turn
+
 SPARSE = sorted({*BUNDLED, *SMALL} - {"matmul_2-2-2", "aminoacid_3d"})
 LONG = "nycflights_5d", "uber393k_4d"  # runs of 10 s
 

@@ -10,6 +10,8 @@ import pytest
 import amped
 from amped.backend.known_losses import loss_of
 
+pytestmark = pytest.mark.in_turn
+
 ZEROS = np.zeros((6, 5, 4))
 SEEN = np.random.default_rng(0).random(ZEROS.shape) < 0.5
 EXPLICIT = amped.SparseTensor([[0, 0, 0], [5, 4, 3], [1, 2, 3]], [0.0, 0.0, 0.0], keep_zeros=True)

@@ -1,13 +1,13 @@
 """The tests that run with ``--quick``, and under mpirun on each number of ranks: files, or functions in files.
 
-Of tests of several numbers of host threads, each set of other parameters runs with one of them in turn.
+Of tests marked `in_turn`, not all combinations of parameters run, see the function.
 Under mpirun all tests run on 2 ranks, on 3 those of `UNEVEN`, each with at most `MOST` of its parameters, and on other
 numbers those of `SMOKE`, each with its first parameters. With ``--exhaustive`` all run on every number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ QUICK = """
     amped/backend/cuda/test_layout.py amped/methods/test_initial.py
     amped/models/test_kruskal.py amped/operators/sources/test_sparse_mpi.py
     amped/parallel/test_comm_mpi.py amped/backend/test_exchange_mpi.py
-    amped/report/test_metrics.py amped/report/test_progress.py launch/test_scripts.py partitioner/tensors/test_sparse.py
+    amped/report/test_progress.py launch/test_scripts.py partitioner/tensors/test_sparse.py
     partitioner/cuda/test_sort.py partitioner/sorting/test_sort.py partitioner/readers/arrays/test_npz.py
-    partitioner/readers/text/test_tns.py partitioner/readers/text/test_tns_mpi.py
+    partitioner/readers/text/test_plain.py partitioner/readers/text/test_tns_mpi.py
     partitioner/readers/tables/test_bins.py test_documents.py
 """.split()
 
@@ -132,38 +132,56 @@ def has_tests(path: Path, entries: Collection[str]) -> bool:
     return path.relative_to(TESTS).as_posix() in {entry.partition("::")[0] for entry in entries}
 
 
-def with_threads_in_turn(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Return tests of which each runs with one of the numbers of host threads of its fixture `backend` in turn.
+def in_turn(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return tests without the combinations of their parameters that run only with ``--exhaustive``.
 
-    Each number of threads and each set of other parameters of a function stays. Tests on other backends stay, too.
+    Of tests marked `in_turn`, each value of each parameter runs, with values of the others in turn. Of other tests that
+    have the fixture `backend`, each number of host threads and each set of other parameters runs. Arguments of one mark
+    `parametrize` are one parameter; GPUs have turns of their own.
     """
     items = list(items)
-    groups: dict[str, list[pytest.Item]] = {}
+    groups: dict[tuple[str, bool], list[pytest.Item]] = {}
     for item in items:
-        if _host_backend(item):
-            groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out = {id(item) for group in groups.values() for item in _not_in_turn(group)}
-    return [item for item in items if id(item) not in left_out]
+        if hasattr(item, "callspec"):
+            key = item.nodeid.partition("[")[0], bool(item.get_closest_marker("gpu"))
+            groups.setdefault(key, []).append(item)
+    due = {id(item) for group in groups.values() for item in _covering(group)}
+    return [item for item in items if id(item) in due or not hasattr(item, "callspec")]
 
 
-def _host_backend(item: pytest.Item) -> Any:
-    """Return a test's parameter `backend` if that is one of the CPU, else None."""
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    backend = parameters.get("backend")
-    return backend if isinstance(backend, tuple) and backend[0] == "cpu" else None
+def _covering(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return tests of one function that have all values of its parameters, few of them twice."""
+    if items[0].get_closest_marker("in_turn"):
+        values = {id(item): set(_parameters(item).items()) for item in items}
+    elif all(_threads(item) for item in items):
+        values = {id(item): {("threads", _threads(item)), ("others", _others(item))} for item in items}
+    else:
+        return list(items)
+    found, missing = [], set[Any]().union(*values.values())
+    while missing:
+        found.append(max(items, key=lambda item: len(values[id(item)] & missing)))
+        missing -= values[id(found[-1])]
+    return found
 
 
-def _not_in_turn(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the tests of a function whose backend has no turn for their other parameters."""
-    backends, others = dict[Any, int](), dict[str, int]()
-    places = []
-    for item in items:
-        backend = _host_backend(item)
-        rest = repr([(name, each) for name, each in item.callspec.params.items() if name != "backend"])  # type: ignore[attr-defined]
-        places.append((backends.setdefault(backend, len(backends)), others.setdefault(rest, len(others))))
-    for item, (b, k) in zip(items, places, strict=True):
-        if k % len(backends) != b and b % len(others) != k:
-            yield item
+def _parameters(item: pytest.Item) -> dict[str, str]:
+    """Return the parameters of a test, by the names of their arguments."""
+    names = [mark.args[0] if mark.args else mark.kwargs["argnames"] for mark in item.iter_markers("parametrize")]
+    split = [name.replace(",", " ").split() if isinstance(name, str) else list(name) for name in names]
+    params = dict(item.callspec.params)  # type: ignore[attr-defined]
+    found = {" ".join(group): repr([params.pop(name) for name in group if name in params]) for group in split}
+    return found | {name: repr(value) for name, value in params.items()}
+
+
+def _threads(item: pytest.Item) -> str:
+    """Return a test's parameter `backend` if that is one of the CPU, else nothing."""
+    backend = item.callspec.params.get("backend")  # type: ignore[attr-defined]
+    return str(backend) if isinstance(backend, tuple) and backend[0] == "cpu" else ""
+
+
+def _others(item: pytest.Item) -> str:
+    """Return a test's parameters other than `backend`."""
+    return repr([(name, each) for name, each in item.callspec.params.items() if name != "backend"])  # type: ignore[attr-defined]
 
 
 def entries_on(size: int) -> Collection[str] | None:

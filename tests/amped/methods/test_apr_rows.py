@@ -30,6 +30,8 @@ from amped.options import Options
 from amped.parallel.mpi import Comm, world
 from amped.runs.assembly import begin, bring_up, counts, open_tensor
 
+pytestmark = pytest.mark.in_turn
+
 SHAPES = [(9, 7), (6, 5, 8), (4, 6, 5, 3), (3, 4, 3, 4, 3), (3, 3, 4, 3, 3, 3)]
 CASES = [
     *product(SHAPES[:2], [1, 3]),

@@ -17,6 +17,8 @@ from partitioner.store.format import Store
 from partitioner.store.packed import PackedTensor, layout_of, sort_keys
 from partitioner.tensors.sparse import SparseTensor
 
+pytestmark = pytest.mark.in_turn
+
 SHAPES = [(5, 1, 9), (300, 70), (1, 1, 1, 1), (3, 4, 5, 6, 7, 2), (2**20, 2**20, 2**23)]
 
 

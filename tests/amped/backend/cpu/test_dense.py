@@ -19,6 +19,8 @@ from amped.backend.cpu.ops import dense as cpu_dense
 from amped.backend.ops.dense import DENSE, BlockForm, DenseKernel, Sweep
 from amped.parallel.mpi import SingleComm
 
+pytestmark = pytest.mark.in_turn
+
 NAMES = ("split", "gemm", "elem", "slice", "tile")
 SHAPES = [
     (5, 7), (1, 9), (300, 1), (4, 1, 6), (13, 6, 11), (1, 1, 5), (3, 4, 5, 6), (2, 3, 1, 4, 5), (3, 2, 4, 2, 3, 2),

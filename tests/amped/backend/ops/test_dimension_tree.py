@@ -17,6 +17,8 @@ from amped.backend.ops import dimension_tree
 from amped.backend.ops.dense import DENSE, BlockForm, RowLayout
 from amped.backend.ops.dimension_tree import DimensionTreeSweep
 
+pytestmark = pytest.mark.in_turn
+
 SHAPES = [(13, 8, 21), (1, 5, 6), (40, 1, 30), (6, 70, 1), (70, 66, 5), (9, 40, 90)]
 ORDERS = [(0, 1, 2), (2, 1, 0)]
 PLENTY = 1 << 28

@@ -15,6 +15,8 @@ from amped.backend.ops.nonnegative import NonnegativeSolver, System, nonnegative
 from amped.backend.ops.solve import Sums
 from amped.parallel.mpi import world
 
+pytestmark = pytest.mark.in_turn
+
 RANKS = (1, 7, 16, 33, 64, 128, 130)
 ROWS = (0, 1, 255, 4099)
 UNTIL_SETTLED = 20_000

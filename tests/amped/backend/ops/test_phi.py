@@ -16,6 +16,8 @@ from amped.backend.device import Device
 from amped.backend.ops.mttkrp import Kernel, Operands, Share
 from amped.backend.ops.phi import PHI, PhiParams, PhiProvider
 
+pytestmark = pytest.mark.in_turn
+
 FLOOR = 1e-10
 ALL = [*BACKENDS, ("null", 1)]
 LOGS = {"fp32": 1e-6, "fp64": 1e-13}  # relative error of a sum of logarithms

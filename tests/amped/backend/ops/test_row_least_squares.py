@@ -16,6 +16,8 @@ from amped.backend.plain.device import PlainDevice
 from amped.parallel.mpi import world
 from partitioner.shards.sorters import probe
 
+pytestmark = pytest.mark.in_turn
+
 SHAPES = [(2, 1), (3, 7), (4, 16), (5, 33), (3, 64), (6, 5)]
 UNTIL_SETTLED = 5000
 

@@ -17,6 +17,8 @@ from amped.backend.losses import PHI, RESIDUAL, Loss, Maps
 from amped.backend.ops.mttkrp import Kernel, Operands, Share
 from amped.backend.ops.row_systems import ROW_SYSTEMS, RowSystemsProvider, system_width
 
+pytestmark = pytest.mark.in_turn
+
 ALL = [*BACKENDS, ("null", 1)]
 
 every_backend = pytest.mark.parametrize(

@@ -29,6 +29,8 @@ from amped.backend.ops.sampled import (
 from amped.backend.plain.device import PlainDevice
 from amped.parallel.mpi import SingleComm
 
+pytestmark = pytest.mark.in_turn
+
 SHAPE, RANK = (5, 4, 6), 3
 
 

@@ -13,6 +13,8 @@ from amped.backend.cpu.ops.solve import PART_ROWS, HostSolver
 from amped.backend.ops.solve import Sums, solver
 from amped.parallel.mpi import world
 
+pytestmark = pytest.mark.in_turn
+
 RANKS = (1, 7, 16, 33, 64, 128, 130, 257)
 ROWS = (0, 1, 63, 64, 65, 20_011)
 

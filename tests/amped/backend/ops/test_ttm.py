@@ -17,6 +17,8 @@ from amped.backend.device import Device
 from amped.backend.fibres import count_fibres, cut_chunks, fibre_starts
 from amped.backend.ops.ttm import TTM, ProductForm
 
+pytestmark = pytest.mark.in_turn
+
 SLACK = 5
 F4, F8 = np.float32, np.float64
 KINDS = {

@@ -20,6 +20,8 @@ from amped.parallel.mpi import Comm, SingleComm
 from partitioner.tensors import stored as stored_elements
 from partitioner.tensors.stored import Place, Stored
 
+pytestmark = pytest.mark.in_turn
+
 ARRAY = np.random.default_rng(0).integers(0, 100, (13, 6, 9))
 SLACK = 1 << 19  # bytes of other objects
 PLACES: list[Place] = [(), (slice(3, 11),), (slice(0, 13), slice(2, 5)), (slice(1, 2), slice(0, 6), slice(4, 5))]

@@ -25,6 +25,8 @@ from partitioner.tensors import sparse as coo
 from partitioner.tensors.ingest import MAX_MODE_LENGTH
 from partitioner.tensors.sparse import SparseTensor
 
+pytestmark = pytest.mark.in_turn
+
 LONG = MAX_MODE_LENGTH - 1
 CASES = hard_nonzeros() | {
     f"order {order}, 31 bits each": random_nonzeros((LONG,) * order, 2000, order) for order in range(2, 7)

@@ -17,6 +17,8 @@ from amped.operators.ttm.plan import TtmPlan, TtmSetting, make_ttm_plan, most_fi
 from amped.options import Options
 from amped.parallel.mpi import Comm
 
+pytestmark = pytest.mark.in_turn
+
 
 def check(operator: Any, tensor: Any, array: np.ndarray, mode: int, comm: Comm, precision: str, seed: int = 0) -> None:
     """Hold a product to its definition, twice: nothing of the first one is left in the second."""
