@@ -137,7 +137,7 @@ def in_turn(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 
     Of tests marked `in_turn`, each value of each parameter runs, with values of the others in turn. Of other tests that
     have the fixture `backend`, each number of host threads and each set of other parameters runs. Arguments of one mark
-    `parametrize` are one parameter; GPUs have turns of their own.
+    `parametrize` are one parameter; GPUs have separate turns.
     """
     items = list(items)
     groups: dict[tuple[str, bool], list[pytest.Item]] = {}
