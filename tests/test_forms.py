@@ -62,8 +62,9 @@ def test_each_pair_of_values_occurs() -> None:
     assert found == wanted
 
 
-@pytest.mark.parametrize(("most", "status"), [(4, 0), (3, 1)])
-@pytest.mark.parametrize("workers", [forms.exhaustive(0), 2])
+@pytest.mark.parametrize(
+    ("most", "status", "workers"), [(3, 1, 2), forms.exhaustive(4, 0, 2), (4, 0, 0), forms.exhaustive(3, 1, 0)]
+)
 def test_too_many_variants_fail(tmp_path: Path, most: int, status: int, workers: int) -> None:
     """What several workers have, and what comes from the cache on the disk, counts once."""
     for name, text in (("kernels", KERNELS), ("test_kernels", TESTS), ("conftest", PLUGIN.format(most=most))):
