@@ -17,7 +17,7 @@ from amped.models.matching import factor_match
 from amped.models.scanned import ScannedRank, suggestion
 from amped.runs.compression import consistent, consistent_with_gaps
 
-HOW: dict[str, Any] = {"device": "cpu", "precision": "fp64", "max_iters": 60, "starts": 3, "halves": False}
+HOW: dict[str, Any] = {"device": "cpu", "precision": "fp64", "max_iters": 60, "starts": 2, "halves": False}
 SHAPE = (16, 14, 12)
 
 
@@ -113,7 +113,7 @@ def test_other_losses(loss: str, sparse: bool, monkeypatch: pytest.MonkeyPatch) 
     logit = loss == "bernoulli-logit"
     array = rng.random(SHAPE) < 1 / (1 + np.exp(2 - mean)) if logit else rng.poisson(mean).astype(float)
     tensor: Any = amped.SparseTensor(np.argwhere(array), array[array > 0], SHAPE) if sparse else array
-    how = HOW | {"loss": loss, "method": "lbfgs", "max_iters": 300, "starts": 2}
+    how = HOW | {"loss": loss, "method": "lbfgs", "max_iters": 120, "starts": 2}
     found = amped.scan(tensor, "1-3", **how, **({} if sparse else {"holdout": 0.1}))
     two = found.tried[1]
     assert [each.consistency for each in found.tried] == [None] * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import stat
 import subprocess
 import sys
@@ -62,6 +63,23 @@ def call(environment: Path, argument: str = "21") -> str:
         return process.stdout.read().strip()
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache in which the kernel is."""
+    place = tmp_path_factory.mktemp("compiled")
+    make(place / "first", 2)
+    with mock.patch.dict(os.environ, NUMBA_CACHE_DIR=str(place / "cache")):
+        assert call(place / "first") == "42 0 1"
+    return place / "cache"
+
+
+@pytest.fixture
+def filled(folder: Path, compiled: Path) -> Path:
+    """A cache in which the kernel is, and a package `mine` in an environment."""
+    shutil.copytree(compiled, folder / "cache")
+    return folder
+
+
 def files(folder: Path) -> list[Path]:
     return sorted((folder / "cache" / "amped").iterdir())
 
@@ -112,14 +130,13 @@ def unused() -> None:
 @pytest.mark.parametrize(
     "harm", [exhaustive(b""), exhaustive(b"x" * 100), None], ids=["cut off", "something else", "a bit flipped"]
 )
-def test_what_is_damaged_is_compiled_again(folder: Path, harm: bytes | None) -> None:
-    call(folder / "first")
-    (kept,) = files(folder)
+def test_what_is_damaged_is_compiled_again(filled: Path, harm: bytes | None) -> None:
+    (kept,) = files(filled)
     whole = kept.read_bytes()
     kept.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if harm is None else harm)
-    assert call(folder / "first") == "42 0 1"
+    assert call(filled / "first") == "42 0 1"
     assert kept.read_bytes()[32:33] == whole[32:33]
-    assert call(folder / "first") == "42 1 0"
+    assert call(filled / "first") == "42 1 0"
 
 
 def test_a_cache_that_cannot_be_written_costs_time_alone(folder: Path) -> None:
@@ -164,43 +181,40 @@ def test_folders_that_are_made_are_their_user_s_alone(folder: Path, umask: int) 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 & ~umask
 
 
-def test_a_folder_of_an_older_version_is_taken_over_but_not_what_others_can_write(folder: Path) -> None:
+def test_a_folder_of_an_older_version_is_taken_over_but_not_what_others_can_write(filled: Path) -> None:
     """Older versions created files according to the umask."""
-    call(folder / "first")
-    kept = harmed(folder)
+    kept = harmed(filled)
     kept.chmod(0o664)
     kept.parent.chmod(0o775)
     cause = f"{kept} can be written to by others"
-    assert refusals(folder) == [f"amped: cache not used, kernels are compiled and timed again: {cause}"]
+    assert refusals(filled) == [f"amped: cache not used, kernels are compiled and timed again: {cause}"]
     assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600  # replaced
-    assert refusals(folder) == []
+    assert refusals(filled) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 @pytest.mark.parametrize("what", [exhaustive("folder"), "file"])
-def test_what_belongs_to_another_user_is_not_read(folder: Path, what: str) -> None:
-    call(folder / "first")
-    kept = harmed(folder)
+def test_what_belongs_to_another_user_is_not_read(filled: Path, what: str) -> None:
+    kept = harmed(filled)
     theirs = kept if what == "file" else kept.parent
     os.chown(theirs, 65534, -1)
-    (line,) = refusals(folder)
+    (line,) = refusals(filled)
     assert f"{theirs} belongs to another user (65534)" in line
     assert what == "file" or "set NUMBA_CACHE_DIR" in line
 
 
 @pytest.mark.parametrize("what", [exhaustive("link"), "pipe", exhaustive("folder")])
-def test_a_kernel_is_a_regular_file(folder: Path, what: str) -> None:
-    call(folder / "first")
-    kept = harmed(folder)
-    kept.rename(folder / "elsewhere")
+def test_a_kernel_is_a_regular_file(filled: Path, what: str) -> None:
+    kept = harmed(filled)
+    kept.rename(filled / "elsewhere")
     if what == "link":
-        kept.symlink_to(folder / "elsewhere")
+        kept.symlink_to(filled / "elsewhere")
     elif what == "pipe":
         os.mkfifo(kept)
     else:
         kept.mkdir()
-    assert refusals(folder) == []
+    assert refusals(filled) == []
 
 
 def test_a_folder_of_another_program_is_refused_and_stays_as_it_is(
