@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> None:
     for tree in sides.values():
         if not (tree / "amped" / "run.py").is_file():
             raise InputError("is no tree of amped's sources", path=tree)
-    found, revisions = dict[str, Any](), {side: _revision(tree) for side, tree in sides.items()}
+    found, revisions = dict[str, Any](), {side: revision(tree) for side, tree in sides.items()}
     with tempfile.TemporaryDirectory() as scratch:
         folder = (args.folder or Path(scratch)).resolve()
         for name in args.cases or CASES[args.device]:
@@ -185,35 +185,52 @@ Worker = Callable[[Sequence[str]], None]
 @contextmanager
 def worker(tree: Path, environ: dict[str, str], folder: Path) -> Iterator[Worker]:
     """Start a process that uses a tree; yield what runs commands in it."""
-    script = Path(__file__).with_name("command_worker.py")
+    with tree_process("command_worker.py", tree, environ, folder) as (ask, log):
+
+        def call(command: Sequence[str]) -> None:
+            if code := ask(command):
+                raise InputError(f"{' '.join(command)}: exit code {code}: {log()}", path=tree)
+
+        yield call
+
+
+@contextmanager
+def tree_process(
+    script: str, tree: Path, environ: dict[str, str], folder: Path
+) -> Iterator[tuple[Callable[[Any], Any], Callable[[], str]]]:
+    """Start a script of this folder with a tree on its path.
+
+    Yield a function that sends it a request and returns its reply, and one that returns the end of its messages.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile("w+", dir=folder) as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", str(script)], env=environ, cwd=tree, text=True,
+            [sys.executable, "-P", str(Path(__file__).with_name(script))], env=environ, cwd=tree, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
         )  # fmt: skip
         requests, replies = process.stdin, process.stdout
         assert requests is not None
         assert replies is not None
 
+        def messages() -> str:
+            log.seek(0)
+            return log.read()[-2000:]
+
         def reply() -> Any:
             text = replies.readline()
             if not text:
-                log.seek(0)
-                raise InputError(f"its process has ended: {log.read()[-2000:]}", path=tree)
+                raise InputError(f"its process has ended: {messages()}", path=tree)
             return json.loads(text)
 
-        def call(command: Sequence[str]) -> None:
-            print(json.dumps(command), file=requests, flush=True)
-            if code := reply():
-                log.seek(0)
-                raise InputError(f"{' '.join(command)}: exit code {code}: {log.read()[-2000:]}", path=tree)
+        def ask(request: Any) -> Any:
+            print(json.dumps(request), file=requests, flush=True)
+            return reply()
 
         try:
             used = Path(reply())
             if not used.is_relative_to(tree):
                 raise InputError(f"not used: {used} is found first", path=tree)
-            yield call
+            yield ask, messages
         finally:
             requests.close()
             process.wait()
@@ -269,7 +286,7 @@ def _choices(case: dict[str, Any]) -> str:
     return "" if old == new else f"; different kernels: {old}, {new}"
 
 
-def _revision(tree: Path) -> str:
+def revision(tree: Path) -> str:
     """Return the commit of a tree that is a checkout, or its folder's name."""
     command = ["git", "-C", str(tree), "rev-parse", "--short", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True) if (tree / ".git").exists() else None

@@ -109,6 +109,7 @@ class Device(Protocol):
     on_host: bool  # whether device memory is host memory: arrays are NumPy's, and nothing is copied
     queues: bool  # whether work is asynchronous, so that it can be queued ahead
     steady: bool  # whether equal work takes equal time, so that timings can be used to balance work
+    cores: int  # threads for NumPy; 1 unless it is the host
     host_bytes: int  # host memory of its libraries during a run
     code_bytes: int  # host memory of one compiled kernel
     sample: int  # number of nonzeros that a timing needs to be representative

@@ -10,6 +10,8 @@ from types import ModuleType
 
 import numpy as np
 
+from partitioner.host.threads import in_order
+
 from .device import Array
 
 BLOCK_BYTES, GRAM_BYTES = 1 << 27, 1 << 24  # bytes of rows per block, for solving and for Gram matrices
@@ -26,11 +28,16 @@ def blocks_of(rows: int, step: int) -> Iterator[slice]:
     return (slice(b, min(b + step, rows)) for b in range(0, rows, step))
 
 
-def add_gram(xp: ModuleType, matrix: Array, total: Array) -> None:
-    """Add ``matrix.T @ matrix`` to `total`, (R, R) float64."""
-    for block in blocks_of(len(matrix), GRAM_BYTES // (8 * matrix.shape[1])):
+def add_gram(xp: ModuleType, matrix: Array, total: Array, threads: int = 1) -> None:
+    """Add ``matrix.T @ matrix`` to `total`, (R, R) float64; on a host, with `threads` for the blocks of rows."""
+
+    def gram(block: slice) -> Array:
         rows = matrix[block].astype(np.float64, copy=False)
-        total += xp.matmul(rows.T, rows)
+        return xp.matmul(rows.T, rows)
+
+    blocks = blocks_of(len(matrix), GRAM_BYTES // (8 * matrix.shape[1]))
+    for each in in_order(gram, blocks, threads):
+        total += each
 
 
 def add_dots(xp: ModuleType, one: Array, other: Array, total: Array) -> None:

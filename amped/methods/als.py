@@ -27,6 +27,7 @@ from ..backend.ops.nonnegative import nonnegative_solver
 from ..backend.ops.solve import SolverBytes, solver
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator
+from ..operators.kept_rows import Compaction, GramOfEmpty
 from ..operators.placement import Solving
 from .arranged import arranged
 from .constraints import NONE, Constraints
@@ -76,6 +77,9 @@ class CpAls(ConstrainedCp[Operator]):
 
     def __init__(self, operator: Operator, constraints: Constraints = NONE) -> None:
         self.operator, self.constraints = operator, constraints
+        first = constraints.solved(operator.order)[0]
+        reads = first in constraints.nonnegative or not operator.machine.device.on_host
+        self.unread_start = () if reads else (first,)
         self._plain = PlainAls(operator, constraints) if PlainAls.suits(operator) else None
         self._pipelined = None if self._plain else self._pipeline()
         self.restart()
@@ -265,6 +269,11 @@ def prepare(device: Device, rank: int, dtype: FloatDType, nonnegative: bool = Fa
         nonnegative_solver(device, rank, dtype).prepare(rank, dtype)
     solver(device, rank, dtype).prepare(rank, dtype)
     equations_of(device, rank).prepare(rank, dtype)
+
+
+def compaction(constraints: Constraints = NONE) -> Compaction:
+    """Return how hypersparse modes are compacted: fixed modes keep all rows."""
+    return Compaction(GramOfEmpty(), constraints.fixed)
 
 
 def solving_bytes(machine: Machine, dtype: FloatDType, order: int, constraints: Constraints = NONE) -> Solving:

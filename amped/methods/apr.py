@@ -20,6 +20,7 @@ from ..backend.exchange import Machine
 from ..backend.ops.mu_update import MU_UPDATE
 from ..backend.ops.solve import SolverBytes
 from ..models.kruskal import KruskalTensor
+from ..operators.kept_rows import Compaction, LargestOfEmpty
 from ..operators.placement import Solving
 from ..operators.sparse.operator import SparseOperator
 from .arranged import sorted_columns
@@ -27,6 +28,8 @@ from .driver import BaseMethod, MethodState
 from .initial import unit_sums
 from .poisson import Poisson, update_of
 from .updates import DivergedError
+
+COMPACTION = Compaction(LargestOfEmpty())
 
 
 class CpApr(BaseMethod[SparseOperator]):

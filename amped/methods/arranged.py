@@ -40,9 +40,11 @@ def arranged(
     """
     stored = [operator.stored(mode, matrices) for mode in range(operator.order)]
     if not _is_large(operator.machine.device, stored):
-        factors = [operator.factor(mode, matrices) for mode in range(operator.order)]
-        model = KruskalTensor(weights, factors).arrange(scales, norm)
-        return model.signed() if signed else model
+        rows = [operator.rows(mode, matrices) for mode in range(operator.order)]
+        model = KruskalTensor(weights, rows).arrange(scales, norm)
+        model = model.signed() if signed else model
+        model.factors = [operator.expand(mode, rows) for mode, rows in enumerate(model.factors)]
+        return model
     columns = COLUMNS.require(operator.machine.device)
     sums = [columns.sums(matrix) for matrix in stored]
     norms = np.array([np.sqrt(each.squares) if norm == 2 else each.magnitudes for each in sums])
@@ -64,10 +66,10 @@ def sorted_columns(operator: Operator, order: NDArray[np.intp]) -> list[Floats]:
     if _is_large(device, stored):
         columns, divisor = COLUMNS.require(device), np.ones(order.size)
         return [columns.arranged(matrix, order, divisor, tiny) for matrix in stored]
-    factors = [operator.factor(mode) for mode in range(operator.order)]
+    factors = [operator.rows(mode) for mode in range(operator.order)]
     for factor in factors:
         arrange_columns(factor, order, flushed=tiny)
-    return factors
+    return [operator.expand(mode, rows) for mode, rows in enumerate(factors)]
 
 
 def _is_large(device: Device, stored: Sequence[Array]) -> bool:

@@ -77,6 +77,10 @@ class Method(Protocol):
     def own_start(self) -> Sequence[Floats] | None:
         """Initial factor matrices that the method computed itself; None if the caller provides them."""
 
+    @property
+    def unread_start(self) -> Sequence[int]:
+        """Modes whose initial factor matrices are replaced before anything reads them."""
+
     def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """Return the initial factor matrices, in host memory, in the form that the operator holds.
 
@@ -112,6 +116,7 @@ class BaseMethod(Generic[P]):
     measure = "fit"
     operator: P
     state: MethodState
+    unread_start: Sequence[int] = ()
 
     @property
     def order(self) -> int:

@@ -42,6 +42,7 @@ def initial_factors(
     seed: int = 0,
     init: Init | None = None,
     as_is: bool = False,
+    unread: Sequence[int] = (),
 ) -> list[Floats]:
     """Return the initial (I_n, R_n) factor matrices, identical on all ranks. Collective.
 
@@ -49,7 +50,7 @@ def initial_factors(
     file with ``factor_0 ...``, "nvecs" for the leading eigenvectors of each ``X_(n) X_(n)^T``, or the matrices. Rank
     0's file and matrices are used. The rows of a model with the labels of the tensor are matched by label. Unless
     `as_is`, columns so large or small that products could overflow or underflow are multiplied by powers of two; this
-    changes decompositions only by rounding.
+    changes decompositions only by rounding. Random matrices of the modes `unread` are not drawn: they are zero.
 
     Raises
     ------
@@ -59,8 +60,11 @@ def initial_factors(
     how = comm.bcast(init if init is None or isinstance(init, str) else "")
     ranks = [rank] * len(source.shape) if isinstance(rank, int) else rank
     if how is None:
+        sizes = enumerate(zip(source.shape, ranks, strict=True))
+        zero = np.zeros(1, dtype)
         return [
-            random_factor(n, r, seed, mode, dtype) for mode, (n, r) in enumerate(zip(source.shape, ranks, strict=True))
+            np.broadcast_to(zero, size) if mode in unread else random_factor(*size, seed, mode, dtype)
+            for mode, size in sizes
         ]
     if how == "nvecs":
         tensor, values, threads = source.tensor(), source.value_range, lone_threads(comm)

@@ -27,7 +27,7 @@ from ..backend.ops.solve import Sums
 from ..operators.base import Operator
 from ..operators.modes import ModePlan
 from ..operators.placement import Plan, Setting, nonzero_bytes
-from ..operators.sources.protocols import SparseSource
+from ..operators.sources.protocols import ModeCopies
 from ..operators.sources.sparse import TensorSource
 from ..operators.sparse.operator import SparseOperator
 from .als import CpAls
@@ -102,13 +102,13 @@ def settling(plan: Plan, constraints: Constraints) -> str | None:
 
 
 def foretell(
-    source: SparseSource, plan: Plan, machine: Machine, setting: Setting, constraints: Constraints = NONE
+    source: ModeCopies, plan: Plan, machine: Machine, setting: Setting, constraints: Constraints = NONE
 ) -> Forecast:
     """Return the predicted time of an iteration. Collective.
 
     Parameters
     ----------
-    source : SparseSource
+    source : ModeCopies
     plan : Plan
         This rank's plan, for which `hopeless` returns None.
     machine : Machine
@@ -168,7 +168,7 @@ def spread_of(seconds: Sequence[float]) -> float:
     return float(max(high - middle, middle - low) / middle) if middle else 0.0
 
 
-def _hardly_any(source: SparseSource, machine: Machine, setting: Setting) -> SparseOperator:
+def _hardly_any(source: ModeCopies, machine: Machine, setting: Setting) -> SparseOperator:
     """Place a tensor of the same shape with few, random nonzeros, in rows that are as far apart as possible.
 
     There are enough nonzeros for nonsingular equations, and for every rank to own rows.
@@ -212,7 +212,7 @@ class _Trial:
         each = nonzero_bytes(operator.order, plan.dtype) * (operator.order + 1) * SPARE
         self._most = max(WINDOWS, min(machine.device.sample, left // each))
 
-    def choose(self, source: SparseSource, mode: ModePlan, plan: Plan) -> _Try | None:
+    def choose(self, source: ModeCopies, mode: ModePlan, plan: Plan) -> _Try | None:
         """Return a sample of a mode's nonzeros in the form of the fastest kernel; None if empty. Collective."""
         windows = _windows(mode.nnz, self._most)
         columns = [_taken(column, windows) for column in source.load(mode.mode, mode.cut, plan.dtype, 0)]

@@ -161,7 +161,7 @@ class LeadingRows:
         if at_once:
             self._xp.matmul(matrix.T, matrix, out=gram)
         else:
-            rows.add_gram(self._xp, matrix, gram)
+            rows.add_gram(self._xp, matrix, gram, self._device.cores)
         self._operator.reduce(gram, "sum", mode)
         return gram
 

@@ -20,6 +20,7 @@ from ..backend.ops.solve import SolverBytes
 from ..errors import InputError
 from ..models.tucker import TuckerTensor
 from ..operators.base import CoreOperator, in_turn
+from ..operators.kept_rows import Compaction, GramOfEmpty
 from ..operators.placement import Solving
 from ..operators.products import Ttmc
 from .driver import BaseMethod, MethodState
@@ -35,6 +36,9 @@ FEW = 8  # products are in double precision if the error is below this multiple 
 SPARED = 3e-7  # part of `error` that the truncation of spectra leaves for rounding
 RANDOM = "random"  # value of `init` for random factor matrices
 PARTS_ROUNDED = 32  # number of terms whose sum typically has a rounding error of one unit in the last place
+
+
+COMPACTION = Compaction(GramOfEmpty())  # of HOOI; factor matrices of other methods are final
 
 
 class TuckerMethod(BaseMethod[CoreOperator]):
@@ -189,8 +193,11 @@ class TuckerMethod(BaseMethod[CoreOperator]):
 
     def model(self) -> TuckerTensor:
         """See `Method`: each column's largest entry is positive."""
-        state, factors = self.state, [self.factor(mode) for mode in range(self.operator.order)]
-        return TuckerTensor(state.arrays["core"], factors, state.series["fit"], state.converged).arrange()
+        state, operator = self.state, self.operator
+        rows = [operator.rows(mode) for mode in range(operator.order)]
+        result = TuckerTensor(state.arrays["core"], rows, state.series["fit"], state.converged).arrange()
+        result.factors = [operator.expand(mode, rows) for mode, rows in enumerate(result.factors)]
+        return result
 
 
 def product_noise(operator: CoreOperator) -> float:

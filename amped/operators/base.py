@@ -27,7 +27,7 @@ class Placed(Protocol):
 
     machine: Machine
     options: Options
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the tensor, but in hypersparse modes the number of rows held; see `kept_rows`
     ranks: tuple[int, ...]  # columns of each mode's factor matrix
     norm: float  # of the tensor, with values as stored
     clock: Clock  # seconds of `copy`, `compute`, `exchange` and `solve` per mode
@@ -50,6 +50,12 @@ class Placed(Protocol):
 
     def factor(self, mode: int, matrices: Array | None = None) -> Floats:
         """Return the (I_n, R_n) factor matrix of a mode in host memory; from a copy of `matrices` if given."""
+
+    def rows(self, mode: int, matrices: Array | None = None) -> Floats:
+        """Return the rows of a factor matrix that the operator holds, as `factor` does; see `kept_rows`."""
+
+    def expand(self, mode: int, rows: Floats) -> Floats:
+        """Return the (I_n, R_n) matrix with these rows; other rows are zero."""
 
     def changed(self, mode: int) -> None:
         """Report that the caller has written to a factor matrix."""

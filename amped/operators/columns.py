@@ -47,6 +47,12 @@ class Columns:
         result = self._whole.factor(mode, matrices, self.columns)
         return result if columns is None else result[:, columns]
 
+    def rows(self, mode: int, matrices: Array | None = None) -> Floats:
+        return np.ascontiguousarray(self._whole.rows(mode, matrices)[:, self.columns])
+
+    def expand(self, mode: int, rows: Floats) -> Floats:
+        return self._whole.expand(mode, rows)
+
     def changed(self, mode: int) -> None:
         self._whole.changed(mode)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +14,16 @@ from partitioner.array_types import Floats
 from ..backend.device import Array, Clock
 from ..backend.exchange import Machine
 from ..parallel.mpi import Reduction
+from .kept_rows import KeptRows
 from .placement import Plan
 from .workspace import Workspace
 
 
 class Factors:
-    """The part of `Operator` that does not depend on the tensor."""
+    """The part of `Operator` that does not depend on the tensor.
+
+    `kept_rows` are the rows of compact matrices, by mode.
+    """
 
     machine: Machine
     shape: tuple[int, ...]
@@ -25,12 +31,15 @@ class Factors:
     clock: Clock
     plan: Plan
     work: Workspace
+    kept_rows: Mapping[int, KeptRows] = MappingProxyType({})
 
     @property
     def order(self) -> int:
         return len(self.shape)
 
     def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:
+        if mode in self.kept_rows:
+            factor = self.kept_rows[mode].compact(factor)
         self.work.set_factor(mode, factor, columns)
         self.changed(mode)
 
@@ -42,7 +51,13 @@ class Factors:
         return self.work.stored(mode, matrices)[:, : self.ranks[mode]]
 
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
-        return self.work.factor(mode, matrices, columns)
+        return self.expand(mode, self.work.factor(mode, matrices, columns))
+
+    def rows(self, mode: int, matrices: Array | None = None) -> Floats:
+        return self.work.factor(mode, matrices)
+
+    def expand(self, mode: int, rows: Floats) -> Floats:
+        return self.kept_rows[mode].expand(rows) if mode in self.kept_rows else rows
 
     def changed(self, mode: int) -> None:
         self.work.changed(mode)
@@ -89,4 +104,4 @@ class Factors:
         whole = np.empty((self.shape[mode], share.rank), self.plan.dtype)
         whole[share.owned] = self.machine.device.to_host(rows)
         self.machine.comm.all_gather_rows(whole, share.cut.rows[:-1], share.cut.rows[1:])
-        return whole
+        return self.expand(mode, whole)

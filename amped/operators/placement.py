@@ -23,6 +23,7 @@ from ..backend.ops.solve import SolverBytes
 from ..backend.rows import block_rows
 from ..errors import InputError
 from ..options import Options
+from .kept_rows import Compaction
 from .memory import Fit, Need, Passing, fit, fraction
 from .modes import ModePlan, Planned, Product
 from .products import Mttkrp
@@ -85,6 +86,7 @@ class Setting(NamedTuple):
     # Device memory as a function of (rank, ranks, threads), if the spectra of a dense tensor are computed first:
     unfolding: Callable[[int, int, int], int] | None = None
     root_bytes: int = 0  # host memory that rank 0 needs to compute a start or to solve eigenproblems
+    compaction: Compaction | None = None  # of hypersparse modes, if the method permits it
     late: bool = False  # whether the first MTTKRP may compute the norm of elements that are streamed from a file
 
 

@@ -38,6 +38,7 @@ from ..methods.poisson import Poisson
 from ..operators.base import Operator, Placed
 from ..operators.columns import Columns
 from ..operators.dense.direct import DirectDense
+from ..operators.kept_rows import Compaction
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
 from ..operators.products import Mttkrp, Phi, SeveralPhi
 from ..operators.sources.dense import DenseSource, of_array, open_dense_source
@@ -209,7 +210,8 @@ def decomposition(
     def setting() -> Setting:
         solving = als_bytes(source, rank, machine, options, constraints)
         memory = start_bytes(source, rank, machine.comm, init)
-        return setting_for(source, rank, machine, options, solving)._replace(late=not constraints, root_bytes=memory)
+        result = setting_for(source, rank, machine, options, solving)._replace(late=not constraints, root_bytes=memory)
+        return result._replace(compaction=als_compaction(constraints))
 
     method = ConstrainedAls if constraints.terms else als.CpAls
     if isinstance(source, DenseSource) and DirectDense.suits(source, machine, rank):
@@ -232,6 +234,11 @@ def als_bytes(
     if constraints.terms:
         return constrained_als.solving_bytes(source.shape, rank, constraints)
     return als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
+
+
+def als_compaction(constraints: Constraints) -> Compaction | None:
+    """Return how CP-ALS compacts hypersparse modes; None under constraints for which empty rows may not be zero."""
+    return None if constraints.terms else als.compaction(constraints)
 
 
 Key = TypeVar("Key")
@@ -263,7 +270,7 @@ def multi_run_als(
             permanent += provider.bytes(order, most, machine.comm.size, places_of(len(ranks), width), rows)
         return SolverBytes(permanent, temporary)
 
-    setting = setting_for(source, columns, machine, options, solving)
+    setting = setting_for(source, columns, machine, options, solving)._replace(compaction=als.compaction(constraints))
 
     def start(place: Columns, key: Key) -> als.CpAls:
         method = als.CpAls(place, constraints)
@@ -350,7 +357,8 @@ def counts(
     machine = chosen(machine, source, options, Work(rank, repeats, product))
     solving = apr.solving_bytes(machine, poisson, len(source.shape))
     setting = setting_for(source, rank, machine, options, solving, poisson)
-    setting = setting._replace(root_bytes=start_bytes(source, rank, machine.comm, init))
+    memory = start_bytes(source, rank, machine.comm, init)
+    setting = setting._replace(root_bytes=memory, compaction=apr.COMPACTION)
     return apr.CpApr(SPARSE.place(source, machine, setting, budget), poisson)
 
 
@@ -362,10 +370,11 @@ def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | N
         factors, init_name = list(method.own_start), None
     else:
         ranks = operator.ranks[: method.order]
-        factors = initial_factors(source, ranks, comm, dtype, seed, init)
+        factors = initial_factors(source, ranks, comm, dtype, seed, init, unread=method.unread_start)
         init_name = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
     for mode, factor in enumerate(together(comm, lambda: method.started(factors, init_name))):
-        operator.set_factor(mode, factor)
+        if mode not in method.unread_start:
+            operator.set_factor(mode, factor)
 
 
 def start(operator: Placed, source: DescribedSource, seed: int = 0, init: Init | None = None) -> None:

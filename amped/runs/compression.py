@@ -24,7 +24,7 @@ from ..methods.hosvd import (
     loads_scipy,
 )
 from ..methods.small_cp import of_core
-from ..methods.tucker import TuckerMethod, attainable, check_ranks, consistency, core_of, solving_bytes
+from ..methods.tucker import COMPACTION, TuckerMethod, attainable, check_ranks, consistency, core_of, solving_bytes
 from ..models.explained import values_at
 from ..operators.base import CoreOperator
 from ..operators.limits import check_range
@@ -55,6 +55,8 @@ def core_setting(
     setting = setting._replace(solving=solving_bytes(machine, ranks, source.shape), product=Ttmc(), overlaps=False)
     if compression is None:
         return setting
+    if compression.method == "hooi":
+        setting = setting._replace(compaction=COMPACTION)
     scipy = SCIPY_BYTES * loads_scipy(source.shape, ranks, compression, machine.device)
     if not compression.from_spectra:
         return setting._replace(root_bytes=scipy)

@@ -163,7 +163,7 @@ class LossElements(NamedTuple):
         operator = self._dense_operator()
         grid = Grid.of(self.source.lengths, 1) if isinstance(operator, DirectDense) else operator.plan.grid
         shares = None if self.weights is None else np.asarray(self.weights.block(grid))
-        threads = self.machine.device.count  # type: ignore[attr-defined]  # a CPU
+        threads = self.machine.device.cores
         return DenseGradient(operator, self.work.loss, threads, shares)
 
     def _dense_operator(self) -> DirectDense | DenseOperator:

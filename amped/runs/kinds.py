@@ -30,6 +30,7 @@ from ..operators.dense.core import DenseCore, block_of, slices
 from ..operators.dense.operator import DenseOperator
 from ..operators.placement import Setting
 from ..operators.products import Ttmc
+from ..operators.sources.compact import compacted, kept_rows
 from ..operators.sources.dense import DenseSource, of_array
 from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
@@ -91,7 +92,8 @@ class SparseKind:
 
     def place(self, source: SparseSource, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
         check_lengths(source, setting, machine.comm)
-        return SparseOperator(source, machine, setting, budget)
+        kept = kept_rows(source, setting)
+        return SparseOperator(compacted(source, kept, setting), machine, setting, budget, kept)
 
     def prepare_core(self, source: SparseSource, machine: Machine, options: Options, ranks: Sequence[int]) -> None:
         device, lengths, dtype = machine.device, source.shape[:-1], options.dtype
@@ -113,7 +115,8 @@ class SparseKind:
         return setting._replace(spectra=spectra, root_bytes=spectra.root + (0 if spectra.library else scipy))
 
     def plan(self, source: SparseSource, machine: Machine, setting: Setting, ranks: int) -> PlannedRun:
-        return PlannedSparseRun(source, machine, setting, ranks)
+        copies = compacted(source, kept_rows(source, setting), setting)
+        return PlannedSparseRun(copies, machine, setting, ranks)
 
     def info(self, name: str, source: SparseSource) -> tuple[dict[str, Any], str]:
         tensor = source.tensor()

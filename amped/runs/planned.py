@@ -16,6 +16,7 @@ from ..methods.poisson import Poisson, PoissonMethod
 from ..methods.stochastic import Stochastic
 from ..methods.tucker import check_ranks
 from ..models.dataframe import dataframe
+from ..operators.kept_rows import Compaction
 from ..operators.placement import Setting
 from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource
@@ -23,7 +24,7 @@ from ..options import Options
 from ..parallel.mpi import together
 from ..report.notebook import plan_html
 from ..report.text import forecast_line
-from .assembly import admm_machine, als_bytes, as_counts, setting_for
+from .assembly import admm_machine, als_bytes, als_compaction, as_counts, setting_for
 from .compression import core_setting
 from .gcp import LossWork, planned_loss
 from .kinds import kind_of
@@ -157,6 +158,7 @@ def planned(
 def _setting(source: DescribedSource, machine: Machine, options: Options, params: PlanParams) -> Setting:
     """Return the setting that the plans of all ranks share."""
     order, compression = len(source.shape), params.compression
+    compaction: Compaction | None
     if compression is not None:
         assert compression.ranks is not None
         columns = compression.ranks
@@ -164,12 +166,14 @@ def _setting(source: DescribedSource, machine: Machine, options: Options, params
         return core_setting(source, checked, machine, options, compression)
     assert params.rank is not None
     if params.poisson is not None:
-        solving = apr.solving_bytes(machine, params.poisson, order)
+        solving, compaction = apr.solving_bytes(machine, params.poisson, order), apr.COMPACTION
     else:
         params.constraints.check_sizes(source.shape, params.rank)
         solving = als_bytes(source, params.rank, machine, options, params.constraints)
+        compaction = als_compaction(params.constraints)
     setting = setting_for(source, params.rank, machine, options, solving, params.poisson)
-    return setting._replace(root_bytes=start_bytes(source, params.rank, machine.comm, params.init))
+    memory = start_bytes(source, params.rank, machine.comm, params.init)
+    return setting._replace(root_bytes=memory, compaction=compaction)
 
 
 def plan_of(run: PlannedRun, estimate: TimeEstimate) -> RunPlan:

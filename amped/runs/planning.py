@@ -14,7 +14,7 @@ from ..operators.dense.plan import make_dense_plan
 from ..operators.placement import Plan, Setting, make_plan
 from ..operators.products import NoProduct
 from ..operators.sources.dense import DenseSource
-from ..operators.sources.protocols import SparseSource
+from ..operators.sources.protocols import ModeCopies, SparseSource
 from ..operators.sparse.sampled import Distribution, SampledUse, sampled_plan
 from ..parallel.mpi import on_root, together
 from ..report.plans import core_plans, dense_plans, sampled_plans, sparse_plans
@@ -50,7 +50,7 @@ class PlannedRun(Protocol):
 class PlannedSparseRun:
     """A planned run of a sparse tensor; see `PlannedRun`."""
 
-    def __init__(self, source: SparseSource, machine: Machine, setting: Setting, ranks: int) -> None:
+    def __init__(self, source: ModeCopies, machine: Machine, setting: Setting, ranks: int) -> None:
         self._source, self._machine, self._setting, self._ranks = source, machine, setting, ranks
         self._cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
         self._loading = source.loading(ranks, setting.options.dtype, machine.device.on_host)

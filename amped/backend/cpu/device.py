@@ -46,7 +46,7 @@ class CpuDevice:
         count = threads or fair_threads(comm)
         self.description = f"CPU, {count} thread{'s' * (count > 1)}"
         self.model = f"{self.description} of {platform.processor() or platform.machine()}"
-        self.count, self._spare = count, not threads or threads * comm.size <= usable_cores()
+        self.cores, self._spare = count, not threads or threads * comm.size <= usable_cores()
         limit_blas(1)  # see `kernels.solve`
 
     @cached_property
@@ -54,7 +54,7 @@ class CpuDevice:
         """The threads of compiled code, which start when it is first needed."""
         from .threads import Threads
 
-        return Threads(self.count, self._spare)
+        return Threads(self.cores, self._spare)
 
     def stride(self, rank: int, itemsize: int) -> int:
         """See `Device`: one lane, or whole cache lines."""
@@ -68,7 +68,7 @@ class CpuDevice:
 
     @property
     def _readers(self) -> int:
-        return max(READERS, self.count)
+        return max(READERS, self.cores)
 
     def memory(self, local_ranks: int) -> int:
         """See `Device`: an equal share of the node's free memory."""

@@ -39,6 +39,7 @@ class CudaDevice:
     on_host = False
     queues = True
     steady = True
+    cores = 1
     host_bytes = 170 << 20  # includes staging memory
     code_bytes = 0
     sample = 1 << 26

@@ -88,6 +88,9 @@ class DirectDense(Factors):
         assert matrices is None
         return self._transposed[mode][columns or slice(None)].T.copy(order="C")
 
+    def rows(self, mode: int, matrices: Array | None = None) -> Floats:
+        return self.factor(mode, matrices)
+
     def changed(self, mode: int) -> None:
         self._products.changed(self._modes.index(mode))
 

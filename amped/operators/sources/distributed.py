@@ -137,6 +137,11 @@ class DistributedFile(Holding, DescribedSparse):
             return self._device_tensor.used(mode)
         return int(all_distinct(self._ordered()[0][mode], self.shape[mode], self._comm).size)
 
+    def used_indices(self, mode: int) -> NDArray[np.int32] | None:
+        if self._device_tensor is not None:
+            return None
+        return all_distinct(self._ordered()[0][mode], self.shape[mode], self._comm)
+
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         if self._device_tensor is not None:
             return self._device_tensor.cut(mode, parts, targets)

@@ -17,7 +17,7 @@ from ...errors import InputError
 from ...parallel.mpi import Comm
 from ..memory import DeviceMemoryError
 from ..placement import Setting
-from .protocols import DescribedSource
+from .protocols import DescribedSource, ModeCopies
 
 ROUNDED = 2  # bytes of a number in the 16-bit copy of a factor matrix
 
@@ -46,7 +46,7 @@ def check_lengths(source: DescribedSource, setting: Setting, comm: Comm, elsewhe
 
 
 @contextmanager
-def unused_named(source: DescribedSource) -> Iterator[None]:
+def unused_named(source: DescribedSource | ModeCopies) -> Iterator[None]:
     """Add to an error about device memory, which all ranks raise, that most indices of a mode are unused. Collective.
 
     Memory that threads need for the rows of a mode, for example, is not part of `check_lengths`.
@@ -60,7 +60,7 @@ def unused_named(source: DescribedSource) -> Iterator[None]:
         raise InputError(f"{text}: {error.cause}, or {_compacting(source)}", path=source.path) from None
 
 
-def _longest(source: DescribedSource) -> tuple[int, int, str]:
+def _longest(source: DescribedSource | ModeCopies) -> tuple[int, int, str]:
     """Return the number of the longest mode, of its used indices, and both in words. Collective."""
     shape = source.shape
     mode = max(range(len(shape)), key=lambda m: shape[m])
@@ -68,7 +68,7 @@ def _longest(source: DescribedSource) -> tuple[int, int, str]:
     return mode, used, f"mode {mode} has length {shape[mode]:,}, of which {used:,} indices are used"
 
 
-def _compacting(source: DescribedSource) -> str:
+def _compacting(source: DescribedSource | ModeCopies) -> str:
     if source.stored:
         return f"write the store again from its file with {setting('compact')}, which renumbers the used indices"
     return "--compact (compact=True in amped.read) renumbers the used indices and keeps their labels"

@@ -112,8 +112,33 @@ class DescribedSource(Protocol):
         """Return a digest of the tensor, independent of the ranks; see `partitioner.tensors.digest`."""
 
 
-class SparseSource(DescribedSource, Protocol):
+class ModeCopies(Protocol):
     """A sparse tensor that is distributed to the ranks, one mode copy at a time. All methods are collective."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def value_dtype(self) -> DType:
+        """The type of the elements."""
+
+    @property
+    def norm(self) -> float:
+        """The Frobenius norm."""
+
+    @property
+    def value_range(self) -> ValueRange:
+        """The smallest and the largest value."""
+
+    @property
+    def stored(self) -> bool:
+        """Whether the tensor is in a store."""
+
+    @property
+    def path(self) -> str | os.PathLike[str] | None:
+        """The file or store, if any."""
+
+    def used(self, mode: int) -> int:
+        """Return the number of used indices of a mode."""
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         """Return the cut of a mode's nonzeros into `parts` shares; see `partitioner.shards.partition.cut_mode`."""
@@ -125,6 +150,22 @@ class SparseSource(DescribedSource, Protocol):
         in memory, they may be instances of `StoredColumn`.
         """
 
+    def loading(self, ranks: int, dtype: FloatDType, on_host: bool) -> Loading:
+        """Return the memory needed to load the tensor for `ranks` ranks, whose shards stay on the host if `on_host`."""
+
+    def placed(self) -> None:
+        """Free the device memory used for loading, unless the tensor stays there."""
+
+    def leave_device(self) -> None:
+        """Free the device memory used for loading; afterwards, nonzeros are loaded from the host."""
+
+
+class SparseSource(DescribedSource, ModeCopies, Protocol):
+    """A sparse tensor; see `DescribedSource` and `ModeCopies`. All methods are collective."""
+
+    def used_indices(self, mode: int) -> NDArray[np.int32] | None:
+        """Return the used indices of a mode, ascending, on all ranks; None if they are in a store or on a device."""
+
     def by_fibre(self, mode: int, dtype: FloatDType) -> list[Any]:
         """Return this rank's equal share of the nonzeros, sorted by all other modes in turn, then by `mode`.
 
@@ -134,15 +175,6 @@ class SparseSource(DescribedSource, Protocol):
 
     def tensor(self) -> SparseTensor | None:
         """Return the whole tensor on rank 0, None elsewhere."""
-
-    def loading(self, ranks: int, dtype: FloatDType, on_host: bool) -> Loading:
-        """Return the memory needed to load the tensor for `ranks` ranks, whose shards stay on the host if `on_host`."""
-
-    def placed(self) -> None:
-        """Free the device memory used for loading, unless the tensor stays there."""
-
-    def leave_device(self) -> None:
-        """Free the device memory used for loading; afterwards, nonzeros are loaded from the host."""
 
 
 class ProductSource(Protocol):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.array_types import FloatDType
 from partitioner.readers import PLAIN, ReadOptions, is_divisible, open_store, read_sparse
@@ -20,7 +21,7 @@ from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.used_indices import count_runs, distinct
 
 from ...errors import InputError
-from ...parallel.mpi import Comm, on_root, together
+from ...parallel.mpi import Comm, on_root, share, together
 from ..placement import INDEX_BYTES, Loading, nonzero_bytes
 from .described import DescribedSparse
 from .device_tensor import Holding, SortedTraits, TensorTraits, equal_parts, hold
@@ -64,6 +65,12 @@ class TensorSource(Holding, DescribedSparse):
             return self._device_tensor.used(mode)
         root = self._root
         return self._comm.bcast(0 if root is None else distinct(root.columns[mode], self.shape[mode]).size)
+
+    def used_indices(self, mode: int) -> NDArray[np.int32] | None:
+        if self._device_tensor is not None:
+            return None
+        root = self._root
+        return share(self._comm, None if root is None else distinct(root.columns[mode], self.shape[mode]))
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         if self._device_tensor is not None:

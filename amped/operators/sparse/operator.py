@@ -6,7 +6,7 @@ own copy of all factor matrices, and the ranks all-gather the new rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -22,12 +22,13 @@ from ...parallel.mpi import together
 from ...parallel.progress import CURRENT
 from ..base import Solve
 from ..factors import Factors
+from ..kept_rows import KeptRows
 from ..limits import check_range
 from ..modes import ModePlan, Product, Summed
 from ..placement import Plan, Setting, make_plan
 from ..products import Mttkrp
 from ..sources.lengths import unused_named
-from ..sources.protocols import SparseSource
+from ..sources.protocols import ModeCopies
 from ..workspace import Workspace
 from .stream import Step, Stream
 from .tuning import Budget, Tuner
@@ -39,9 +40,19 @@ LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the
 class SparseOperator(Factors):
     """Products of a sparse tensor; construction is collective. See `Operator`."""
 
-    def __init__(self, source: SparseSource, machine: Machine, setting: Setting, budget: Budget | None = None) -> None:
-        """Load this rank's share of `source`; choose kernels within a budget, if given."""
-        options = setting.options
+    def __init__(
+        self,
+        source: ModeCopies,
+        machine: Machine,
+        setting: Setting,
+        budget: Budget | None = None,
+        kept: Mapping[int, KeptRows] | None = None,
+    ) -> None:
+        """Load this rank's share of `source`; choose kernels within a budget, if given.
+
+        `kept` are the rows of the modes that `source` has renumbered.
+        """
+        options, self.kept_rows = setting.options, kept or {}
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks = setting.ranks
         check_range(source.value_range, options.dtype, source.path)
@@ -67,7 +78,7 @@ class SparseOperator(Factors):
             self.work.changed(mode)
         self.clock.collect()
 
-    def _planned(self, source: SparseSource, cuts: Sequence[Cut]) -> Plan:
+    def _planned(self, source: ModeCopies, cuts: Sequence[Cut]) -> Plan:
         comm, device = self.machine.comm, self.machine.device
         loading = source.loading(comm.size, self.options.dtype, device.on_host)
         with unused_named(source):
@@ -77,7 +88,7 @@ class SparseOperator(Factors):
         source.leave_device()
         return self._planned(source, cuts)
 
-    def _even_out(self, source: SparseSource, cuts: list[Cut], tuner: Tuner) -> None:
+    def _even_out(self, source: ModeCopies, cuts: list[Cut], tuner: Tuner) -> None:
         """Reload modes whose times differ between ranks, with cuts that would have equalised the times."""
         for _ in range(RECUTS):
             uneven = tuner.uneven(self.plan, [shards.resident for shards in self.stream.modes])
@@ -89,7 +100,7 @@ class SparseOperator(Factors):
             self.work.allocate(self.plan)
             self.stream.load(self.plan, source, uneven)
 
-    def _rounded_norm(self, source: SparseSource) -> float:
+    def _rounded_norm(self, source: ModeCopies) -> float:
         """Return the norm of the tensor with rounded values, as fits near 1 must refer to it."""
         if not source.value_range.largest:
             return NO_NORM

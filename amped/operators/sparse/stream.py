@@ -25,7 +25,7 @@ from ...backend.ops.mttkrp import Kernel, Shard, Share
 from ..memory import SLOTS
 from ..modes import ModePlan
 from ..placement import Plan
-from ..sources.protocols import SparseSource
+from ..sources.protocols import ModeCopies
 from .tuning import Make
 
 Choose = Callable[[ModePlan, Make], tuple[Kernel, Shard | None]]
@@ -67,7 +67,7 @@ class Stream:
         self._filled: list[tuple[int, int]] = []  # (mode, shard) in slots, in the order in which they were filled
         self._next_slot = 0
 
-    def load(self, plan: Plan, source: SparseSource, modes: Iterable[int]) -> None:
+    def load(self, plan: Plan, source: ModeCopies, modes: Iterable[int]) -> None:
         """Load modes according to a plan, the first time all of them, before streaming begins. Collective."""
         modes = list(modes)
         self.modes = self.modes or [ModeShards()] * len(plan.modes)

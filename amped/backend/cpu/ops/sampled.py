@@ -133,7 +133,7 @@ class HostProvider:
     def bytes(self, size: SampleSize) -> int:
         rows, stride, order, nnz = size[:4]
         scratch = 8 * (order * stride + sampled.BLOCK * (order + 1))
-        return self._device.count * (rows * (8 * stride + 1) + scratch) + table_size(nnz, MARKED) // 8
+        return self._device.cores * (rows * (8 * stride + 1) + scratch) + table_size(nnz, MARKED) // 8
 
     def slots(self, coordinates: Array) -> Array:
         return slots_of(coordinates)
