@@ -236,7 +236,7 @@ def check_npz(path: str | os.PathLike[str]) -> None:
         raise InputError(f"the output is an .npz file: name it {plain.with_suffix('.npz').name}", path=path)
 
 
-def write_npz(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], replace: bool = True) -> None:
+def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, HostArray], replace: bool = True) -> None:
     """Write arrays to an ``.npz`` file; see `check_npz` and `write_whole`."""
     check_npz(path)
     write_whole(path, lambda file: np.savez(file, **arrays), replace)  # type: ignore[arg-type]

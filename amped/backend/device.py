@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from partitioner.array_types import HostArray
 
@@ -141,10 +141,10 @@ class Device(Protocol):
     def trim(self) -> None:
         """Free cached memory, because arrays of other sizes follow."""
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Return an uninitialised array."""
 
-    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Return a new array of zeros."""
 
     def to_device(self, array: HostArray) -> Array:

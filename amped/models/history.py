@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from partitioner.array_types import Floats, HostArray
 from partitioner.tensors.labels import Labels
@@ -49,9 +49,9 @@ M = TypeVar("M", bound=AnyModel)
 M_co = TypeVar("M_co", bound=AnyModel, covariant=True)
 
 
-def history_arrays(model: AnyModel) -> dict[str, NDArray[Any]]:
+def history_arrays(model: AnyModel) -> dict[str, HostArray]:
     """Return a model's history as plain arrays, keyed by their names in the model's file; empty without a history."""
-    arrays: dict[str, NDArray[Any]] = {f"{SERIES}{name}": np.array(each) for name, each in model.series.items()}
+    arrays: dict[str, HostArray] = {f"{SERIES}{name}": np.array(each) for name, each in model.series.items()}
     if model.fits:
         arrays[FITS] = np.array(model.fits)
     if arrays:
@@ -61,7 +61,7 @@ def history_arrays(model: AnyModel) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def take_history(model: AnyModel, arrays: Mapping[str, NDArray[Any]]) -> None:
+def take_history(model: AnyModel, arrays: Mapping[str, HostArray]) -> None:
     """Set a model's history from the arrays of its file; arrays of these names but of another type are ignored."""
     model.fits = _numbers(arrays.get(FITS))
     names = [name for name in arrays if name.startswith(SERIES)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -321,7 +321,7 @@ class SemiSparseTensor(Unconverted):
         return f"SemiSparseTensor(shape={self.shape}, {dense}, fibres={self.fibres}, values={self.dtype})"
 
 
-def metadata_arrays(modes: Sequence[int], shape: Sequence[int], labels: Labels | None) -> dict[str, NDArray[Any]]:
+def metadata_arrays(modes: Sequence[int], shape: Sequence[int], labels: Labels | None) -> dict[str, HostArray]:
     """Return the arrays of a file other than indices and values, by name."""
     mode = np.array(modes[0] if len(modes) == 1 else modes, np.int64)
     return {"mode": mode, "shape": np.array(shape, np.int64), **named(labels)}

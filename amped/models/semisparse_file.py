@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partitioner.array_types import DType, HostArray
 
@@ -33,7 +32,7 @@ class RankedRows(NamedTuple):
 def write_parts(
     path: str | os.PathLike[str],
     arrays: Sequence[RankedRows],
-    metadata: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, HostArray],
     comm: Comm,
     replace: bool = True,
 ) -> None:
@@ -67,7 +66,7 @@ def write_parts(
     together(comm, raise_error)
 
 
-def _write(file: IO[bytes], pending: list[RankedRows], metadata: Mapping[str, NDArray[Any]], comm: Comm) -> None:
+def _write(file: IO[bytes], pending: list[RankedRows], metadata: Mapping[str, HostArray], comm: Comm) -> None:
     """Write all arrays. Each is removed from `pending` once the other ranks have sent all its rows."""
     fault: Exception | None = None
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..array_types import DType, HostArray
 from ..errors import InputError
@@ -103,7 +104,7 @@ class StoredColumn:
         number = range(self.size)[at]
         return self[number : number + 1][0]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> HostArray:
         """Return all elements."""
         return np.asarray(self[:], dtype)
 

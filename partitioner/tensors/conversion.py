@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ..array_types import DType, FloatDType, Floats, HostArray
 from ..errors import InputError
@@ -27,7 +27,7 @@ class Unconverted:
 
     DENSE: ClassVar[str]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> HostArray:
         if dtype is not None and np.dtype(dtype) == object:  # an element of an object array or a pandas column
             array = np.empty((), object)
             array[()] = self
@@ -145,7 +145,7 @@ class AsDense(Labelled):
         array: HostArray = self.array()
         return array
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> HostArray:
         return np.array(self.array(), dtype, copy=copy)
 
     def to_sparse(self) -> Any:

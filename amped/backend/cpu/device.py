@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from partitioner.array_types import HostArray
 from partitioner.host.threads import fair_threads, parallel_map, usable_cores
@@ -84,10 +84,10 @@ class CpuDevice:
     def peak_bytes(self) -> None:
         """See `Device`: there is only host memory."""
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         return aligned(shape, np.dtype(dtype))
 
-    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         array = self.empty(shape, dtype)
         array.fill(0)
         return array

@@ -8,7 +8,7 @@ from typing import Any
 
 import cupy
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from partitioner.array_types import HostArray
 from partitioner.cuda import sort_keys
@@ -102,10 +102,10 @@ class CudaDevice:
         self._peak_bytes = max(self._peak_bytes, self._used_bytes())
         self._pool.free_all_blocks()
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         return cupy.empty(shape, dtype)
 
-    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         return cupy.zeros(shape, dtype)
 
     def to_device(self, array: HostArray) -> Array:

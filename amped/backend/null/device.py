@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ...parallel.mpi import Comm
 from ..cpu.device import CpuDevice, HostClock
@@ -28,7 +27,7 @@ class NullDevice(CpuDevice):
     def capture(self, queue: Callable[[], None], read: Array, clock: HostClock) -> NullReplay:
         return NullReplay(queue, read)
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         self.allocated.append(shape)
         return super().empty(shape, dtype)
 

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from partitioner.array_types import FloatDType
 from partitioner.host.stages import STAGES
@@ -226,7 +226,8 @@ class _Columns:
         """Return device copies of nonzeros; the last ones are cached, as several kernels' shards need the same."""
         if self._copied is None or self._copied[0] != (start, stop):
             self._copied = None  # free its memory first
-            copies = [self._device.empty((stop - start,), kind) for kind in (*[np.int32] * len(self._indices), dtype)]
+            kinds: list[DTypeLike] = [*[np.int32] * len(self._indices), dtype]
+            copies = [self._device.empty((stop - start,), kind) for kind in kinds]
             with STAGES.of("copy"):
                 self._device.fill(copies, self._part(start, stop))
             self._copied = (start, stop), copies

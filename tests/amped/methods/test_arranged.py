@@ -22,6 +22,7 @@ RUNS: dict[str, Callable[[amped.SparseTensor], amped.KruskalTensor]] = {
 @pytest.mark.gpu
 @pytest.mark.parametrize("run", RUNS)
 def test_models_from_a_device(monkeypatch: pytest.MonkeyPatch, run: str) -> None:
+    pytest.importorskip("cupy")
     columns, values = random_nonzeros((90, 40, 60), 3000, 1)
     X = amped.SparseTensor(columns.T, np.abs(values) + 1, (90, 40, 60))
     host = RUNS[run](X)
