@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from partitioner.array_types import Floats
 from partitioner.readers import PLAIN as READ_PLAIN
 from partitioner.readers import is_table, open_store
-from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.observed import NAN, STORED
 from partitioner.tensors.relabel import same_labels
-from partitioner.tensors.sparse import SparseTensor
 
 from ..backend.exchange import Machine
 from ..backend.losses import Loss
@@ -258,8 +256,8 @@ def transformed(
     def prepared() -> tuple[Any, Any]:
         check_unknown(unknown)
         tensor = _labelled_tensor(model, X, mode, value, where, keep_zeros)
-        if not isinstance(tensor, (SparseTensor, DenseTensor)):
-            return tensor, mask
+        if tensor is None:
+            return X, mask
         if tensor.labels is None or mask is None or (isinstance(mask, str) and mask in (NAN, STORED)):
             return matched(tensor, model.labels, mode, unknown == "error"), mask
         # A mask refers to the indices of X before they are matched with the model's.
@@ -338,16 +336,16 @@ def projected_score(model: AnyModel, X: object, mode: int, arguments: Mapping[st
 
 def _labelled_tensor(
     model: AnyModel, X: object, mode: int, value: str | None, where: str | None, keep_zeros: bool
-) -> Any:
-    """Return a tensor with its labels; a path if all ranks can read the file and its labels are the model's."""
+) -> AnyTensor | None:
+    """Return a tensor with its labels; None if all ranks can use X as it is, such as a file with the model's labels."""
     has_query = value is not None or where is not None
     if X is None or not isinstance(mode, int):
-        return X  # `project` raises the error
+        return None  # `project` raises the error
     if isinstance(X, (str, os.PathLike)) and not has_query and not is_table(X):
         known = open_store(X, verify=False).labels() if model.labels is not None and os.path.isdir(X) else None
         pairs = enumerate(zip(known or (), model.labels or (), strict=False))
         if known is None or all(same_labels(*both) for m, both in pairs if m != mode):
-            return X
+            return None
     return tensor_for(X, model.labels, value, where, keep_zeros)
 
 

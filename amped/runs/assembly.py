@@ -38,7 +38,6 @@ from ..methods.poisson import Poisson
 from ..operators.base import Operator, Placed
 from ..operators.columns import Columns
 from ..operators.dense.direct import DirectDense
-from ..operators.kept_rows import Compaction
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
 from ..operators.products import Mttkrp, Phi, SeveralPhi
 from ..operators.sources.dense import DenseSource, of_array, open_dense_source
@@ -211,7 +210,7 @@ def decomposition(
         solving = als_bytes(source, rank, machine, options, constraints)
         memory = start_bytes(source, rank, machine.comm, init)
         result = setting_for(source, rank, machine, options, solving)._replace(late=not constraints, root_bytes=memory)
-        return result._replace(compaction=als_compaction(constraints))
+        return result._replace(compaction=als.compaction(constraints))
 
     method = ConstrainedAls if constraints.terms else als.CpAls
     if isinstance(source, DenseSource) and DirectDense.suits(source, machine, rank):
@@ -234,11 +233,6 @@ def als_bytes(
     if constraints.terms:
         return constrained_als.solving_bytes(source.shape, rank, constraints)
     return als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
-
-
-def als_compaction(constraints: Constraints) -> Compaction | None:
-    """Return how CP-ALS compacts hypersparse modes; None under constraints for which empty rows may not be zero."""
-    return None if constraints.terms else als.compaction(constraints)
 
 
 Key = TypeVar("Key")

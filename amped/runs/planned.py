@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ..backend.exchange import Machine
 from ..backend.losses import Loss
-from ..methods import apr
+from ..methods import als, apr
 from ..methods.constraints import NONE, Constraints
 from ..methods.gcp import GENERAL, MAX_ITERS
 from ..methods.hosvd import Compression
@@ -24,7 +24,7 @@ from ..options import Options
 from ..parallel.mpi import together
 from ..report.notebook import plan_html
 from ..report.text import forecast_line
-from .assembly import admm_machine, als_bytes, als_compaction, as_counts, setting_for
+from .assembly import admm_machine, als_bytes, as_counts, setting_for
 from .compression import core_setting
 from .gcp import LossWork, planned_loss
 from .kinds import kind_of
@@ -170,7 +170,7 @@ def _setting(source: DescribedSource, machine: Machine, options: Options, params
     else:
         params.constraints.check_sizes(source.shape, params.rank)
         solving = als_bytes(source, params.rank, machine, options, params.constraints)
-        compaction = als_compaction(params.constraints)
+        compaction = als.compaction(params.constraints)
     setting = setting_for(source, params.rank, machine, options, solving, params.poisson)
     memory = start_bytes(source, params.rank, machine.comm, params.init)
     return setting._replace(root_bytes=memory, compaction=compaction)
