@@ -126,6 +126,13 @@ def test_pages_of_the_gallery_answer_questions_in_few_lines(path: Path) -> None:
     assert len(lines[2]) >= len(lines[1])
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/methods/*.md")), ids=lambda page: page.stem)
+def test_pages_of_methods_have_the_same_sections(page: Path) -> None:
+    if page.stem != "index":
+        sections = ["Formula", "Parameters", "Stopping rule", "Cost", "Reference values", "Pitfalls"]
+        assert re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE) == sections
+
+
 def commands(page: Path) -> Iterator[str]:
     """Yield the command lines of amped that a page shows, without who starts them and without placeholders."""
     shown = r"^ {0,8}(?:mpirun -n \d+ )?(?:python -m amped\.run|amped|launch/quickstart|launch/local) ([a-z]+ .+)$"
