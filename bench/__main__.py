@@ -35,6 +35,7 @@ from . import (
     spttm,
     stochastic,
     table,
+    tasks,
     time_to_result,
     tucker,
 )
@@ -56,6 +57,7 @@ BENCHMARKS = {
     "stochastic": stochastic,
     "scan": scan,
     "table": table,
+    "tasks": tasks,
     "reliability": reliability,
     "host-mttkrp": host_mttkrp,
     "host-reading": host_reading,
