@@ -144,7 +144,18 @@ class DenseTensor(AsDense):
         return np.array(np.nonzero(self.array() != 0), np.int32)
 
     def at(self, columns: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return the elements at some places, (order, n)."""
+        """Return the elements at some places.
+
+        Parameters
+        ----------
+        columns : array
+            Indices, (order, n).
+
+        Returns
+        -------
+        (n,) float64 array
+            The elements.
+        """
         return np.asarray(self.array()[tuple(columns)], np.float64)
 
     @property

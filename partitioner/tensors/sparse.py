@@ -240,7 +240,18 @@ class SparseTensor(AsArray):
         return np.compress(self.values != 0, self.columns, axis=1)
 
     def at(self, columns: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return the elements at distinct places, (order, n); zeros where none is stored."""
+        """Return the elements at distinct places; zeros where none is stored.
+
+        Parameters
+        ----------
+        columns : array
+            Distinct indices, (order, n).
+
+        Returns
+        -------
+        (n,) float64 array
+            The elements.
+        """
         if self.columns is columns:
             return self.values.astype(np.float64)
         count, values = columns.shape[1], np.zeros(columns.shape[1])
