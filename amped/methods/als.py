@@ -272,7 +272,7 @@ def prepare(device: Device, rank: int, dtype: FloatDType, nonnegative: bool = Fa
 
 
 def compaction(constraints: Constraints = NONE) -> Compaction | None:
-    """Return how hypersparse modes are compacted: fixed modes keep all rows, and all do if empty rows may not be zero."""
+    """Return how hypersparse modes are compacted: fixed modes keep all rows; all do if empty rows may not be zero."""
     return None if constraints.terms else Compaction(GramOfEmpty(), constraints.fixed)
 
 
