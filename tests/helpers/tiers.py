@@ -26,7 +26,7 @@ QUICK = """
     amped/parallel/test_comm_mpi.py amped/backend/test_exchange_mpi.py
     amped/report/test_progress.py launch/test_scripts.py partitioner/tensors/test_sparse.py
     partitioner/cuda/test_sort.py partitioner/sorting/test_sort.py partitioner/readers/arrays/test_npz.py
-    partitioner/readers/text/test_plain.py partitioner/readers/text/test_tns_mpi.py
+    partitioner/readers/text/test_tns_mpi.py
     partitioner/readers/tables/test_bins.py test_documents.py
 """.split()
 

@@ -177,6 +177,7 @@ def test_wrong_labels_in_a_file(tmp_path: Path) -> None:
         amped.load(path)
 
 
+@pytest.mark.usefixtures("without_compiled_code")
 def test_history_is_kept(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     array = rng.random((4, 3, 2))
