@@ -14,6 +14,7 @@ from ..methods.initial import Init
 from ..methods.poisson import Poisson, PoissonMethod
 from ..methods.proximal.terms import ModeConstraints
 from ..methods.starts import Decomposition
+from ..methods.stopping import MAX_ITERS
 from ..models.kruskal import KruskalTensor
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
@@ -28,19 +29,22 @@ from ..runs.holding_out import HoldoutParams
 from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
-from .arguments import ARGUMENTS, argument_options
+from ..runs.starting import AlsRequest, choose
+from .arguments import ARGUMENTS, argument_options, optional
 from .sessions import SideOutputs, session
 
+ALS_ARGUMENTS = ARGUMENTS | {name: optional(ARGUMENTS[name]) for name in ("max_iters", "tol", "seed")}
 
-@collective(ARGUMENTS, argument_options)
+
+@collective(ALS_ARGUMENTS, argument_options)
 @with_options
 def cp_als(
     X: Tensor,
     rank: int,
     *,
-    max_iters: int = 50,
-    tol: float = 1e-5,
-    seed: int = 0,
+    max_iters: int | None = None,
+    tol: float | None = None,
+    seed: int | None = None,
     init: Init | None = None,
     starts: int = 1,
     nonnegative: bool | Sequence[int] = False,
@@ -71,19 +75,22 @@ def cp_als(
         other ranks may pass None.
     rank : int
         Number of components: 1 to 1024, for dense tensors to 4096.
-    max_iters : int
-        Maximum number of iterations.
-    tol : float
-        Stop when the fit changes by less than this; 0 disables the test.
-    seed : int
-        Seed of the random start.
+    max_iters : int, optional
+        Maximum number of iterations; 50 if only `tol` is given. By default iterations are accelerated, and as many as
+        are needed: up to 500 if they are cheap, else 50. See the notes.
+    tol : float, optional
+        Stop when the fit changes by less than this; 0 disables the test. 1e-5 if only `max_iters` is given.
+    seed : int, optional
+        Seed of a random start, 0 if `max_iters` or `tol` is given. By default the best of short runs is the start of a
+        small tensor. See the notes.
     init : path, "nvecs", "tucker" or sequence of (I_n, R) arrays, optional
         Start instead of random matrices: a file with ``factor_0 ...``, the leading eigenvectors of each mode
-        ("nvecs"), the CP decomposition of a Tucker core ("tucker"), or matrices. The rows of a model with the labels of
-        the tensor are matched by label. Rank 0's value is used.
+        ("nvecs"), the CP decomposition of a Tucker core ("tucker"), or matrices. The rows of a model with labels are
+        matched by label; those of labels that it lacks begin with the mean of the others. A model of another rank loses
+        its last components, or gets random ones. Rank 0's value is used.
     starts : int
-        Number of random starts, with seeds ``seed``, ``seed + 1``, ... The model with the best fit is returned. Not
-        available with `init` or `checkpoint`.
+        Number of random starts, with seeds ``seed`` (0 by default), ``seed + 1``, ... The model with the best fit is
+        returned. Not available with `init` or `checkpoint`.
     nonnegative : bool or sequence of int
         Constrain all factor matrices, or those of the listed modes, to be non-negative (HALS, Cichocki and Phan 2009).
         The tensor may have negative values.
@@ -169,7 +176,23 @@ def cp_als(
     Warns
     -----
     UserWarning
-        If the fit at convergence is so low that a small change of it means little.
+        If the fit at convergence is so low that a small change of it means little; or, for a small tensor with the
+        default limits, if it is lower than that of a short run from another start.
+
+    Notes
+    -----
+    With neither `max_iters` nor `tol`, without constraints, missing elements and `checkpoint`:
+
+    - The run stops when the last 14 iterations together raised the fit by less than 1e-5, and the decay of their gains
+      forecasts no more, or when the fit is within 1e-5 of 1.
+    - On CPUs each iteration begins at factor matrices that are extrapolated from the last two, and is repeated without
+      that if it lowers the fit (Mitchell, Ye and De Sterck 2020). On GPUs, and if the factor matrices have more than
+      8 million numbers, iterations are plain.
+    - Without `seed`, `init` and `starts`, a tensor of up to 262,144 elements starts from the best of ten short runs on
+      its Tucker core, if their forecast cost is small; one of them begins at a solution in closed form, which is exact
+      for tensors of that rank. Others start as with ``seed=0``.
+
+    With `max_iters` or `tol`, the start is random and iterations are plain.
 
     Examples
     --------
@@ -180,7 +203,8 @@ def cp_als(
     ((4, 4, 4), True)
     >>> weights, factors = model
     """
-    budget, chosen, params = Budget(max_iters * starts), Options(**options), ObservedParams(mask, weights)  # type: ignore[arg-type]
+    budget, chosen = Budget((max_iters or MAX_ITERS) * starts), Options(**options)
+    params = ObservedParams(mask, weights)  # type: ignore[arg-type]
     held = HoldoutParams(holdout, holdout_seed, patience)  # type: ignore[arg-type]
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]  # paths are text by now
     with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, world())) as call:
@@ -189,13 +213,17 @@ def cp_als(
         comm, machine, source = call.comm, call.machine, call.source
         constraint_params = ConstraintParams(nonnegative, ridge, fixed_modes, constraints)  # type: ignore[arg-type]
         chosen_constraints = constraint_params.of(len(source.shape))
+        usual = observed is None and not chosen_constraints
+        guess = comm.bcast(init is not None) or starts > 1
+        request = AlsRequest(max_iters, tol, seed, guess, checkpoint is not None)
+        choice = choose(source, rank, request, usual, comm)
         if comm.bcast(isinstance(init, str) and init == "tucker"):
             if nonnegative:
                 raise InputError("init 'tucker' yields negative entries: use another init, or no constraint")
-            init = cp_start(source, machine, chosen, rank, seed)
+            init = cp_start(source, machine, chosen, rank, seed or 0)
         with call.reporter.loading():
             method: Decomposition[KruskalTensor] = (
-                decomposition(source, rank, machine, chosen, budget, chosen_constraints, init)
+                decomposition(source, rank, machine, chosen, budget, chosen_constraints, init, choice.limits.forecast)
                 if observed is None
                 else observed_decomposition(
                     observed,
@@ -208,10 +236,12 @@ def cp_als(
                     split.held_out if split else None,
                 )
             )
-        run = RunParams(max_iters, tol, seed, init, starts, deadline, patience=held.iterations if split else None)
-        model = call.decomposed(method, run, callback, budget)
-    if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
-        warn(warning, UserWarning)
+        run = RunParams(0, 0, seed or 0, init, starts, deadline, patience=held.iterations if split else None)
+        model = call.decomposed(method, choice.begun(run), callback, budget)
+    if comm.rank == 0:
+        low, exceeded = low_fit(model.converged, model.fits, choice.limits.tol), choice.exceeded(model)
+        for warning in filter(None, (low, exceeded)):
+            warn(warning, UserWarning)
     return model
 
 

@@ -29,7 +29,7 @@ class Estimator(Container, ABC):
     """Base class of estimators of tensors, whose samples are the indices of one mode."""
 
     mode: int
-    seed: int
+    seed: int | None
     random_state: object
     options: Mapping[str, Any] | None
     model_: Any
@@ -156,7 +156,7 @@ class Estimator(Container, ABC):
         return X
 
     @property
-    def _seed(self) -> int:
+    def _seed(self) -> int | None:
         """The seed of the random start."""
         state = self.random_state
         if state is None:

@@ -37,7 +37,9 @@ class CP(Estimator):
         Maximum number of iterations; see `cp`.
     tol : float, optional
         See `cp`.
-    starts, seed : int
+    starts : int
+        See `cp_als`.
+    seed : int, optional
         See `cp_als`.
     random_state : int, RandomState or Generator, optional
         The seed by scikit-learn's name; overrides `seed`.
@@ -77,7 +79,7 @@ class CP(Estimator):
         max_iters: int | None = None,
         tol: float | None = None,
         starts: int = 1,
-        seed: int = 0,
+        seed: int | None = None,
         random_state: object = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:

@@ -44,6 +44,7 @@ LOSS_ARGUMENTS = ARGUMENTS | {
     "method": optional(one_of(*get_args(MethodName))),
     "max_iters": optional(ARGUMENTS["max_iters"]),
     "tol": optional(ARGUMENTS["tol"]),
+    "seed": optional(ARGUMENTS["seed"]),
     "sampling": optional(one_of(*SAMPLINGS)),
     "samples": optional(integer(1, MOST_SAMPLES)),
     "steps": optional(integer(1)),
@@ -61,7 +62,7 @@ def cp(
     method: MethodName | None = None,
     max_iters: int | None = None,
     tol: float | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     init: Init | None = None,
     starts: int = 1,
     nonnegative: bool | Sequence[int] = False,
@@ -127,8 +128,8 @@ def cp(
         samples, for any loss and sparse tensors of any size (Kolda and Hong 2020). By default "als" for the Gaussian
         loss, "mu" for Poisson counts without mask, weights, holdout, ridge and fixed modes, and otherwise "lbfgs".
     max_iters : int, optional
-        Maximum number of iterations: by default 1000 for methods of any loss, 50 for other methods. An iteration of
-        "adam", "adagrad" and "sgd" is an epoch.
+        Maximum number of iterations: by default 1000 for methods of any loss, 50 for "mu", "pdnr" and "pqnr". An
+        iteration of "adam", "adagrad" and "sgd" is an epoch. For "als" see `cp_als`.
     tol : float, optional
         For "lbfgs" and "newton": stop when an iteration decreases the objective by less than this part of it, by
         default 1e-9. For "adam", "adagrad" and "sgd" the same with the estimated objective, by default 1e-5; they also
@@ -205,6 +206,7 @@ def cp(
     if chosen_method == "als":
         elements |= {"holdout": holdout, "holdout_seed": holdout_seed, "patience": patience}
         return cp_als(X, rank, **common, **constraints, **elements)
+    common["seed"] = seed = seed or 0
     if chosen_method not in GENERAL:
         return cp_apr(X, rank, method=cast(PoissonMethod, chosen_method), **common, **elements)
     limits = MAX_ITERS if max_iters is None else max_iters, tolerance_of(chosen_method) if tol is None else tol

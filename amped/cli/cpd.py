@@ -18,8 +18,6 @@ from ..errors import InputError
 from ..files import Outputs
 from ..methods import als, apr, gcp
 from ..methods.constraints import NONE
-from ..methods.initial import Init
-from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
 from ..operators.sources.protocols import DescribedSource
 from ..report import page
@@ -29,11 +27,12 @@ from ..runs.gcp import LossTraits, LossWork, generalised
 from ..runs.holding_out import PATIENCE, SEED, HoldoutParams, fraction
 from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import ObservedParams
+from ..runs.starting import AlsRequest, choose
 from ..runs.stochastic import full_gradient_note
 from .decompose import decompose
 from .job import Job, VerbSession
 from .requests import Masked, Modelled
-from .run_requests import RunRequest
+from .run_requests import PlacedMethod, RunRequest
 
 REPORT = "report.html"
 BESIDE_MODEL = Path()  # `--report` without a file name
@@ -177,7 +176,7 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
         elif not self.general:
             als.prepare(device, self.rank, dtype, bool(self.constraint_params.nonnegative))
 
-    def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[KruskalTensor], Init | None]:
+    def place(self, job: Job, source: DescribedSource) -> PlacedMethod[KruskalTensor]:
         options, split = self.options, None
         if self.holdout is not None:
             elements = os.fspath(self.holdout) if isinstance(self.holdout, Path) else self.holdout
@@ -188,9 +187,9 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
             poisson = self.poisson()
             if observed is not None:
                 work = LossWork.of_counts(poisson, self.rank, self.iterations * self.starts, self.init)
-                return generalised(source, observed, machine, options, work, NONE), None
+                return PlacedMethod(generalised(source, observed, machine, options, work, NONE))
             budget = job.budget(self.iterations * poisson.inner_iters * self.starts)
-            return counts(source, self.rank, machine, options, poisson, budget, self.init), None
+            return PlacedMethod(counts(source, self.rank, machine, options, poisson, budget, self.init))
         constraints = self.constraint_params.of(len(source.shape))
         if self.general:
             loss, method = self.loss_function, self.chosen_method
@@ -199,14 +198,22 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
                 job.display.note(note)
             work = LossWork(loss, self.rank, self.iterations * self.starts, self.init, method, stochastic=how)
             held_out = split.held_out if split else None
-            return generalised(source, observed, machine, options, work, constraints, held_out), None
+            return PlacedMethod(generalised(source, observed, machine, options, work, constraints, held_out))
         budget = job.budget(self.iterations * self.starts)
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None
         if observed is not None:
             held_out = split.held_out if split else None
             terms = constraints, self.init, budget, held_out
-            return observed_decomposition(observed, self.rank, machine, options, *terms), start
-        return decomposition(source, self.rank, machine, options, budget, constraints, self.init), start
+            return PlacedMethod(observed_decomposition(observed, self.rank, machine, options, *terms), start)
+        choice = choose(source, self.rank, self._als_request, not constraints, job.comm)
+        accelerate = choice.limits.forecast
+        als = decomposition(source, self.rank, machine, options, budget, constraints, self.init, accelerate)
+        return PlacedMethod(als, start, choice)
+
+    @property
+    def _als_request(self) -> AlsRequest:
+        guess = self.init is not None or self.starts > 1
+        return AlsRequest(self.max_iters, self.tol, self.seed, guess, self.checkpoint is not None)
 
     def write_report(
         self, job: Job, model: KruskalTensor, source: DescribedSource, record: dict[str, Any], folder: Path | None

@@ -14,16 +14,17 @@ from partitioner.host.stages import STAGES
 
 from ..errors import InputError
 from ..files import TakenError, write_text
-from ..methods.initial import Init
 from ..models.history import AnyModel, M
+from ..models.kruskal import KruskalTensor
 from ..models.record import MODEL, RUN
 from ..parallel.mpi import on_root
 from ..parallel.stopping import StopRequest
 from ..runs import checkpoint
 from ..runs.run import CheckpointParams, Run, RunParams, step_limit
+from ..runs.starting import AlsChoice
 from .job import Job, VerbSession
 from .record import OF_ONE_RUN, recorded
-from .run_requests import RunRequest
+from .run_requests import PlacedMethod, RunRequest
 
 Show = Callable[[Job, M, Path], None]
 """Prints a model and its folder, on rank 0."""
@@ -43,9 +44,9 @@ def decompose(request: RunRequest[M], session: VerbSession, show: Show[M] = _sho
         request.prepare(job.machine.device)  # compiles while the tensor is read
         source = job.open()
         with job.reporter.loading():
-            method, start = request.place(job, source)
-        params = _params(request, start, step_limit(method))
-        run = job.begin(method, params, job.kernel_budget, stop=lambda: stop.agreed(comm))
+            placed = request.place(job, source)
+        params = _params(request, placed, step_limit(placed.method))
+        run = job.begin(placed.method, params, job.kernel_budget, stop=lambda: stop.agreed(comm))
         with stop.listening():
             failed = run.iterate()
             record = recorded(request, job, run)
@@ -58,20 +59,29 @@ def decompose(request: RunRequest[M], session: VerbSession, show: Show[M] = _sho
             failed |= stop.signal is None and request.write_report(job, model, job.source, record, place)
             if place is not None:
                 show(job, model, place)
+                _warn(job, model, placed.choice)
         return job.exit_code(stop.exit_code, failed)
 
 
-def _params(request: RunRequest[M], start: Init | None, limit: float) -> RunParams:
-    """Return the parameters of a run; a computed `start` replaces the one that the request names."""
+def _warn(job: Job, model: AnyModel, choice: AlsChoice | None) -> None:
+    """Print a warning if a short run from another start had a higher fit."""
+    if choice is not None and isinstance(model, KruskalTensor) and (warning := choice.exceeded(model)) is not None:
+        job.display.note(f"warning: {warning}")
+
+
+def _params(request: RunRequest[M], placed: PlacedMethod[M], limit: float) -> RunParams:
+    """Return the parameters of a run; a computed start replaces the one that the request names."""
     checkpoints = None
     if (folder := request.checkpoint) is not None:
         check = partial(_check_start, request)
         checkpoints = CheckpointParams(folder, check, request.every, request.resume, not request.no_verify)
-    return RunParams(
-        request.iterations, request.tolerance, request.first_seed, request.start if start is None else start,
+    start = request.start if placed.start is None else placed.start
+    params = RunParams(
+        request.iterations, request.tolerance, request.first_seed, start,
         request.start_count, request.deadline, checkpoints, limit, request.init, request.random,
         request.iterations_without_improvement,
     )  # fmt: skip
+    return params if placed.choice is None else placed.choice.begun(params)
 
 
 def _save(

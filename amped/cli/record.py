@@ -10,11 +10,12 @@ from typing import Any
 
 from partitioner.flags import flag_name
 
-from ..methods.driver import Method, MethodState
+from ..methods.driver import Method, MethodState, StopRule
 from ..models.history import M
 from ..report.metrics import versions
 from ..runs.checkpoint import Origin
 from ..runs.run import Run
+from ..runs.starting import SHORT_RUNS
 from .job import Job
 from .run_requests import FACTS, RunRequest
 
@@ -31,7 +32,7 @@ def recorded(request: RunRequest[M], job: Job, run: Run[M]) -> dict[str, object]
     return {
         **run.facts(), **request.facts_of_verb, "seconds": run.seconds,
         "tensor": str(request.tensor), **asdict(request.form),
-        "command": command(request, job.comm.size, origin, method.state),
+        "command": command(request, job.comm.size, origin, method.state, run.rule),
         "seconds_by_kind": dict(job.metrics.totals), **_rank_facts(job, method), "versions": versions(),
         **({FACTS: origin.facts} if origin.facts else {}),
     }  # fmt: skip
@@ -46,19 +47,25 @@ def _rank_facts(job: Job, method: Method) -> dict[str, object]:
     }  # fmt: skip
 
 
-def command(request: RunRequest[M], ranks: int, origin: Origin, state: MethodState) -> str | None:
+def command(
+    request: RunRequest[M], ranks: int, origin: Origin, state: MethodState, rule: StopRule | None = None
+) -> str | None:
     """Return the command line that reproduces the model from the same working folder; None if there is none.
 
     It names the original start of a resumed run, or the best of several starts. For a run that was stopped between
     iterations it limits the iterations; a run that was stopped within an iteration cannot be reproduced.
     """
-    changes: dict[str, Any] = {"init": origin.init}
+    rule = rule or StopRule(request.iterations, request.tolerance)
+    changes: dict[str, Any] = {"init": None if origin.init == SHORT_RUNS else origin.init}
     if origin.init in (None, request.random):
-        changes["seed"] = origin.seed or None  # 0 is the default
+        chosen = rule.forecast and (request.seed is not None or request.start_count > 1)
+        changes["seed"] = origin.seed if chosen else origin.seed or None  # 0 is the default
         if origin.seed:
             changes["init"] = None  # --init and --seed exclude each other
-    if not state.converged and state.iterations < request.iterations:
-        if state.mode or not state.iterations:
+    if request.checkpoint is not None and request.max_iters is request.tol is None:
+        changes["max_iters"] = rule.max_iters  # the default without checkpoints may be another one
+    if not state.converged and state.iterations < rule.max_iters:
+        if state.mode or not state.iterations or rule.forecast:
             return None
         changes["max_iters"] = state.iterations
     words = ["amped", request.NAME, _name(request.tensor)]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, NamedTuple
 
 from partitioner.flags import flag, path, real_number, whole_number
 
@@ -21,15 +21,25 @@ from ..models.record import MODEL, RUN, recorded
 from ..operators.sources.protocols import DescribedSource
 from ..report.metrics import Metrics
 from ..runs import checkpoint
+from ..runs.starting import AlsChoice
 from .job import Job
 from .requests import Seeded
 
 TOL_HELP = (
-    "stop when the fit changes by less than TOL (default 1e-5; poisson: KKT violation, 1e-4; lbfgs, newton: relative "
-    "decrease of the objective, 1e-9; adam, adagrad, sgd: 1e-5); 0 disables the test"
+    "stop when the fit changes by less than TOL (default: when 14 iterations gain less; with --max-iters 1e-5; "
+    "poisson: KKT violation, 1e-4; lbfgs, newton: relative decrease of the objective, 1e-9; adam, adagrad, sgd: 1e-5); "
+    "0 disables the test"
 )
 MAX_ITERS = 50
 FACTS = "made_from"  # name in run.json of the facts in the checkpoints of the run
+
+
+class PlacedMethod(NamedTuple, Generic[M]):
+    """A placed tensor's method; the start if one was computed; and what was chosen for CP-ALS."""
+
+    method: Decomposition[M]
+    start: Init | None = None
+    choice: AlsChoice | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -39,7 +49,10 @@ class RunRequest(Seeded, ABC, Generic[M]):
     NAME: ClassVar[str]  # of the verb
     random: ClassVar[str | None] = None  # name of the random start in `--init`, if it has one
     max_iters: int | None = flag(
-        None, "maximum number of iterations (50; any loss: 1000)", type=whole_number, metavar="N"
+        None,
+        "maximum number of iterations (50, if they are short 500; any loss: 1000)",
+        type=whole_number,
+        metavar="N",
     )
     tol: float | None = flag(None, TOL_HELP, type=real_number)
     output: Path | None = flag(None, "folder for model.npz and run.json (named after TENSOR)", type=path, metavar="DIR")
@@ -110,8 +123,8 @@ class RunRequest(Seeded, ABC, Generic[M]):
         """Start compiling the code of the method in the background."""
 
     @abstractmethod
-    def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[M], Init | None]:
-        """Place the tensor; return the method, and the start if one was computed. Collective."""
+    def place(self, job: Job, source: DescribedSource) -> PlacedMethod[M]:
+        """Place the tensor. Collective."""
 
     def write_report(
         self, job: Job, model: M, source: DescribedSource, record: dict[str, Any], folder: Path | None

@@ -10,8 +10,6 @@ from partitioner.flags import flag, real_number, whole_numbers
 from ..errors import InputError
 from ..methods.hosvd import METHODS as COMPRESSIONS
 from ..methods.hosvd import Compression
-from ..methods.initial import Init
-from ..methods.starts import Decomposition
 from ..methods.tucker import RANDOM, shown
 from ..models.tucker import TuckerTensor
 from ..operators.sources.protocols import DescribedSource
@@ -19,7 +17,7 @@ from ..runs.compression import compressed
 from .decompose import decompose
 from .job import Job, VerbSession
 from .requests import TOLERANCES
-from .run_requests import RunRequest
+from .run_requests import PlacedMethod, RunRequest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -76,11 +74,11 @@ class TuckerRequest(RunRequest[TuckerTensor]):
     def has_rank(self, rank: object) -> bool:
         return self.rank is None or rank == list(self.rank)
 
-    def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[TuckerTensor], Init | None]:
+    def place(self, job: Job, source: DescribedSource) -> PlacedMethod[TuckerTensor]:
         """See `RunRequest`. Code is compiled only now, because it depends on the tensor's order."""
         method = compressed(source, job.machine, self.options, self.compression, self.first_seed, self.iterations)
         job.display.note(f"ranks {shown(method.operator.ranks)}")
-        return method, None
+        return PlacedMethod(method)
 
 
 def tucker(request: TuckerRequest, session: VerbSession) -> int:

@@ -32,6 +32,7 @@ from ..operators.placement import Solving
 from .arranged import arranged
 from .constraints import NONE, Constraints
 from .driver import ConstrainedCp, MethodState, never
+from .extrapolation import BEGIN, Extrapolation
 from .pipelined import Pipelined
 from .plain_als import PlainAls
 from .updates import DivergedError, LeastSquares, Passes, run_passes
@@ -65,6 +66,8 @@ class CpAls(ConstrainedCp[Operator]):
     operator : Operator
         Has the same number of columns in all modes, and holds the initial factor matrices.
     constraints : Constraints
+    accelerate : bool
+        Whether iterations begin at extrapolated factor matrices; see `extrapolation.suits`. They never lower the fit.
 
     Attributes
     ----------
@@ -75,13 +78,14 @@ class CpAls(ConstrainedCp[Operator]):
     name = "als"
     own_start = None
 
-    def __init__(self, operator: Operator, constraints: Constraints = NONE) -> None:
+    def __init__(self, operator: Operator, constraints: Constraints = NONE, accelerate: bool = False) -> None:
         self.operator, self.constraints = operator, constraints
         first = constraints.solved(operator.order)[0]
         reads = first in constraints.nonnegative or not operator.machine.device.on_host
         self.unread_start = () if reads else (first,)
         self._plain = PlainAls(operator, constraints) if PlainAls.suits(operator) else None
         self._pipelined = None if self._plain else self._pipeline()
+        self._extrapolation = Extrapolation(operator, range(operator.order)) if accelerate else None
         self.restart()
 
     def _pipeline(self) -> Pipelined | None:
@@ -104,6 +108,8 @@ class CpAls(ConstrainedCp[Operator]):
         self._exact = False  # whether fits are near 1 and so computed in double precision
         self._plain_loaded = False
         self.checked = self._next_checked = 1 if self._plain is None else 0
+        if self._extrapolation:
+            self._extrapolation.restart()
 
     def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: accepts any matrices that satisfy the constraints."""
@@ -116,6 +122,40 @@ class CpAls(ConstrainedCp[Operator]):
         return MethodState(arrays, {"fit": [], **({"objective": []} if self.constraints.common_ridge else {})})
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        if self._extrapolation is None or self.state.mode or self.state.iterations < BEGIN:
+            return self._iterate(stop, left)
+        return self._iterate_from(self._extrapolation, stop)
+
+    def _iterate_from(self, extrapolation: Extrapolation, stop: Callable[[], bool]) -> bool:
+        """Compute an iteration from extrapolated matrices, or from the matrices as they are if that lowers the fit."""
+        state, before = self.state, self.state.copy()
+        moved = extrapolation.move(state.arrays["scales"])
+        if not moved:
+            return self._iterate(stop, 1)
+        self._reload(moved)
+        try:
+            complete = self._iterate(stop, 1)
+        except DivergedError:
+            complete = True
+        if complete and state.iterations > before.iterations and state.series["fit"][-1] >= before.series["fit"][-1]:
+            extrapolation.accept()
+            return True
+        extrapolation.undo()
+        state.arrays, state.series = before.arrays, before.series
+        state.iterations, state.mode = before.iterations, before.mode
+        self._plain_loaded = False
+        self._reload()
+        return complete and self._iterate(stop, 1)
+
+    def _reload(self, moved: Sequence[int] = ()) -> None:
+        """Continue from the operator's factor matrices, which have changed. Collective."""
+        if self._plain is not None and self._plain_loaded:
+            self._plain.reload(moved)
+        elif self._loaded:
+            self._update.reload(*self.standing())
+
+    def _iterate(self, stop: Callable[[], bool], left: int) -> bool:
+        """See `step`."""
         pipelined = self._pipelined
         if self._plain is not None and not self.checked and not self.state.mode:
             return self._step_plain(self._plain, stop)

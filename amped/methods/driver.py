@@ -21,6 +21,7 @@ from ..operators.base import Placed
 from ..parallel.progress import LOADING_SECONDS
 from ..parallel.step_timeout import paced
 from .constraints import Constraints
+from .stopping import expected_gain
 
 HELD_OUT = {"holdout_rmse": "RMSE", "holdout_deviance": "deviance"}
 """Names of series of errors on held-out elements, of which a method has at most one, and what they measure."""
@@ -167,6 +168,7 @@ class StopRule(NamedTuple):
     first_limit: float = LOADING_SECONDS  # seconds without progress in the first iteration before the job is aborted
     deadline: float | None = None  # the same limit for all iterations
     patience: int | None = None  # iterations without improvement on held-out elements
+    forecast: bool = False  # whether `tol` limits the expected gain of the measure of convergence
 
 
 Observer = Callable[[Method, Spans, float], object]
@@ -224,7 +226,11 @@ def iterate(method: Method, rule: StopRule, stop: Callable[[], bool] = never) ->
 
 
 def _is_done(method: Method, rule: StopRule) -> bool:
-    return (rule.tol > 0 and method.settled(rule.tol)) or is_stale(method.state, rule.patience)
+    if rule.forecast:
+        settled = expected_gain(next(iter(method.state.series.values()))) < rule.tol
+    else:
+        settled = rule.tol > 0 and method.settled(rule.tol)
+    return settled or is_stale(method.state, rule.patience)
 
 
 def held_out_errors(state: MethodState) -> list[float]:

@@ -20,7 +20,7 @@ from ..backend.blas import SCIPY_BYTES, SPARSE_BYTES, scipy_linalg
 from ..errors import InputError
 from ..files import check_factor
 from ..models.columns import column_sums, divide_columns, least_entry, numbers
-from ..models.labelled_matrices import in_order_of
+from ..models.labelled_matrices import LabelledMatrices, aligned_rows, in_order_of, places_in, with_rank
 from ..models.loading import matrices_in
 from ..operators.limits import check_range, far, largest
 from ..operators.placement import nonzero_bytes
@@ -48,9 +48,11 @@ def initial_factors(
 
     By default they are random and uniform in [0, 1), equal in both precisions up to rounding. Otherwise `init` is a
     file with ``factor_0 ...``, "nvecs" for the leading eigenvectors of each ``X_(n) X_(n)^T``, or the matrices. Rank
-    0's file and matrices are used. The rows of a model with the labels of the tensor are matched by label. Unless
-    `as_is`, columns so large or small that products could overflow or underflow are multiplied by powers of two; this
-    changes decompositions only by rounding. Random matrices of the modes `unread` are not drawn: they are zero.
+    0's file and matrices are used. The rows of a model with the labels of the tensor are matched by label.
+
+    Unless `as_is`, a model may have another rank, if `rank` is one number, or only some of the labels, and
+    columns so large or small that products could overflow or underflow are multiplied by powers of two, which changes
+    decompositions only by rounding. Random matrices of the modes `unread` are not drawn: they are zero.
 
     Raises
     ------
@@ -72,7 +74,8 @@ def initial_factors(
             together(comm, lambda: check_range(values, dtype, source.path))
         result = on_root(comm, lambda: _nvecs(tensor, ranks, seed, dtype, threads))
     else:
-        result = on_root(comm, lambda: _checked_start(init or (), source, ranks, dtype, as_is))
+        adapting = None if as_is or not isinstance(rank, int) else seed
+        result = on_root(comm, lambda: _checked_start(init or (), source, ranks, dtype, as_is, adapting))
     return [share(comm, result[mode] if result else None) for mode in range(len(source.shape))]
 
 
@@ -164,10 +167,15 @@ def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[
 
 
 def _checked_start(
-    init: Init, source: DescribedSource, ranks: Sequence[int], dtype: FloatDType, as_is: bool
+    init: Init, source: DescribedSource, ranks: Sequence[int], dtype: FloatDType, as_is: bool, seed: int | None
 ) -> list[Floats]:
+    """Return the matrices of a start; with a `seed` for missing columns, those of models are adapted."""
     path, shape = os.fspath(init) if isinstance(init, (str, os.PathLike)) else None, source.shape
-    factors = [np.asarray(f) for f in in_order_of(init if path is None else matrices_in(path), source.labels)]
+    matrices = init if path is None else matrices_in(path)
+    if seed is None or not isinstance(matrices, LabelledMatrices) or any(np.ndim(each) != 2 for each in matrices):
+        factors = [np.asarray(f) for f in in_order_of(matrices, source.labels)]
+    else:
+        factors = _adapted(matrices, source, ranks[0], seed)
     if len(factors) != len(shape):
         raise InputError(f"start of {len(factors)} factor matrices for a tensor of order {len(shape)}", path=path)
     for mode, (factor, length, rank) in enumerate(zip(factors, shape, ranks, strict=True)):
@@ -185,6 +193,16 @@ def _checked_start(
             cause = f"factor_{mode} of the start has columns too small for {dtype}: scale them"
             raise InputError(cause, path=path)
     return ready
+
+
+def _adapted(matrices: LabelledMatrices, source: DescribedSource, rank: int, seed: int) -> list[Floats]:
+    """Return the matrices of a model with the rows and the number of columns of a start."""
+    labels, missing = source.labels, max(0, rank - min(matrix.shape[1] for matrix in matrices))
+    found = in_order_of(matrices, labels) if places_in(matrices, labels) else aligned_rows(matrices, labels)
+    if len(found) != len(source.shape):
+        return list(found)
+    more = [random_factor(n, missing, seed, mode, np.dtype(np.float64)) for mode, n in enumerate(source.shape)]
+    return with_rank([np.asarray(each) for each in found], rank, more)
 
 
 def in_range(factor: Floats, most: float) -> Floats:

@@ -71,6 +71,12 @@ class PlainAls:
         self._grams = list(state.grams)
         return {"norms": state.norms, "scales": state.scales, "weights": state.weights}
 
+    def reload(self, modes: Sequence[int]) -> None:
+        """Continue from the operator's factor matrices, of which those of `modes` have changed."""
+        for mode in modes:
+            stored = self._targets[mode].astype(np.float64, copy=False)
+            self._grams[mode] = stored @ stored.T
+
     def iteration(
         self, norms: Matrix, scales: Matrix, weights: Matrix, first: bool, stop: Callable[[], bool] = never
     ) -> PlainStatus:

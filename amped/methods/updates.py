@@ -113,6 +113,10 @@ class LeastSquares:
         `weights` are the norms of the mode that was solved last; None before any solve.
         """
         self._in_double.clear()  # belongs to the last run
+        self.reload(status, best, weights)
+
+    def reload(self, status: EquationsStatus, best: float, weights: NDArray[np.float64] | None) -> None:
+        """Continue the same run from other factor matrices; see `load`. Collective."""
         columns = slice(0, self._operator.ranks[0])
         self.equations.put(0, columns, RunStart(status, best, grams_of(self._operator), weights))
 

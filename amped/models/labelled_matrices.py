@@ -36,6 +36,50 @@ def in_order_of(matrices: Any, labels: Labels | None) -> Any:
     return matrices if found is None else [matrices[mode][rows] for mode, rows in found]
 
 
+def aligned_rows(matrices: Any, labels: Labels | None) -> Any:
+    """Return the matrices of a model with a row for each label of a tensor, in its order, in modes with common labels.
+
+    Rows of labels that the model lacks are the mean of the others. Other modes, and anything else, are unchanged.
+    """
+    if not isinstance(matrices, LabelledMatrices) or matrices.labels is None or labels is None:
+        return matrices
+    if len(matrices.labels) != len(labels):
+        return matrices
+    result = list[Floats]()
+    for matrix, own, wanted in zip(matrices, matrices.labels, labels, strict=True):
+        found = np.full(0, -1)
+        with suppress(InputError):
+            found = places(own, wanted)
+        known = found >= 0
+        if known.any():
+            rows = matrix[found]
+            rows[~known] = matrix[found[known]].mean(axis=0)
+            matrix = rows
+        result.append(matrix)
+    return result
+
+
+def with_rank(matrices: Sequence[Floats], rank: int, more: Sequence[Floats]) -> list[Floats]:
+    """Return matrices with `rank` columns: their first ones, or all and columns of `more`, in their size.
+
+    Parameters
+    ----------
+    matrices : sequence of (I_n, K) arrays
+        Of a model, whose first components have the largest weights.
+    rank : int
+    more : sequence of (I_n, rank - K) arrays
+        Ignored unless K is below `rank`.
+    """
+    if len({matrix.shape[1] for matrix in matrices}) != 1:
+        return list(matrices)
+    if matrices[0].shape[1] >= rank:
+        return [matrix[:, :rank] for matrix in matrices]
+    return [
+        np.hstack([matrix, new * (np.abs(matrix).mean() or 1.0)]) if len(matrix) == len(new) else matrix
+        for matrix, new in zip(matrices, more, strict=True)
+    ]
+
+
 def in_own_order(results: Sequence[Floats], found: Places | None) -> list[Floats]:
     """Return one matrix per mode of a tensor in the order of the matrices for which `places_in` has returned `found`.
 

@@ -29,6 +29,7 @@ from ..methods import als, apr, constrained_als
 from ..methods.constrained_als import ConstrainedAls
 from ..methods.constraints import NONE, Constraints
 from ..methods.driver import Method
+from ..methods.extrapolation import suits
 from ..methods.initial import Init, initial_factors, start_bytes
 from ..methods.multi_run import apr as apr_runs
 from ..methods.multi_run.als import AlsRuns
@@ -199,8 +200,12 @@ def decomposition(
     budget: Budget | None = None,
     constraints: Constraints = NONE,
     init: Init | None = None,
+    accelerate: bool = False,
 ) -> als.CpAls | ConstrainedAls:
-    """Place a tensor and return its CP-ALS; `begin` sets the start. `init` only reserves memory. Collective."""
+    """Place a tensor and return its CP-ALS; `begin` sets the start. `init` only reserves memory. Collective.
+
+    `accelerate`: see `CpAls`.
+    """
     if constraints.terms:
         constraints.check_sizes(source.shape, rank)
         machine = admm_machine(source, machine, options)
@@ -212,10 +217,15 @@ def decomposition(
         result = setting_for(source, rank, machine, options, solving)._replace(late=not constraints, root_bytes=memory)
         return result._replace(compaction=als.compaction(constraints))
 
-    method = ConstrainedAls if constraints.terms else als.CpAls
+    operator: Operator
     if isinstance(source, DenseSource) and DirectDense.suits(source, machine, rank):
-        return method(DirectDense(source, rank, machine, options, setting), constraints)
-    return method(kind_of(source).place(source, machine, setting(), budget), constraints)
+        operator = DirectDense(source, rank, machine, options, setting)
+    else:
+        operator = kind_of(source).place(source, machine, setting(), budget)
+    if constraints.terms:
+        return ConstrainedAls(operator, constraints)
+    accelerate = accelerate and not constraints and suits(operator.machine.device, operator.shape, rank)
+    return als.CpAls(operator, constraints, accelerate)
 
 
 def admm_machine(source: DescribedSource, machine: Machine, options: Options) -> Machine:
@@ -363,8 +373,8 @@ def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | N
     if method.own_start is not None:
         factors, init_name = list(method.own_start), None
     else:
-        ranks = operator.ranks[: method.order]
-        factors = initial_factors(source, ranks, comm, dtype, seed, init, unread=method.unread_start)
+        rank = method.rank if isinstance(method.rank, int) else operator.ranks[: method.order]
+        factors = initial_factors(source, rank, comm, dtype, seed, init, unread=method.unread_start)
         init_name = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
     for mode, factor in enumerate(together(comm, lambda: method.started(factors, init_name))):
         if mode not in method.unread_start:

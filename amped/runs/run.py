@@ -57,11 +57,12 @@ class RunParams(NamedTuple):
     init_name: str | None = None  # in records; by default from `init`
     random: str | None = None  # name of the random start in records, if it has one
     patience: int | None = None  # see `StopRule`
+    forecast: bool = False  # see `StopRule`
 
     @property
     def rule(self) -> StopRule:
         """The stopping rule."""
-        return StopRule(self.max_iters, self.tol, self.first_limit, self.deadline, self.patience)
+        return StopRule(self.max_iters, self.tol, self.first_limit, self.deadline, self.patience, self.forecast)
 
 
 class RunObserver:

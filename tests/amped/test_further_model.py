@@ -18,10 +18,9 @@ from amped.api.sessions import session
 from amped.cli.decompose import decompose
 from amped.cli.job import Job, VerbSession
 from amped.cli.requests import Ranked
-from amped.cli.run_requests import RunRequest
+from amped.cli.run_requests import PlacedMethod, RunRequest
 from amped.files import write_npz
 from amped.methods.als import CpAls
-from amped.methods.initial import Init
 from amped.operators.sources.protocols import DescribedSource
 from amped.operators.sparse.tuning import Budget
 from amped.options import Options
@@ -80,9 +79,9 @@ class BalancedRequest(Ranked, RunRequest[Balanced]):
     def has_rank(self, rank: object) -> bool:
         return bool(rank == self.rank)
 
-    def place(self, job: Job, source: DescribedSource) -> tuple[BalancedAls, Init | None]:
+    def place(self, job: Job, source: DescribedSource) -> PlacedMethod[Balanced]:
         solving = solving_bytes(job.machine, self.options, len(source.shape))
-        return BalancedAls(place(source, self.rank, job.machine, self.options, solving)), None
+        return PlacedMethod(BalancedAls(place(source, self.rank, job.machine, self.options, solving)))
 
 
 def balanced(request: BalancedRequest, session: VerbSession) -> int:
