@@ -214,7 +214,8 @@ def test_the_best_of_some_starts(path: Path, flags: list[object]) -> None:
         else max(each, key=lambda r: r["fits"][-1])
     )
     found = record("out")
-    assert (found["fits"], found["seed"]) == (best["fits"], best["seed"])
+    assert found["seed"] == best["seed"]
+    np.testing.assert_allclose(found["fits"], best["fits"], rtol=1e-12)  # sums depend on the place of arrays in memory
     assert len({r["fits"][-1] for r in each}) == 4
     assert f"best of 4 starts: seed {best['seed']}" in result.out
     for one, two in zip(amped.load("out").factors, amped.load(f"s{best['seed']}").factors, strict=True):
