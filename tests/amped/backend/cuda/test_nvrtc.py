@@ -343,8 +343,9 @@ def test_products_of_squares_without_tensor_cores(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_kernels_of_coordinates(architecture: str) -> None:
-    for (inputs, real), atomic in product(zip((1, 3), REALS, strict=True), (False, True)):
+@EVERY
+def test_kernels_of_coordinates(architecture: str, every: bool) -> None:
+    for (inputs, real), atomic in product(combined((1, 3), [*REALS], every), (False, True)):
         for column in {0, inputs} if not atomic else {0}:
             for double in {False, real == np.float32}:
                 macros = coordinate_macros(inputs, real, 8, 8, column, atomic, double)
@@ -352,8 +353,9 @@ def test_kernels_of_coordinates(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_kernels_of_dense_blocks(architecture: str) -> None:
-    for order, dtype in zip((2, 3, 6), cycle(DTYPES.values()), strict=False):
+@EVERY
+def test_kernels_of_dense_blocks(architecture: str, every: bool) -> None:
+    for order, dtype in combined((2, 3, 6), [*DTYPES.values()], every):
         form = BlockForm((9,) * order, 9, 7, 8, dtype, 1 << 20)
         kernels = {"khatri_rao", "contract", "add_up", "add_parts", "widen", "matrix_free"}
         check(compiled("dense", dense_code.macros(form), architecture), kernels, MOST_IN_DENSE)
