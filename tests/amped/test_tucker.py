@@ -143,9 +143,23 @@ def test_a_mode_of_two_billion_rows(folder: Path, method: str, flags: list[str])
     refused(run_amped("tucker", "t.tns", "--method", method, *flags, *COMMON, "--device-memory", "8G"), message)
 
 
-@pytest.mark.parametrize("verb", [["tucker", "--rank", "2,2,2"], ["cpd", "--rank", 2]])
+LONG_MODE, FEW_BYTES = "1000000 1 1 1.5\n1 2 3 2\n5 3 1 1\n", [*COMMON, "--threads", 16, "--device-memory", "70M"]
+TUCKER, CPD = ["tucker", "--rank", "2,2,2"], ["cpd", "--rank", 2]
+
+
+@pytest.mark.parametrize("verb", [TUCKER, CPD])
+def test_a_long_mode_of_which_few_indices_are_used(folder: Path, verb: list[object]) -> None:
+    """Methods that hold only rows of used indices have room."""
+    (folder / "t.tns").write_text(LONG_MODE)
+    succeeded(run_amped(*verb, "t.tns", *FEW_BYTES, "--output", "out"))
+    factor = amped.load("out").factors[0]
+    assert factor.shape == (1_000_000, 2)
+    assert set(np.flatnonzero(factor.any(axis=1))) <= {0, 4, 999_999}
+
+
+@pytest.mark.parametrize("verb", [[*TUCKER, "--method", "hosvd"], [*CPD, "--constraint", "0:l2:0.1"]])
 def test_a_long_mode_that_has_room_but_not_for_each_thread(folder: Path, verb: list[object]) -> None:
-    (folder / "t.tns").write_text("1000000 1 1 1.5\n1 2 3 2\n5 3 1 1\n")
-    flags = [*COMMON, "--threads", 16, "--device-memory", "70M"]
+    """Methods that hold all rows are refused."""
+    (folder / "t.tns").write_text(LONG_MODE)
     message = "mode 0 has length 1,000,000, of which 3 indices are used: device memory: "
-    refused(run_amped(*verb, "t.tns", *flags), message, "--compact")
+    refused(run_amped(*verb, "t.tns", *FEW_BYTES), message, "--compact")
