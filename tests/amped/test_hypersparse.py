@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import exhaustive
 from hypersparse import RUNS, SHAPES, assert_alike, both_ways, hypersparse
 
 import amped
@@ -28,9 +29,9 @@ def test_compact_matrices_change_results_only_by_rounding(
     assert name == "hosvd" or not compact.factors[0][unused].any(), "rows of unused indices are zero"
 
 
-@pytest.mark.parametrize("name", ["als", "mu"])
-def test_compiled_code_has_compact_matrices_too(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    usual, compact, made = both_ways(monkeypatch, name, hypersparse(4), deterministic=True)
+@pytest.mark.parametrize(("name", "order"), [("als", 3), exhaustive("als", 4), exhaustive("mu", 4)])
+def test_compiled_code_has_compact_matrices_too(monkeypatch: pytest.MonkeyPatch, name: str, order: int) -> None:
+    usual, compact, made = both_ways(monkeypatch, name, hypersparse(order), deterministic=True)
     assert made == 1
     assert_alike(usual, compact)
 
