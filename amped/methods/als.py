@@ -81,8 +81,8 @@ class CpAls(ConstrainedCp[Operator]):
     def __init__(self, operator: Operator, constraints: Constraints = NONE, accelerate: bool = False) -> None:
         self.operator, self.constraints = operator, constraints
         first = constraints.solved(operator.order)[0]
-        reads = first in constraints.nonnegative or not operator.machine.device.on_host
-        self.unread_start = () if reads else (first,)
+        # Constrained runs take the lengths of all columns out of the start.
+        self.unread_start = () if constraints or not operator.machine.device.on_host else (first,)
         self._plain = PlainAls(operator, constraints) if PlainAls.suits(operator) else None
         self._pipelined = None if self._plain else self._pipeline()
         self._extrapolation = Extrapolation(operator, range(operator.order)) if accelerate else None

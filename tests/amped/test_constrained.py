@@ -100,7 +100,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(path: Path, flags: list[object])
     whole, rest = record("whole"), record("out")
     assert (rest["fits"], rest.get("objectives")) == (whole["fits"], whole.get("objectives"))  # to the last bit
     for one, two in zip(amped.load("whole").factors, amped.load("out").factors, strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-9)
+        assert np.array_equal(one, two)
 
 
 def test_a_checkpoint_tells_constraints_apart(path: Path) -> None:
@@ -214,8 +214,7 @@ def test_the_best_of_some_starts(path: Path, flags: list[object]) -> None:
         else max(each, key=lambda r: r["fits"][-1])
     )
     found = record("out")
-    assert found["seed"] == best["seed"]
-    np.testing.assert_allclose(found["fits"], best["fits"], rtol=1e-12)  # sums depend on the place of arrays in memory
+    assert (found["fits"], found["seed"]) == (best["fits"], best["seed"])
     assert len({r["fits"][-1] for r in each}) == 4
     assert f"best of 4 starts: seed {best['seed']}" in result.out
     for one, two in zip(amped.load("out").factors, amped.load(f"s{best['seed']}").factors, strict=True):
