@@ -11,7 +11,7 @@ from partitioner.array_types import Floats
 
 from ..backend.device import Array, Device
 from ..backend.ops.columns import COLUMNS
-from ..models.columns import arrange_columns, readable_signs
+from ..models.columns import arrange_columns, arrangement, readable_signs
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator
 
@@ -47,16 +47,13 @@ def arranged(
         return model
     columns = COLUMNS.require(operator.machine.device)
     sums = [columns.sums(matrix) for matrix in stored]
-    norms = np.array([np.sqrt(each.squares) if norm == 2 else each.magnitudes for each in sums])
-    weights = weights * np.prod(norms * scales, axis=0)
-    divisors = np.where(norms > 0, norms, 1)
+    norms = [np.sqrt(each.squares) if norm == 2 else each.magnitudes for each in sums]
+    weights, order, divisors = arrangement(weights, norms, scales)
     if signed:
-        bulk = [each.signed_squares / np.where(each.squares > 0, each.squares, 1) for each in sums]
-        divisors *= readable_signs(np.array(bulk))
-    order = np.argsort(-weights, kind="stable")
+        divisors *= readable_signs([each.signed_squares for each in sums], [each.squares for each in sums])
     made = zip(stored, divisors, strict=True)
     factors = [columns.arranged(matrix, order, divisor[order], -np.inf) for matrix, divisor in made]
-    return KruskalTensor(weights[order], factors)
+    return KruskalTensor(weights, factors)
 
 
 def sorted_columns(operator: Operator, order: NDArray[np.intp]) -> list[Floats]:

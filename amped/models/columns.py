@@ -110,29 +110,39 @@ def arrange_components(
 ) -> NDArray[np.float64]:
     """Normalise columns and sort the components, in place; return the weights. See `KruskalTensor.arrange`."""
     norms = [np.ones(weights.size) if mode in kept else column_norms(f, norm) for mode, f in enumerate(factors)]
+    weights, order, divisors = arrangement(weights, norms, scales)
+    for factor, divisor in zip(factors, divisors, strict=True):
+        arrange_columns(factor, order, divisor[order].astype(factor.dtype))
+    return weights
+
+
+def arrangement(
+    weights: NDArray[np.float64], norms: Sequence[NDArray[np.float64]], scales: NDArray[np.float64] | float
+) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64]]:
+    """Return the weights of normalised components, sorted; their order; and the divisors of columns, (order, R).
+
+    `norms`, (order, R), are those of columns before they are multiplied by `scales`. Zero columns stay zero.
+    """
     weights = weights * np.prod(np.multiply(norms, scales), axis=0)
     order = np.argsort(-weights, kind="stable")
-    for factor, length in zip(factors, norms, strict=True):
-        divisor = np.where(length > 0, length, 1)[order].astype(factor.dtype)
-        arrange_columns(factor, order, divisor)
-    return weights[order]
+    return weights[order], order, np.where(np.greater(norms, 0), norms, 1.0)
 
 
 def flip_columns(factors: Sequence[Floats]) -> None:
     """Flip the signs of columns, in place, so that they are mostly positive; the components do not change."""
-    bulk, sizes = zip(*(column_sums(f, signed_squares, squares) for f in factors), strict=True)
-    parts = np.divide(bulk, np.where(np.greater(sizes, 0), sizes, 1))
-    for factor, signs in zip(factors, readable_signs(parts), strict=True):
+    signed, sizes = zip(*(column_sums(f, signed_squares, squares) for f in factors), strict=True)
+    for factor, signs in zip(factors, readable_signs(signed, sizes), strict=True):
         if (signs < 0).any():
             scale_columns(factor, signs.astype(factor.dtype))
 
 
-def readable_signs(bulk: NDArray[np.float64]) -> NDArray[np.float64]:
+def readable_signs(signed: Sequence[NDArray[np.float64]], sizes: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Return signs, (order, R), that make the columns mostly positive and leave every component unchanged.
 
-    `bulk`, (order, R), is the sum of a column's signed squares divided by its sum of squares. A component's signs must
-    multiply to 1; if one sign is left over, the column whose bulk is closest to 0 takes it.
+    The bulk of a column is its sum of `signed` squares divided by its sum of squares, its size; both are (order, R).
+    A component's signs must multiply to 1; if one sign is left over, the column whose bulk is closest to 0 takes it.
     """
+    bulk = np.divide(signed, np.where(np.greater(sizes, 0), sizes, 1))
     signs = np.where(bulk < 0, -1.0, 1.0)
     odd = np.flatnonzero(np.prod(signs, axis=0) < 0)
     signs[np.argmin(np.abs(bulk[:, odd]), axis=0), odd] *= -1

@@ -29,12 +29,10 @@ class DeviceMemory(NamedTuple):
     nbytes: int
 
 
-class DescribedSource(Protocol):
-    """A tensor of any kind. Attributes are equal on all ranks, and all methods are collective."""
+class TensorFacts(Protocol):
+    """What all sources know of a tensor. Attributes are equal on all ranks, and `norm` is collective."""
 
-    kind: str  # "sparse" or "dense"
     shape: tuple[int, ...]
-    nnz: int  # stored elements; all elements of a dense tensor
 
     @property
     def value_dtype(self) -> DType:
@@ -49,6 +47,21 @@ class DescribedSource(Protocol):
         """The smallest and the largest value."""
 
     @property
+    def stored(self) -> bool:
+        """Whether the tensor is in a store."""
+
+    @property
+    def path(self) -> str | os.PathLike[str] | None:
+        """The file or store, if any."""
+
+
+class DescribedSource(TensorFacts, Protocol):
+    """A tensor of any kind. Attributes are equal on all ranks, and all methods are collective."""
+
+    kind: str  # "sparse" or "dense"
+    nnz: int  # stored elements; all elements of a dense tensor
+
+    @property
     def duplicates(self) -> int:
         """Nonzeros that were merged on reading."""
 
@@ -57,16 +70,8 @@ class DescribedSource(Protocol):
         """Nonzeros that were dropped on reading."""
 
     @property
-    def stored(self) -> bool:
-        """Whether the tensor is in a store."""
-
-    @property
     def labels(self) -> Labels | None:
         """The labels of indices, if any, on every rank."""
-
-    @property
-    def path(self) -> str | os.PathLike[str] | None:
-        """The file or store, if any."""
 
     @property
     def known_norm(self) -> float | None:
@@ -112,30 +117,8 @@ class DescribedSource(Protocol):
         """Return a digest of the tensor, independent of the ranks; see `partitioner.tensors.digest`."""
 
 
-class ModeCopies(Protocol):
+class ModeCopies(TensorFacts, Protocol):
     """A sparse tensor that is distributed to the ranks, one mode copy at a time. All methods are collective."""
-
-    shape: tuple[int, ...]
-
-    @property
-    def value_dtype(self) -> DType:
-        """The type of the elements."""
-
-    @property
-    def norm(self) -> float:
-        """The Frobenius norm."""
-
-    @property
-    def value_range(self) -> ValueRange:
-        """The smallest and the largest value."""
-
-    @property
-    def stored(self) -> bool:
-        """Whether the tensor is in a store."""
-
-    @property
-    def path(self) -> str | os.PathLike[str] | None:
-        """The file or store, if any."""
 
     def used(self, mode: int) -> int:
         """Return the number of used indices of a mode."""

@@ -64,8 +64,12 @@ def test_signs_leave_the_model_and_make_columns_positive() -> None:
         assert (bulk[:, r] < 0).sum() <= 1
         if (bulk[:, r] < 0).any():
             assert bulk[:, r].min() == -abs(bulk[:, r]).min()
-    assert readable_signs(np.array([[-1.0, -0.5], [-0.2, 0.9], [0.3, -0.1]])).tolist() == [[-1, -1], [-1, 1], [1, -1]]
-    assert (readable_signs(np.array([[-1.0], [0.4], [0.1]])) == [[-1], [1], [-1]]).all()
+    assert readable_signs(np.array([[-1.0, -0.5], [-0.2, 0.9], [0.3, -0.1]]), np.ones((3, 2))).tolist() == [
+        [-1, -1],
+        [-1, 1],
+        [1, -1],
+    ]
+    assert (readable_signs(np.array([[-1.0], [0.4], [0.1]]), np.ones((3, 1))) == [[-1], [1], [-1]]).all()
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense", "array", "file"])
