@@ -15,7 +15,6 @@ from partitioner.host.stages import STAGES
 from ..errors import InputError
 from ..files import TakenError, write_text
 from ..models.history import AnyModel, M
-from ..models.kruskal import KruskalTensor
 from ..models.record import MODEL, RUN
 from ..parallel.mpi import on_root
 from ..parallel.stopping import StopRequest
@@ -65,7 +64,7 @@ def decompose(request: RunRequest[M], session: VerbSession, show: Show[M] = _sho
 
 def _warn(job: Job, model: AnyModel, choice: AlsChoice | None) -> None:
     """Print a warning if a short run from another start had a higher fit."""
-    if choice is not None and isinstance(model, KruskalTensor) and (warning := choice.exceeded(model)) is not None:
+    if choice is not None and (warning := choice.exceeded(model)) is not None:
         job.display.note(f"warning: {warning}")
 
 

@@ -149,9 +149,7 @@ def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[
     """Return a (length, rank) matrix uniform in [0, 1), determined by seed and mode."""
     if seed < 0:
         raise InputError(f"seed {seed} is negative")
-    factor = np.empty((length, rank), dtype)
-
-    threads = threads_for(-(-length // BLOCK_ROWS))
+    factor, threads = np.empty((length, rank), dtype), threads_for(-(-length // BLOCK_ROWS))
 
     def draw(thread: int) -> None:
         begin, end = (length * part // threads for part in (thread, thread + 1))

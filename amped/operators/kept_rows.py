@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from partitioner.array_types import Floats
 from partitioner.host.threads import parallel_map, threads_for
 
+from ..backend.rows import blocks_of
+
 T = TypeVar("T")
 
 BLOCK_ROWS = 1 << 13
@@ -159,5 +161,5 @@ def _first_unused(used: NDArray[np.int32], length: int, count: int) -> NDArray[n
 
 def _by_blocks(work: Callable[[slice], T], rows: int) -> list[T]:
     """Call `work` for each block of rows, in threads; return the results in order."""
-    blocks = [slice(b, min(b + BLOCK_ROWS, rows)) for b in range(0, rows, BLOCK_ROWS)]
+    blocks = list(blocks_of(rows, BLOCK_ROWS))
     return parallel_map(work, blocks, threads_for(len(blocks)))

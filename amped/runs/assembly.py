@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from partitioner.array_types import Floats
@@ -324,20 +324,14 @@ def multi_run_apr(
 
 def as_counts(source: DescribedSource, machine: Machine, options: Options) -> SparseSource:
     """Return a tensor of counts as a sparse tensor; raise `InputError` if a value is negative. Collective."""
-    _refuse_negative(source, machine.comm)
+    if source.value_range.low < 0:
+        on_root(machine.comm, lambda: _refuse_negative(source))
     return source.sparse(device_memory(machine, options))
 
 
-def _refuse_negative(source: DescribedSource, comm: Comm) -> None:
-    """Raise `InputError` if a tensor has negative values. Collective."""
-    if source.value_range.low >= 0:
-        return
-
-    def refuse() -> None:
-        cause = f"a value is {source.value_range.low:g}: counts (loss 'poisson') must not be negative"
-        raise InputError(cause, path=source.path, line=source.line_where(lambda value: value < 0))
-
-    on_root(comm, refuse)
+def _refuse_negative(source: DescribedSource) -> None:
+    cause = f"a value is {source.value_range.low:g}: counts (loss 'poisson') must not be negative"
+    raise InputError(cause, path=source.path, line=source.line_where(lambda value: value < 0))
 
 
 def counts(
@@ -394,14 +388,9 @@ def watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], ob
 
     The number of BLAS threads of the caller is restored afterwards. Collective.
     """
-    with callers_blas(), _watched(comm, deadline) as aborts:
-        yield aborts
-
-
-@contextmanager
-def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
-    if comm.size == 1 and deadline is None:  # a single process, perhaps a notebook, is not ended by default
-        yield []
-    else:
-        with CURRENT.limited(deadline or LOADING_SECONDS), Watchdog(comm, deadline) as watchdog:
-            yield watchdog.aborts
+    with callers_blas(), ExitStack() as stack:
+        if comm.size == 1 and deadline is None:  # a single process, perhaps a notebook, is not ended by default
+            yield []
+            return
+        stack.enter_context(CURRENT.limited(deadline or LOADING_SECONDS))
+        yield stack.enter_context(Watchdog(comm, deadline)).aborts

@@ -10,7 +10,7 @@ from partitioner.tensors.sparse import SparseTensor
 from ..methods.initial import Init
 from ..methods.short_runs import Start, best_start, suits
 from ..methods.stopping import RunLimits, limits_of
-from ..models.kruskal import KruskalTensor
+from ..models.history import AnyModel
 from ..operators.sources.protocols import DescribedSource
 from ..parallel.mpi import Comm, on_root
 from .run import RunParams
@@ -56,7 +56,7 @@ class AlsChoice(NamedTuple):
         params = params._replace(max_iters=max_iters, tol=tol, forecast=forecast)
         return params._replace(init=self.init, init_name=SHORT_RUNS) if self.chosen else params
 
-    def exceeded(self, model: KruskalTensor) -> str | None:
+    def exceeded(self, model: AnyModel) -> str | None:
         """Return a warning if a run converged at a lower fit than a short run; otherwise None. Called on rank 0."""
         if self.start is None or not model.converged or model.fits[-1] >= self.start.fit - BETTER:
             return None

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, Protocol
 from partitioner.array_types import FloatDType
 
 from ..device import Array
-from ..formulas import Evaluated
+from ..formulas import Evaluated, Formula
 from ..registry import Op
 
 StepMethod = Literal["adam", "sgd", "adagrad"]
@@ -105,6 +105,12 @@ class SampledFormulas(NamedTuple):
     value: Evaluated
     slope: Evaluated
     lower: float
+
+    @property
+    def texts(self) -> tuple[Formula, Formula] | None:
+        """Value and slope if both are formulas that can be compiled, otherwise None."""
+        value, slope, _ = self
+        return (value, slope) if isinstance(value, Formula) and isinstance(slope, Formula) else None
 
 
 class SampledRows(NamedTuple):

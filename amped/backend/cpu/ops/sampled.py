@@ -12,7 +12,6 @@ from partitioner.array_types import FloatDType, HostArray
 from ...coordinate_table import MARKED, marks_of, slots_of, table_size
 from ...counter_rng import key_of
 from ...device import Array
-from ...formulas import Formula
 from ...ops.sampled import (
     SAMPLED,
     ListedElements,
@@ -46,9 +45,8 @@ class HostSampled:
         self._threads, self._stride, self._rows = device.threads, stride, rows
         marks = marks_of(coordinates, table_size(len(values), MARKED)) if slots.size else np.zeros(1, np.uint8)
         self._elements = coordinates, values, slots, marks, np.array(begin, INDEX), np.array(lengths, INDEX)
-        assert isinstance(formulas.value, Formula)
-        assert isinstance(formulas.slope, Formula)
-        self._codes = compiled(formulas.value), compiled(formulas.slope)  # the addresses are valid while these live
+        assert formulas.texts
+        self._codes = [compiled(formula) for formula in formulas.texts]  # the addresses are valid while these live
         self._maps = np.array([code.address for code in self._codes], INDEX), float(formulas.lower)
         self._offsets, self._solved = np.array(rows.offsets, INDEX), np.array(rows.solved, np.uint8)
         parts, order = self._threads.count, len(lengths)
@@ -125,7 +123,7 @@ class HostProvider:
         self._device = device
 
     def suits(self, formulas: SampledFormulas) -> bool:
-        return isinstance(formulas.value, Formula) and isinstance(formulas.slope, Formula)
+        return formulas.texts is not None
 
     def stride(self, rank: int, dtype: FloatDType) -> int:
         return -(-rank // EIGHT) * EIGHT

@@ -15,7 +15,6 @@ from partitioner.cuda.cubins import CudaFunction
 
 from ...coordinate_table import table_size
 from ...device import Array
-from ...formulas import Formula
 from ...ops.sampled import (
     SAMPLED,
     ListedElements,
@@ -220,7 +219,7 @@ class CudaSampledProvider:
         self._device = device
 
     def suits(self, formulas: SampledFormulas) -> bool:
-        return isinstance(formulas.value, Formula) and isinstance(formulas.slope, Formula)
+        return formulas.texts is not None
 
     def stride(self, rank: int, dtype: FloatDType) -> int:
         return self._device.stride(rank, dtype.itemsize)
@@ -243,11 +242,10 @@ class CudaSampledProvider:
     def make(
         self, elements: ListedElements, rows: MatrixRows, formulas: SampledFormulas, stride: int, exact: bool
     ) -> SampledLoss:
-        assert isinstance(formulas.value, Formula)
-        assert isinstance(formulas.slope, Formula)
-        texts = formulas.value.cuda, formulas.slope.cuda
+        assert formulas.texts
+        value, slope = (formula.cuda for formula in formulas.texts)
         order, run = len(elements.lengths), run_for(rows.offsets[-1])
-        code = SampledCode(order, stride, elements.values.dtype, exact, run, *texts)
+        code = SampledCode(order, stride, elements.values.dtype, exact, run, value, slope)
         return CudaSampled(self._device, elements, rows, formulas.lower, code)
 
 
