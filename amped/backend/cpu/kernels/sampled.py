@@ -44,176 +44,219 @@ def _in_order(key, number, place, ratio, length):
 
 
 @inner
-def _find(slots, marks, coordinates, wanted, at):
-    """Return the position of the coordinates in a row of `wanted`, or `EMPTY`; see `coordinate_table.find`."""
-    state, order = np.uint64(0), wanted.shape[1]
-    for k in range(order):
-        state = (state ^ np.uint64(wanted[at, k])) * HASH
-        state ^= state >> HALF
-    place, mask = np.int64((state * STEP) >> HALF), slots.size - 1
-    mark = place & (8 * marks.size - 1)
-    position, same = np.int64(EMPTY), False
-    if (marks[mark >> 3] >> (mark & 7)) & 1:
-        place &= mask
-        position = np.int64(slots[place])
-    while position != EMPTY and not same:
-        same = True
-        for k in range(order):
-            same &= np.int64(coordinates[position, k]) == wanted[at, k]
-        if not same:
-            place = (place + 1) & mask
-            position = np.int64(slots[place])
-    return position
-
-
-@inner
-def _list(every, key, numbers, count, coordinates, values, wanted, drawn, at):
-    """Write the coordinates and values of nonzeros to `wanted` and `drawn` from row `at` on."""
-    ratio = values.size / count
-    for n in range(numbers[0], numbers[1]):
-        position, q = n if every else _in_order(key, n, n, ratio, values.size), at + n - numbers[0]
-        for k in range(wanted.shape[1]):
-            wanted[q, k] = coordinates[position, k]
+def _list(every, key, first, size, ratio, coordinates, values, wanted, drawn):
+    """Write the coordinates and values of nonzeros."""
+    for q in range(size):
+        n = first + q
+        position = n if every else _in_order(key, n, n, ratio, values.size)
+        for k in range(wanted.shape[0]):
+            wanted[k, q] = coordinates[position, k]
         drawn[q] = values[position]
 
 
 @inner
-def _draw(key, numbers, count, begin, lengths, wanted, drawn, at):
-    """Write coordinates of all elements to `wanted` and zeros to `drawn`, from row `at` on."""
-    order, ratio = wanted.shape[1], lengths[0] / count
-    for n in range(numbers[0], numbers[1]):
-        q = at + n - numbers[0]
-        wanted[q, 0] = begin[0] + _in_order(key, n * order, n, ratio, lengths[0])
-        for k in range(1, order):
-            wanted[q, k] = begin[k] + np.int64(_uniform(key, n * order + k) * lengths[k])
+def _draw(key, first, size, ratio, begin, lengths, wanted, drawn):
+    """Write coordinates of all elements, and zeros; one mode after the other, so that LLVM vectorises."""
+    order = wanted.shape[0]
+    for k in range(order):
+        column, start, length = wanted[k], begin[k], lengths[k]
+        if k:
+            for q in range(size):
+                column[q] = start + np.int64(_uniform(key, (first + q) * order + k) * length)
+        else:
+            for q in range(size):
+                column[q] = start + _in_order(key, (first + q) * order, first + q, ratio, length)
+    for q in range(size):
         drawn[q] = 0.0
 
 
 @inner
-def _look_up(slots, marks, coordinates, values, wanted, drawn, at, size):
-    """Write the values at drawn coordinates that are not absent."""
-    for q in range(at, at + size):
-        position = _find(slots, marks, coordinates, wanted, q)
-        if position != EMPTY:
-            drawn[q] = values[position]
+def _hash(wanted, size, hashes):
+    """Write the hashes of coordinates; see `coordinate_table`."""
+    for q in range(size):
+        hashes[q] = np.uint64(0)
+    for k in range(wanted.shape[0]):
+        column = wanted[k]
+        for q in range(size):
+            state = (hashes[q] ^ np.uint64(column[q])) * HASH
+            hashes[q] = state ^ (state >> HALF)
+    for q in range(size):
+        hashes[q] = (hashes[q] * STEP) >> HALF
 
 
 @inner
-def _reject(slots, marks, coordinates, wanted, at, size):
-    """Keep the drawn coordinates that are absent, in the first rows; return how many there are."""
-    kept = at
-    for q in range(at, at + size):
-        absent = _find(slots, marks, coordinates, wanted, q) == EMPTY
-        for k in range(wanted.shape[1]):
-            wanted[kept, k] = wanted[q, k]
-        kept += absent
-    return kept - at
+def _probe(slots, coordinates, wanted, q, place):
+    """Return the position of a drawn coordinate, or `EMPTY`; see `coordinate_table.find`."""
+    mask = slots.size - 1
+    place &= mask
+    position = np.int64(slots[place])
+    while position != EMPTY:
+        same = True
+        for k in range(wanted.shape[0]):
+            same &= np.int64(coordinates[position, k]) == wanted[k, q]
+        if same:
+            break
+        place = (place + 1) & mask
+        position = np.int64(slots[place])
+    return position
 
 
 @inner
-def _model(matrix, offsets, wanted, products, part, q):
-    """Write the products of the factor rows up to each mode to `products`; return the model's value."""
-    address, wide, columns = matrix
-    order = wanted.shape[1]
-    first = part * order * columns
-    result = each(0.0)
-    for c in range(0, columns, EIGHT):
-        product = eight(address, (offsets[0] + wanted[q, 0]) * columns + c, wide, columns)
-        store(products, first + c, product)
-        for k in range(1, order):
-            product = times(product, eight(address, (offsets[k] + wanted[q, k]) * columns + c, wide, columns))
-            store(products, first + k * columns + c, product)
-        result = plus(result, product)
-    return total(result)
+def _find(slots, marks, coordinates, wanted, size, hashes, positions):
+    """Write the positions of drawn coordinates among the nonzeros, or `EMPTY`; return how many are nonzeros."""
+    _hash(wanted, size, hashes)
+    present, mask = 0, 8 * marks.size - 1
+    for q in range(size):
+        place, position = np.int64(hashes[q]), np.int64(EMPTY)
+        mark = place & mask
+        if (marks[mark >> 3] >> (mark & 7)) & 1:
+            position = _probe(slots, coordinates, wanted, q, place)
+            present += position != EMPTY
+        positions[q] = position
+    return present
 
 
 @inner
-def _scatter(matrix, offsets, solved, wanted, products, slope, gradients, touched, part, q):
-    """Add the gradient of a sample, from the last mode to the first."""
-    address, wide, columns = matrix
-    order, rows = wanted.shape[1], touched.shape[1]
-    first = part * order * columns
-    for k in range(order):
-        touched[part, offsets[k] + wanted[q, k]] |= solved[k]
-    for c in range(0, columns, EIGHT):
-        rest = each(slope)
-        for k in range(order - 1, -1, -1):
-            row = offsets[k] + wanted[q, k]
-            if solved[k]:
-                out = (part * rows + row) * columns + c
-                whole = times(rest, load(products, first + (k - 1) * columns + c)) if k else rest
-                store(gradients, out, plus(load(gradients, out), whole))
-            if k:
-                rest = times(rest, eight(address, row * columns + c, wide, columns))
+def _reject(wanted, size, positions):
+    """Keep the drawn coordinates that are absent, in the first places; return how many there are."""
+    kept = 0
+    for q in range(size):
+        for k in range(wanted.shape[0]):
+            wanted[k, kept] = wanted[k, q]
+        kept += positions[q] == EMPTY
+    return kept
 
 
 @inner
-def _block(origin, key, numbers, count, elements, wanted, drawn, at):
-    """Write the coordinates and values of a block of samples from row `at` on; return how many count."""
+def _block(origin, key, first, size, count, elements, scratch):
+    """Write the coordinates and values of a block of samples; return how many count."""
     coordinates, values, slots, marks, begin, lengths = elements
-    size = numbers[1] - numbers[0]
+    wanted, drawn, hashes, positions = scratch
     if origin <= EVERY:
-        _list(origin == EVERY, key, numbers, count, coordinates, values, wanted, drawn, at)
+        _list(origin == EVERY, key, first, size, values.size / count, coordinates, values, wanted, drawn)
         return size
-    _draw(key, numbers, count, begin, lengths, wanted, drawn, at)
-    if origin == ABSENT:
-        return _reject(slots, marks, coordinates, wanted, at, size)
-    if origin == ANYWHERE:
-        _look_up(slots, marks, coordinates, values, wanted, drawn, at, size)
+    _draw(key, first, size, lengths[0] / count, begin, lengths, wanted, drawn)
+    if origin != BLIND and _find(slots, marks, coordinates, wanted, size, hashes, positions):
+        if origin == ABSENT:
+            return _reject(wanted, size, positions)
+        for q in range(size):
+            if positions[q] != EMPTY:
+                drawn[q] = values[positions[q]]
     return size
 
 
 @inner
-def _add(size, weight, less_zero, model, maps, out, part):
-    """Evaluate a block of samples, and add their gradient or their sums to `out`."""
+def _multiply(matrix, rows, first, size, products):
+    """Write the products of the factor rows up to each mode."""
+    address, wide, columns = matrix
+    for k in range(rows.shape[0]):
+        places, out = rows[k, first : first + size], products[k]
+        before = products[k - 1 if k else 0]
+        for c in range(0, columns, EIGHT):
+            for q in range(size):
+                product = eight(address, places[q] + c, wide, columns)
+                if k:
+                    product = times(product, load(before, q * columns + c))
+                store(out, q * columns + c, product)
+
+
+@inner
+def _scatter(matrix, solved, rows, first, size, products, slopes, gradient):
+    """Add the gradients of samples, from the last mode to the first; the products of all modes are overwritten."""
+    address, wide, columns = matrix
+    final = rows.shape[0] - 1
+    others = products[final]
+    for k in range(final, -1, -1):
+        places, before = rows[k, first : first + size], products[k - 1 if k else 0]
+        for c in range(0, columns, EIGHT):
+            for q in range(size):
+                at, place = q * columns + c, places[q] + c
+                rest = each(slopes[first + q]) if k == final else load(others, at)
+                if solved[k]:
+                    whole = times(rest, load(before, at)) if k else rest
+                    store(gradient, place, plus(load(gradient, place), whole))
+                if k:
+                    store(others, at, times(rest, eight(address, place, wide, columns)))
+
+
+@inner
+def _models(product, columns, first, size, lower, models):
+    """Write the model's values at samples, at least `lower`."""
+    for q in range(size):
+        result = each(0.0)
+        for c in range(0, columns, EIGHT):
+            result = plus(result, load(product, q * columns + c))
+        m = total(result)
+        models[first + q] = lower if m < lower else m  # NaN propagates
+
+
+@inner
+def _evaluate(formula, less_zero, first, size, drawn, models, weight, out):
+    """Write a formula at samples, less that of zeros if `less_zero`, times a weight."""
+    for q in range(first, first + size):
+        result = call_formula(formula, drawn[q], models[q])
+        if less_zero:
+            result -= call_formula(formula, 0.0, models[q])
+        out[q] = weight * result
+
+
+@inner
+def _add(size, weight, less_zero, model, maps, sums, scratch):
+    """Evaluate a block of samples, and add their gradient; or, if it is empty, their loss and its derivative."""
     matrix, offsets, solved = model
     (value, slope), lower = maps
-    gradients, touched, totals, products, wanted, drawn = out
-    loss = change = 0.0
-    for q in range(part * BLOCK, part * BLOCK + size):
-        x = drawn[q]
-        m = _model(matrix, offsets, wanted, products, part, q)
-        m = lower if m < lower else m  # NaN propagates
-        derivative = call_formula(slope, x, m)
-        if less_zero:
-            derivative -= call_formula(slope, 0.0, m)
-        derivative *= weight
-        if gradients.size:
-            _scatter(matrix, offsets, solved, wanted, products, derivative, gradients, touched, part, q)
-        else:
-            f = call_formula(value, x, m)
-            if less_zero:
-                f -= call_formula(value, 0.0, m)
-            loss += weight * f
-            change += derivative * m
-    totals[part, 0] += loss
-    totals[part, 1] += change
+    gradient, touched, totals = sums
+    wanted, drawn, rows, products, models, slopes = scratch
+    step = products.shape[1] // matrix[2]
+    for k in range(wanted.shape[0]):
+        for q in range(size):
+            rows[k, q] = (offsets[k] + wanted[k, q]) * matrix[2]
+        if solved[k] and gradient.size:
+            for q in range(size):
+                touched[offsets[k] + wanted[k, q]] = 1
+    for first in range(0, size, step):
+        some = min(step, size - first)
+        _multiply(matrix, rows, first, some, products)
+        _models(products[-1], matrix[2], first, some, lower, models)
+        _evaluate(slope, less_zero, first, some, drawn, models, weight, slopes)
+        if gradient.size:
+            _scatter(matrix, solved, rows, first, some, products, slopes, gradient)
+    if not gradient.size:
+        for q in range(size):
+            totals[1] += slopes[q] * models[q]
+        _evaluate(value, less_zero, 0, size, drawn, models, weight, slopes)
+        for q in range(size):
+            totals[0] += slopes[q]
 
 
 @jit
-def add_samples(number, team, threads, turn, elements, strata, model, maps, out):
+def add_samples(number, team, threads, turn, elements, strata, model, maps, out, scratch):
     """Evaluate all samples, a part of each stratum after the other.
 
     `strata` are origins, counts, whether zeros are subtracted, keys and weights; `model` the matrix (its address,
     whether it is float64, and its columns, a multiple of 8), its rows by mode and the solved modes; `maps` the
-    addresses of value and slope, and the lower bound. Of `out`, gradients, (parts * rows * columns,), and touched,
-    (parts, rows), are added to; if they are empty, totals, (parts, 2), are. `products`, (parts * order *
-    columns,), `wanted`, (parts * BLOCK, order), and `drawn`, (parts * BLOCK,), are scratch.
+    addresses of value and slope, and the lower bound. Of `out`, gradients, (parts, rows * columns), and touched,
+    (parts, rows), are added to; if they are empty, totals, (parts, 2), are. `scratch` has, for each part, coordinates
+    and rows, (order, BLOCK), hashes and positions, values, models and slopes, (BLOCK,), and products,
+    (order, samples evaluated at a time * columns).
     """
     origins, counts, less_zero, keys, weights = strata
-    wanted, drawn = out[4], out[5]
+    gradients, touched, totals = out
+    wanted, rows, hashes, positions, drawn, models, slopes, products = scratch
     if number == 0:
         turn[0] = 0
-    called, parts = fork(team, number, threads), len(out[2])
+    called, parts = fork(team, number, threads), len(totals)
     part = add(turn, 0, 1)
     while part < parts:
+        draws = wanted[part], drawn[part], hashes[part], positions[part]
+        buffers = wanted[part], drawn[part], rows[part], products[part], models[part], slopes[part]
+        sums = gradients[part], touched[part], totals[part]
         for s in range(origins.size):
             count = counts[s]
             end = count * (part + 1) // parts
             for begin in range(count * part // parts, end, BLOCK):
-                numbers = begin, min(begin + BLOCK, end)
-                size = _block(origins[s], keys[s], numbers, count, elements, wanted, drawn, part * BLOCK)
-                _add(size, weights[s], less_zero[s], model, maps, out, part)
+                size = _block(origins[s], keys[s], begin, min(BLOCK, end - begin), count, elements, draws)
+                _add(size, weights[s], less_zero[s], model, maps, sums, buffers)
         part = add(turn, 0, 1)
     return join(team, called)
 

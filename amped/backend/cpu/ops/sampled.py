@@ -32,6 +32,7 @@ from ..simd.doubles import EIGHT
 from ..threads import check
 
 WORTH, ROWS_WORTH = 1 << 15, 1 << 17  # numbers of samples, or of rows, that are worth a further thread
+PRODUCTS, LEAST = 1 << 11, 8  # numbers of products of rows at a time, and samples at least
 DOUBLE, INDEX = np.dtype(np.float64), np.dtype(np.int64)
 
 
@@ -53,18 +54,16 @@ class HostSampled:
         self._gradients = aligned((parts, rows.offsets[-1], stride), DOUBLE)
         self._gradients.fill(0)
         self._touched = np.zeros((parts, rows.offsets[-1]), np.uint8)
-        block = parts * sampled.BLOCK
-        products = aligned((parts * order * stride,), DOUBLE)
-        self._scratch = products, np.zeros((block, order), INDEX), np.zeros(block)
+        self._scratch = _scratch(parts, order, stride)
         self._turn = np.zeros(1, INDEX)
 
     def value(self, matrix: Array, strata: Sequence[Stratum], key: int) -> tuple[float, float]:
-        totals = self._add(matrix, strata, key, self._gradients[:0], self._touched[:0])
+        totals = self._add(matrix, strata, key, gradients=False)
         value, slope = totals.sum(axis=0)
         return float(value), float(slope)
 
     def gradient(self, matrix: Array, strata: Sequence[Stratum], key: int) -> SampledRows:
-        self._add(matrix, strata, key, self._gradients, self._touched)
+        self._add(matrix, strata, key, gradients=True)
         numbers = self._gradients[0].size
         check(sampled.join_parts(*self._team(numbers // ROWS_WORTH), self._gradients, self._touched))
         return SampledRows(self._gradients[0], self._touched[0])
@@ -87,9 +86,8 @@ class HostSampled:
     ) -> bool:
         return False
 
-    def _add(
-        self, matrix: Array, strata: Sequence[Stratum], key: int, gradients: Array, touched: Array
-    ) -> NDArray[np.float64]:
+    def _add(self, matrix: Array, strata: Sequence[Stratum], key: int, *, gradients: bool) -> NDArray[np.float64]:
+        """Add gradients or, otherwise, return each part's loss and its derivative."""
         if not strata:
             return np.zeros((1, 2))
         samples = sum(stratum.samples for stratum in strata)
@@ -97,13 +95,28 @@ class HostSampled:
         totals = np.zeros((team[2], 2))
         stored = matrix.ctypes.data, matrix.dtype == DOUBLE, self._stride
         model = stored, self._offsets, self._solved
-        out = gradients.reshape(-1), touched, totals, *self._scratch
-        check(sampled.add_samples(*team, self._elements, _columns(strata, key), model, self._maps, out))
+        by_part = self._gradients.reshape(len(self._gradients), -1), self._touched
+        out = *(each if gradients else each[:, :0] for each in by_part), totals
+        check(sampled.add_samples(*team, self._elements, _columns(strata, key), model, self._maps, out, self._scratch))
         return totals
 
     def _team(self, worth: int) -> tuple[int, NDArray[np.int64], int, NDArray[np.int64]]:
         """Return the arguments of a call by at most `worth` threads."""
         return 0, self._threads.team, max(1, min(self._threads.count, worth)), self._turn
+
+
+def _scratch(parts: int, order: int, stride: int) -> tuple[HostArray, ...]:
+    """Return the scratch arrays of `sampled.add_samples`."""
+    block = parts, sampled.BLOCK
+    indices = (np.zeros((parts, order, sampled.BLOCK), INDEX) for _ in range(2))
+    hashes, positions = np.zeros(block, np.uint64), np.zeros(block, INDEX)
+    numbers = (np.zeros(block) for _ in range(3))
+    return *indices, hashes, positions, *numbers, aligned((parts, order, _step(order, stride) * stride), DOUBLE)
+
+
+def _step(order: int, stride: int) -> int:
+    """Return the number of samples that are evaluated at a time, whose products of rows fit into a core's cache."""
+    return max(LEAST, min(sampled.BLOCK, PRODUCTS // (order * stride)))
 
 
 def _columns(strata: Sequence[Stratum], key: int) -> tuple[HostArray, ...]:
@@ -130,7 +143,7 @@ class HostProvider:
 
     def bytes(self, size: SampleSize) -> int:
         rows, stride, order, nnz = size[:4]
-        scratch = 8 * (order * stride + sampled.BLOCK * (order + 1))
+        scratch = 8 * (_step(order, stride) * order * stride + sampled.BLOCK * (2 * order + 5))
         return self._device.cores * (rows * (8 * stride + 1) + scratch) + table_size(nnz, MARKED) // 8
 
     def slots(self, coordinates: Array) -> Array:
