@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from .array_types import FloatDType, Floats
@@ -24,6 +23,7 @@ from .distributed_reading import READING, NonzeroCounts, Reading, Renumbering
 from .errors import InputError, OutputError
 from .host import checksums
 from .host.jit import load_compiler
+from .host.memory import available_memory, resident_memory
 from .host.ranks import Ranks, SingleRank, agree, on_root, together
 from .host.stages import STAGES
 from .host.threads import parallel_map
@@ -301,12 +301,12 @@ def _budget(memory: int | None, ranks: Ranks) -> int:
     """Return the maximum resident memory of this rank in bytes."""
     node = os.uname().nodename
     sharing = ranks.allgather(node).count(node)
-    return memory or int(FREE_SHARE * psutil.virtual_memory().available) // sharing
+    return memory or int(FREE_SHARE * available_memory()) // sharing
 
 
 def _limit(budget: int, each: int, ranks: int, threads: int) -> int:
     """Return the maximum number of nonzeros of `each` bytes that a rank sorts at once."""
     load_compiler()
     copies = 2 if ranks == 1 else 3  # as read, sorted, and in exchange with other ranks
-    available = budget - int(psutil.Process().memory_info().rss) - READING - threads * THREAD
+    available = budget - resident_memory() - READING - threads * THREAD
     return max(LEAST, available // (copies * each + sort_bytes(1, each)))

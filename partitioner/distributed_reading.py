@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from .array_types import FloatDType, Floats
 from .errors import InputError
+from .host.memory import resident_memory
 from .host.ranks import Ranks, on_root, together
 from .host.stages import STAGES
 from .host.threads import fair_threads, lone_threads
@@ -125,7 +125,7 @@ class Reading:
 
         part: Any = self._part
         packable = getattr(part, "packable", False) and not self.form.compact
-        available = budget - int(psutil.Process().memory_info().rss) - STREAMING
+        available = budget - resident_memory() - STREAMING
         fits = packable and packed_bytes(part.lengths, part.expected, self.threads, part.valued) <= available
         if not self.ranks.allgather(fits)[0]:
             return False

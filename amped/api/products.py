@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
-import psutil
 
 from partitioner.array_types import Floats
+from partitioner.host.memory import available_memory
 from partitioner.tensors.ingest import refuse_masked
 from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.lowrank import on_host
@@ -174,7 +174,7 @@ def _result(product: Product, shape: Shape, setting: TtmSetting) -> SemiSparseTe
 
 
 def _check_memory(setting: TtmSetting, fibres: int, comm: Comm) -> None:
-    needed, free = result_bytes(setting, fibres), psutil.virtual_memory().available // comm.local_size
+    needed, free = result_bytes(setting, fibres), available_memory() // comm.local_size
     if needed > free:
         raise InputError(
             f"the result, {fibres:,} fibres of {setting.width * setting.rank} numbers, needs {needed:,} bytes of host "

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import cache
 from typing import NamedTuple
 
@@ -218,6 +217,8 @@ def loss_of(name: str) -> Loss:
     head, colon, text = name.partition(":")
     known = KNOWN.get(head)
     if known is None:
+        from difflib import get_close_matches
+
         near = get_close_matches(head, KNOWN, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(KNOWN)}"
         raise InputError(f"loss {name!r} is unknown: {advice}")

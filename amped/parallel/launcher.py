@@ -6,10 +6,7 @@ nothing else would end the daemons on the other hosts. Slurm's ``srun`` has a li
 
 from __future__ import annotations
 
-import subprocess
 from contextlib import suppress
-
-import psutil
 
 LAUNCHERS = "prterun", "prted"  # process names of Open MPI 5's mpirun and of its daemon on other hosts
 
@@ -34,6 +31,10 @@ is_launcher "$1" && kill -KILL "$1"
 
 def end_soon() -> None:
     """Start a script that ends the Open MPI 5 launcher of this process, if still running after `PATIENCE_SECONDS`."""
+    import subprocess  # only failed runs need these modules
+
+    import psutil
+
     none = subprocess.DEVNULL
     with suppress(OSError, psutil.Error):  # this process must end in any case
         for each in psutil.Process().parents():  # a shell may be in between

@@ -7,8 +7,6 @@ import os
 import socket
 import time
 
-import psutil
-
 from .mpi import Comm
 
 CONNECT_SECONDS = 20.0  # for all ranks to connect
@@ -46,6 +44,8 @@ def connect(comm: Comm) -> dict[socket.socket, int]:
 
 def addresses() -> list[str]:
     """Return the host name and IPv4 addresses of this host. The name comes first but may not resolve elsewhere."""
+    import psutil  # only several hosts need it
+
     ipv4 = [a.address for each in psutil.net_if_addrs().values() for a in each if a.family == socket.AF_INET]
     return [socket.gethostname(), *(a for a in ipv4 if not a.startswith("127."))]
 

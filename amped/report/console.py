@@ -10,6 +10,7 @@ from signal import Signals
 from typing import Protocol
 
 from partitioner.host.jit import compiler_bytes
+from partitioner.host.memory import resident_memory
 from partitioner.host.stages import COMPILATIONS, STAGES
 
 from ..backend.exchange import Machine
@@ -20,7 +21,7 @@ from ..operators.sources.protocols import DescribedSource
 from ..parallel.mpi import Comm
 from . import components, text
 from .dense import source_line
-from .metrics import Metrics, peak_resident_bytes, resident_bytes, split, versions
+from .metrics import Metrics, peak_resident_bytes, split, versions
 from .plans import MemoryPlan
 from .progress import Display
 from .remaining import Remaining
@@ -55,7 +56,7 @@ class RunReporter:
     ) -> None:
         self.comm, self.enabled = comm, enabled
         self.display, self.metrics = display or Display(), metrics or Metrics()
-        self._initial_bytes = resident_bytes() - compiler_bytes() if enabled else 0
+        self._initial_bytes = resident_memory() - compiler_bytes() if enabled else 0
         self._stages: dict[str, float] = {}
         self._remaining = Remaining()
 

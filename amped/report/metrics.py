@@ -15,8 +15,8 @@ from stat import S_ISREG
 from typing import IO, Any
 
 import numpy as np
-import psutil
 
+from partitioner.host.memory import resident_memory
 from partitioner.store.locks import lock
 
 from ..errors import InputError
@@ -165,13 +165,7 @@ def peak_resident_bytes() -> int:
         for line in file:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    return resident_bytes()
-
-
-def resident_bytes() -> int:
-    """Return the current resident memory of this process."""
-    resident: int = psutil.Process().memory_info().rss
-    return resident
+    return resident_memory()
 
 
 def versions() -> dict[str, str]:

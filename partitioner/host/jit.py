@@ -13,6 +13,7 @@ from threading import Lock
 from types import FunctionType
 from typing import Any
 
+from .memory import resident_memory
 from .quiet import quieten, without_colours
 from .stages import STAGES
 
@@ -68,16 +69,13 @@ def load_compiler() -> None:
         if _compiler_bytes is not None:
             return
         with STAGES.of("import"):
-            import psutil
-
             quieten("numba")  # at level DEBUG it logs each instruction
-            process = psutil.Process()
-            before = process.memory_info().rss
+            before = resident_memory()
             with without_colours():
                 from .numba_code import initialise
 
             initialise(Compiled)
-            _compiler_bytes = max(0, process.memory_info().rss - before)
+            _compiler_bytes = max(0, resident_memory() - before)
 
 
 def compiler_bytes() -> int:

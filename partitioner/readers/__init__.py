@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
+from ..host.memory import available_memory
 from ..tensors.sparse import SparseTensor
 from .first_line import warn_of_header
 from .form import PLAIN, ReadOptions, warn_of_keys
@@ -229,15 +230,13 @@ def open_dense(path: str | PathLike[str], form: ReadOptions = PLAIN) -> DenseTen
 
 def with_zeros(tensor: SparseTensor, path: str | PathLike[str] | None = None) -> DenseTensor:
     """Return a sparse tensor as a dense one; raise `InputError` if memory is insufficient."""
-    import psutil
-
     from ..tensors.dense import DenseTensor
 
     if tensor.labels is not None:
         cause = "a dense tensor has no labels: tables and --compact (compact=True) cannot be combined with --dense"
         raise InputError(cause, path=path)
     try:
-        return DenseTensor.of_sparse(tensor, psutil.virtual_memory().available)
+        return DenseTensor.of_sparse(tensor, available_memory())
     except InputError as error:
         raise InputError(error.cause, path=path) from None
 

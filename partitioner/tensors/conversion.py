@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from html import escape
 from types import ModuleType
 from typing import Any, ClassVar, Self
 
@@ -180,6 +179,8 @@ def _html(kind: str, head: str, tensor: Labelled) -> str:
 
 
 def _short(label: object) -> str:
+    from html import escape  # only notebooks show tensors
+
     text = "(missing)" if label is None or label != label else str(label)
     return escape(text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…")
 

@@ -9,11 +9,11 @@ from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from ..array_types import DType, HostArray
 from ..errors import InputError
+from ..host.memory import available_memory
 from ..host.threads import parallel_map, threads_for
 from .cf_attributes import unpacked
 from .conversion import AsDense
@@ -294,7 +294,7 @@ def sparse_of(tensor: DenseTensor) -> SparseTensor:
     """Return the nonzeros of a dense tensor; raise `InputError` if memory is insufficient."""
     parts = list(pieces(tensor.memory.shape, (), BLOCK))
     count = sum(int(np.count_nonzero(tensor.memory[place])) for place in parts)
-    needed, available = 2 * count * (4 * tensor.order + 8), psutil.virtual_memory().available
+    needed, available = 2 * count * (4 * tensor.order + 8), available_memory()
     if needed > available:
         cause = (
             f"{count:,} nonzeros of a dense tensor need {needed:,} bytes of host memory, {available:,} are available"

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from ..array_types import Floats
 from ..errors import InputError
+from ..host.memory import available_memory
 from .ingest import refuse_masked
 
 BLOCK = 1 << 22  # numbers in a block of products of rows
@@ -93,7 +93,7 @@ def full(head: Floats | None, matrices: Sequence[Floats]) -> NDArray[np.float64]
 def check_memory(shape: Sequence[int], what: str) -> None:
     """Raise `InputError` if a dense tensor in double precision exceeds the available memory."""
     needed = 8 * math.prod(shape)
-    if needed > (available := psutil.virtual_memory().available):
+    if needed > (available := available_memory()):
         model = f"as a dense tensor, {what} of {' x '.join(map(str, shape))}"
         raise InputError(f"{model} needs {needed:,} bytes of host memory, {available:,} are available")
 

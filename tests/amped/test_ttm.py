@@ -163,10 +163,7 @@ def test_wrong_arguments(folder: Path, tensor: SparseTensor, change: dict[str, A
 def test_a_result_that_no_memory_holds(tensor: SparseTensor, monkeypatch: pytest.MonkeyPatch) -> None:
     from amped.api import products
 
-    class Full:
-        available = 100
-
-    monkeypatch.setattr(products.psutil, "virtual_memory", Full)
+    monkeypatch.setattr(products, "available_memory", lambda: 100)
     with pytest.raises(InputError, match=r"the result, .* needs .* bytes of host memory, .* output=FILE"):
         product(tensor, np.ones((7, 2)), 1, device_memory=1 << 20)
 

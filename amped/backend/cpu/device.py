@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psutil
 from numpy.typing import DTypeLike, NDArray
 
 from partitioner.array_types import HostArray
+from partitioner.host.memory import available_memory
 from partitioner.host.threads import fair_threads, parallel_map, usable_cores
 from partitioner.tensors.npy_file import PART, PIECE, READERS, RUN
 
@@ -72,8 +72,7 @@ class CpuDevice:
 
     def memory(self, local_ranks: int) -> int:
         """See `Device`: an equal share of the node's free memory."""
-        free: int = psutil.virtual_memory().available
-        return free * 9 // 10 // local_ranks
+        return available_memory() * 9 // 10 // local_ranks
 
     def rest(self) -> None:
         """See `Device`: no memory is cached."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import psutil
-
+from partitioner.host.memory import available_memory
 from partitioner.wording import setting
 
 from ...errors import InputError
@@ -29,7 +28,7 @@ def check_lengths(source: DescribedSource, setting: Setting, comm: Comm, elsewhe
     there. All else is for the plan to count. With `elsewhere`, the host's memory says nothing.
     """
     device, host = _bytes(source.shape, setting)
-    free = host if elsewhere else psutil.virtual_memory().available // comm.local_size
+    free = host if elsewhere else available_memory() // comm.local_size
     wanted = ((device, setting.memory, "device memory"), (host, free, "host memory"))
     lacking = [each for each in wanted if each[0] > each[1]]
     exceeded = [each for ranks in comm.allgather(lacking) for each in ranks]

@@ -8,10 +8,10 @@ from os import PathLike, fspath
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from ...array_types import HostArray
 from ...errors import InputError
+from ...host.memory import total_memory
 from ...tensors.dense import DenseTensor
 from ...tensors.stored import Stored
 from ..pieces import cause_of, naming
@@ -50,7 +50,7 @@ def read_chunked(path: str | PathLike[str]) -> DenseTensor:
 def stored(opened: Opened, path: str | PathLike[str]) -> Stored:
     """Return the elements of an open array; raise `InputError` if a chunk, which is read as a whole, exceeds memory."""
     needed = math.prod(opened.chunk or ()) * opened.array.dtype.itemsize
-    if needed > (available := psutil.virtual_memory().total):
+    if needed > (available := total_memory()):
         raise InputError(f"has chunks of {needed:,} bytes, which must fit memory: {available:,} bytes are available")
     return Stored(opened.plain or Chunked(opened, path))
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from os import PathLike, fspath, symlink
 from os.path import abspath, getsize, join
 from threading import Event, Thread
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from ...errors import InputError
 from ...host.interruptible import Caller, Scratch
+from ...host.memory import available_memory
 
 EVENTS = "events"
 """Name of the table in SQL."""
@@ -108,7 +107,7 @@ class Database:
         self._misread: type[Exception] = duckdb.ConversionException
         self.names: list[str] = []  # column names of the table, for error messages
         self._readers: list[Any] = []
-        memory = max(LEAST, memory or int(SHARE * psutil.virtual_memory().available))
+        memory = max(LEAST, memory or int(SHARE * available_memory()))
         self._folder = Scratch("amped-table-", folder)
         try:
             spilled = join(self._folder.name, "spilled")
@@ -279,6 +278,8 @@ class Database:
         if missing is None:
             near = [line.removeprefix("Did you mean ") for line in text if line.startswith("Did you mean")]
             return f"{message} (did you mean {near[0].rstrip('?')}?)" if near else message
+        from difflib import get_close_matches
+
         with suppress(self._errors):
             names = self.names or [name for name, _ in self.describe(f"FROM {EVENTS}")]
             near = get_close_matches(missing.lower(), [name.lower() for name in names], 3, 0.5)
