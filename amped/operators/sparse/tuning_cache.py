@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def _name(kind: str, facts: Mapping[str, Any], device: Device) -> str:
 @cache
 def _code(device: str) -> str:
     """Return a digest of the source of a device and its kernels."""
-    folder, digest = Path(__file__).parents[2] / "backend" / device, new_digest()
+    folder, digest = Path(str(files(f"amped.backend.{device}"))), new_digest()
     for each in sorted(folder.rglob("*")):
         if each.suffix in (".py", ".cu", ".cuh"):
             digest.update(str(each.relative_to(folder)).encode() + b"\0" + each.read_bytes() + b"\0")
