@@ -1,0 +1,77 @@
+"""The choice of a distribution: the candidates, in the order of their forecast times."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+
+from .forecast import Candidate, CostModel, Layers, Workload, forecast
+from .machine_model import MachineModel
+from .traffic import RankDistribution, node_count
+
+MOST_GRIDS = 8  # grids whose cuts are computed
+
+
+def choose(work: Workload, machine: MachineModel, ranks: int, most: int = MOST_GRIDS) -> list[Candidate]:
+    """Return the candidates, the fastest first. Collective if ``work.cut`` is.
+
+    All grids are forecast with equal layers; the cuts of the `most` best ones are then computed.
+
+    Parameters
+    ----------
+    work : Workload
+    machine : MachineModel
+        Equal on all ranks.
+    ranks : int
+    most : int
+        Number of grids.
+    """
+    candidates = [RankDistribution("all-gather", ranks)]
+    if ranks > 1:
+        if machine.replicates:
+            candidates.append(RankDistribution("replicated", ranks))
+        candidates += best_grids(work, machine, ranks, most)
+    found = [forecast(each, work, machine) for each in candidates]
+    return sorted(found, key=lambda candidate: candidate.seconds.total)
+
+
+def best_grids(work: Workload, machine: MachineModel, ranks: int, most: int = MOST_GRIDS) -> list[RankDistribution]:
+    """Return the grids of least forecast time if all layers had equal numbers of rows."""
+    model, even = CostModel(work, machine, ranks), {}
+
+    def seconds(grid: RankDistribution) -> float:
+        if grid.parts not in even:
+            even[grid.parts] = [Layers.even(n, p) for n, p in zip(work.shape, grid.parts, strict=True)]
+        return model.seconds(grid, even[grid.parts]).total
+
+    best: dict[tuple[int, ...], tuple[float, RankDistribution]] = {}
+    for grid in grids(work.shape, ranks, node_count(ranks, machine.links.ranks_per_node)):
+        found = seconds(grid), grid
+        best[grid.parts] = min(best.get(grid.parts, found), found, key=lambda pair: pair[0])
+    return [grid for _, grid in heapq.nsmallest(most, best.values(), key=lambda pair: pair[0])]
+
+
+def grids(shape: tuple[int, ...], ranks: int, nodes: int) -> Iterator[RankDistribution]:
+    """Yield the grids of `ranks` blocks on `nodes` nodes, each mode with at most as many layers as rows."""
+    nodes = nodes if ranks % nodes == 0 else 1
+
+    def extended(mode: int, ranks_left: int, nodes_left: int) -> Iterator[tuple[tuple[int, int], ...]]:
+        if mode == len(shape):
+            if ranks_left == nodes_left == 1:
+                yield ()
+            return
+        for parts in _divisors(ranks_left):
+            if parts > shape[mode]:
+                continue
+            for of_nodes in _divisors(math.gcd(parts, nodes_left)):
+                for rest in extended(mode + 1, ranks_left // parts, nodes_left // of_nodes):
+                    yield ((parts, of_nodes), *rest)
+
+    for pairs in extended(0, ranks, nodes):
+        parts, of_nodes = zip(*pairs, strict=True)
+        yield RankDistribution("grid", ranks, tuple(parts), tuple(of_nodes))
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]

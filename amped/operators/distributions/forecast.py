@@ -1,0 +1,208 @@
+"""The forecast time of an iteration of CP-ALS under a distribution, and its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from partitioner.shards.partition import Cut
+
+from .machine_model import DeviceSpeed, MachineModel
+from .traffic import SUM_BYTES, Counts, RankDistribution, RowFormat, Traffic, exchange_traffic, node_count
+
+INDEX_BYTES, VALUE_BYTES = 2, 4  # of a packed nonzero: per input mode, and its value
+
+
+class Measured(NamedTuple):
+    """Measured seconds of an iteration on one device."""
+
+    kernels: float  # that read nonzeros
+    rest: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The facts of a decomposition on which forecasts depend.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    nnz : int
+    rows : RowFormat
+    cut : callable
+        Returns the cut of a mode into a number of parts. It may be collective: candidates are examined in an order
+        that depends only on this object and the machine model.
+    measured : Measured, optional
+        By default times are estimated.
+    """
+
+    shape: tuple[int, ...]
+    nnz: int
+    rows: RowFormat
+    cut: Callable[[int, int], Cut]
+    measured: Measured | None = None
+
+    @property
+    def order(self) -> int:
+        """The number of modes."""
+        return len(self.shape)
+
+    def cuts(self, distribution: RankDistribution) -> list[Cut]:
+        """Return the cuts of all modes."""
+        return [self.cut(mode, distribution.parts_of(mode)) for mode in range(self.order)]
+
+
+class Layers(NamedTuple):
+    """The layers, or parts, of a mode."""
+
+    longest: float  # rows of the longest one
+    split: int  # rows in more than one
+    fullest: float  # nonzeros of the fullest one, relative to the mean
+
+    @classmethod
+    def even(cls, length: int, parts: int) -> Layers:
+        """Return equal layers."""
+        return cls(length / parts, 0, 1.0)
+
+    @classmethod
+    def of(cls, cut: Cut) -> Layers:
+        """Return the layers of a cut."""
+        fullest = 1 + cut.imbalance if cut.nonzeros[-1] else 1.0
+        return cls(float(np.diff(cut.rows).max()), cut.split_rows.size, fullest)
+
+
+class Seconds(NamedTuple):
+    """Forecast seconds of an iteration on the slowest rank."""
+
+    kernels: float  # that read nonzeros
+    exchange: float  # that is not hidden behind kernels
+    solve: float
+    latency: float  # launches and small matrices
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole iteration."""
+        return sum(self)
+
+
+class Candidate(NamedTuple):
+    """A distribution with its exact bytes and its forecast."""
+
+    distribution: RankDistribution
+    traffic: Traffic
+    seconds: Seconds
+
+    @property
+    def bytes(self) -> list[int]:
+        """Bytes that each rank sends and receives in an iteration."""
+        result: list[int] = self.traffic.both.tolist()
+        return result
+
+
+def forecast(
+    distribution: RankDistribution, work: Workload, machine: MachineModel, blocks: Counts | None = None
+) -> Candidate:
+    """Return the exact bytes and the forecast time of an iteration. Collective if ``work.cut`` is.
+
+    `blocks` are the nonzeros of each rank's block, (ranks,), if known.
+    """
+    cuts = work.cuts(distribution)
+    traffic = exchange_traffic(distribution, cuts, work.rows)
+    layers = [Layers.of(cut) for cut in cuts]
+    fullest = max(each.fullest for each in layers) if blocks is None else float(blocks.max() / blocks.mean())
+    model = CostModel(work, machine, distribution.ranks)
+    return Candidate(distribution, traffic, model.seconds(distribution, layers, fullest))
+
+
+class CostModel:
+    """Forecasts of one workload on one machine; the modes of a distribution are independent of each other."""
+
+    def __init__(self, work: Workload, machine: MachineModel, ranks: int) -> None:
+        self._work, self._machine, self._ranks = work, machine, ranks
+        self.nodes = node_count(ranks, machine.links.ranks_per_node)
+
+    def seconds(self, distribution: RankDistribution, layers: Sequence[Layers], fullest: float = 1.0) -> Seconds:
+        """Return the seconds of an iteration; `fullest`: nonzeros of the largest block relative to the mean."""
+        modes = [self.mode(distribution, mode, layer, layers, fullest) for mode, layer in enumerate(layers)]
+        return Seconds(*(sum(part) for part in zip(*modes, strict=True)))
+
+    def mode(
+        self, distribution: RankDistribution, mode: int, layer: Layers, layers: Sequence[Layers], fullest: float = 1.0
+    ) -> Seconds:
+        """Return the seconds of a mode."""
+        work, device = self._work, self._machine.device
+        kernels_of_one, solve_of_one = self._corrections
+        name, shape = distribution.name, [float(length) for length in work.shape]
+        if name == "grid":
+            held, owned = [each.longest for each in layers], layer.longest * distribution.parts[mode] / self._ranks
+        else:
+            held, owned = shape, layer.longest
+            held[mode] = owned
+        nnz = work.nnz * (1.0 if name == "replicated" else fullest / self._ranks)
+        kernels = kernels_of_one * kernel_seconds(work, device, mode, nnz, held)
+        exchange = self.exchange(distribution, mode, layer)
+        hidden = min(self._machine.overlap * exchange, kernels)
+        step = device.mode_step(work.rows.rank)
+        return Seconds(
+            kernels, exchange - hidden, solve_of_one * solve_seconds(work, device, owned), step * solve_of_one
+        )
+
+    def exchange(self, distribution: RankDistribution, mode: int, layer: Layers) -> float:
+        """Return the seconds of exchanging the rows and sums of a mode."""
+        links, rows, ranks = self._machine.links, self._work.rows, self._ranks
+        if distribution.name == "replicated" or ranks == 1:
+            return 0.0
+        sums = links.all_reduce(rows.small_sums(ranks) * SUM_BYTES, ranks, self.nodes)
+        split = links.all_reduce(layer.split * rows.sum_bytes, ranks, self.nodes) if layer.split else 0.0
+        if distribution.name == "all-gather":  # rows and sums travel in one message
+            whole = links.ring(self._work.shape[mode] * rows.nbytes, ranks, self.nodes)
+            return whole + split + sums - links.latency(ranks, self.nodes)
+        size = ranks // distribution.parts[mode]
+        nodes = min(size, max(1, self.nodes // distribution.nodes[mode]))
+        there = links.ring(layer.longest * rows.sum_bytes, size, nodes)
+        back = links.ring(layer.longest * rows.nbytes, size, nodes)
+        return there + back + 2 * split + sums
+
+    @cached_property
+    def _corrections(self) -> tuple[float, float]:
+        """Measured seconds on one device relative to estimates: of kernels, and of the rest."""
+        work, device = self._work, self._machine.device
+        if work.measured is None:
+            return 1.0, 1.0
+        shape = [float(length) for length in work.shape]
+        kernels = sum(kernel_seconds(work, device, mode, work.nnz, shape) for mode in range(work.order))
+        rest = sum(solve_seconds(work, device, length) + device.mode_step(work.rows.rank) for length in shape)
+        return work.measured.kernels / kernels, work.measured.rest / rest
+
+
+def kernel_seconds(work: Workload, device: DeviceSpeed, mode: int, nnz: float, held: Sequence[float]) -> float:
+    """Return the estimated seconds of the MTTKRP of a mode.
+
+    The nonzeros are read once, a row of each other mode for each nonzero, and a row of sums is written for each row.
+
+    Parameters
+    ----------
+    work : Workload
+    device : DeviceSpeed
+    mode : int
+    nnz : float
+        Nonzeros of the rank.
+    held : sequence of float
+        For each mode the number of rows that the nonzeros refer to.
+    """
+    inputs = [m for m in range(work.order) if m != mode]
+    seconds = nnz * (VALUE_BYTES + INDEX_BYTES * len(inputs)) + held[mode] * work.rows.sum_bytes
+    seconds /= device.streamed * device.memory
+    for m in inputs:
+        accesses = work.nnz / max(1, work.shape[m])
+        seconds += device.rows_read(nnz, work.rows.nbytes, held[m], accesses, 1 / len(inputs))
+    return seconds
+
+
+def solve_seconds(work: Workload, device: DeviceSpeed, owned: float) -> float:
+    """Return the estimated seconds of solving rows: sums are read, and rows are written and read for Gram matrices."""
+    return owned * (work.rows.sum_bytes + 2 * work.rows.nbytes) / (device.solved * device.memory)
