@@ -165,7 +165,7 @@ class CostModel:
         nodes = min(size, max(1, self.nodes // distribution.nodes[mode]))
         there = links.ring(layer.longest * rows.sum_bytes, size, nodes)
         back = links.ring(layer.longest * rows.nbytes, size, nodes)
-        return there + back + 2 * split + sums
+        return there + back + 2 * split + sums  # of split rows: sums, and solved rows
 
     @cached_property
     def _corrections(self) -> tuple[float, float]:

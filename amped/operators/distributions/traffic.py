@@ -115,9 +115,9 @@ def reduce_scatter(parts: Counts) -> Traffic:
     return Traffic(total - parts, total - np.roll(parts, 1, axis=-1))
 
 
-def all_reduce(numbers: int, ranks: int) -> Traffic:
-    """Return the traffic of an all-reduce of double-precision numbers."""
-    parts = _shares(np.array(numbers, np.int64), ranks) * SUM_BYTES
+def all_reduce(numbers: int, ranks: int, itemsize: int = SUM_BYTES) -> Traffic:
+    """Return the traffic of an all-reduce of numbers of `itemsize` bytes."""
+    parts = _shares(np.array(numbers, np.int64), ranks) * itemsize
     return reduce_scatter(parts) + all_gather(parts)
 
 
@@ -139,7 +139,8 @@ def mode_traffic(distribution: RankDistribution, mode: int, cut: Cut, rows: RowF
     split = all_reduce(cut.split_rows.size * rows.columns, ranks)
     if distribution.name == "all-gather":
         return all_gather(np.diff(cut.rows) * rows.nbytes) + split + sums
-    return _within_layers(distribution, mode, cut, rows) + split + split + sums
+    solved = all_reduce(cut.split_rows.size * rows.rank, ranks, rows.itemsize)
+    return _within_layers(distribution, mode, cut, rows) + split + solved + sums
 
 
 def exchange_traffic(distribution: RankDistribution, cuts: Sequence[Cut], rows: RowFormat) -> Traffic:

@@ -44,9 +44,9 @@ class Wires:
             for step in range(size - 1):
                 self.send(ring[(part + 1 + step) % size], ring[(part + 2 + step) % size], parts[part])
 
-    def reduce_all(self, numbers: int) -> None:
+    def reduce_all(self, numbers: int, itemsize: int = 8) -> None:
         ranks = list(range(self.sent.size))
-        parts = [8 * (numbers * (k + 1) // len(ranks) - numbers * k // len(ranks)) for k in ranks]
+        parts = [itemsize * (numbers * (k + 1) // len(ranks) - numbers * k // len(ranks)) for k in ranks]
         self.reduce(ranks, parts)
         self.gather(ranks, parts)
 
@@ -78,8 +78,9 @@ def test_grids_exchange_what_their_rings_send(parts, nodes):
             owned = [len(range(*grid.owned(mode, rank).indices(SHAPE[mode]))) for rank in layer]
             wires.reduce(list(layer), [rows * ROWS.columns * 8 for rows in owned])
             wires.gather(list(layer), [rows * ROWS.columns * ROWS.itemsize for rows in owned])
-        for numbers in (_small(grid.ranks), *(cut.split_rows.size * ROWS.columns,) * 2):
-            wires.reduce_all(numbers)
+        wires.reduce_all(_small(grid.ranks))
+        wires.reduce_all(cut.split_rows.size * ROWS.columns)
+        wires.reduce_all(cut.split_rows.size * ROWS.rank, ROWS.itemsize)
     assert any(cut.split_rows.size for cut in cuts) or max(parts) == 2
     assert exchange_bytes(RankDistribution("grid", grid.ranks, parts, nodes), cuts, ROWS) == wires.total
 
