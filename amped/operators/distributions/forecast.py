@@ -21,7 +21,7 @@ class Measured(NamedTuple):
     """Measured seconds of an iteration on one device."""
 
     kernels: float  # that read nonzeros
-    rest: float
+    rest: float | None = None  # everything else, if known
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,13 @@ class Workload:
 
     def cuts(self, distribution: RankDistribution) -> list[Cut]:
         """Return the cuts of all modes."""
-        return [self.cut(mode, distribution.parts_of(mode)) for mode in range(self.order)]
+        parts = [distribution.parts_of(mode) for mode in range(self.order)]
+        return [self.cut(mode, p) if p > 1 else self._whole(mode) for mode, p in enumerate(parts)]
+
+    def _whole(self, mode: int) -> Cut:
+        """Return the cut of a mode into one part."""
+        ends = ([0, self.nnz], [0, self.shape[mode]], [-1])
+        return Cut(*(np.array(each, np.int64) for each in ends))
 
 
 class Layers(NamedTuple):
@@ -159,12 +165,12 @@ class CostModel:
         sums = links.all_reduce(rows.small_sums(ranks) * SUM_BYTES, ranks, self.nodes)
         split = links.all_reduce(layer.split * rows.sum_bytes, ranks, self.nodes) if layer.split else 0.0
         if distribution.name == "all-gather":  # rows and sums travel in one message
-            whole = links.ring(self._work.shape[mode] * rows.nbytes, ranks, self.nodes)
+            whole = links.all_gather(self._work.shape[mode] * rows.nbytes, ranks, self.nodes)
             return whole + split + sums - links.latency(ranks, self.nodes)
         size = ranks // distribution.parts[mode]
         nodes = min(size, max(1, self.nodes // distribution.nodes[mode]))
-        there = links.ring(layer.longest * rows.sum_bytes, size, nodes)
-        back = links.ring(layer.longest * rows.nbytes, size, nodes)
+        there = links.reduce_scatter(layer.longest * rows.sum_bytes, size, nodes)
+        back = links.all_gather(layer.longest * rows.nbytes, size, nodes)
         return there + back + 2 * split + sums  # of split rows: sums, and solved rows
 
     @cached_property
@@ -176,7 +182,8 @@ class CostModel:
         shape = [float(length) for length in work.shape]
         kernels = sum(kernel_seconds(work, device, mode, work.nnz, shape) for mode in range(work.order))
         rest = sum(solve_seconds(work, device, length) + device.mode_step(work.rows.rank) for length in shape)
-        return work.measured.kernels / kernels, work.measured.rest / rest
+        known = work.measured.rest
+        return work.measured.kernels / kernels, 1.0 if known is None else known / rest
 
 
 def kernel_seconds(work: Workload, device: DeviceSpeed, mode: int, nnz: float, held: Sequence[float]) -> float:

@@ -79,6 +79,8 @@ class Links:
         Seconds for each doubling of the nodes.
     start : float
         Share of a part's time that a ring needs in addition.
+    summing : float
+        Time of a reduce-scatter relative to that of an all-gather of as many bytes.
     """
 
     local: float
@@ -87,6 +89,7 @@ class Links:
     hop: float = 10e-6
     node_hop: float = 20e-6
     start: float = 0.3
+    summing: float = 1.0
 
     def latency(self, ranks: int, nodes: int) -> float:
         """Return the latency of a collective of `ranks` ranks on `nodes` nodes."""
@@ -94,8 +97,13 @@ class Links:
             return 0.0
         return self.hop * (1 + math.log2(max(1.0, ranks / nodes))) + self.node_hop * math.log2(nodes)
 
-    def ring(self, nbytes: float, ranks: int, nodes: int) -> float:
-        """Return the seconds of an all-gather or a reduce-scatter of `nbytes` bytes in total.
+    def reduce_scatter(self, nbytes: float, ranks: int, nodes: int) -> float:
+        """Return the seconds of a reduce-scatter of `nbytes` bytes in total."""
+        latency = self.latency(ranks, nodes)
+        return self.summing * (self.all_gather(nbytes, ranks, nodes) - latency) + latency
+
+    def all_gather(self, nbytes: float, ranks: int, nodes: int) -> float:
+        """Return the seconds of an all-gather of `nbytes` bytes in total.
 
         The ring enters and leaves each node once, through the network cards of all its ranks.
         """
@@ -108,7 +116,7 @@ class Links:
     def all_reduce(self, nbytes: float, ranks: int, nodes: int) -> float:
         """Return the seconds of an all-reduce of `nbytes` bytes."""
         latency = self.latency(ranks, nodes)
-        return 2 * (self.ring(nbytes, ranks, nodes) - latency) + latency
+        return 2 * (self.all_gather(nbytes, ranks, nodes) - latency) + latency
 
 
 @dataclass(frozen=True)

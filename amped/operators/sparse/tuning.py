@@ -23,8 +23,8 @@ from ...backend.ops.mttkrp import Kernel, Shard
 from ...options import Options
 from ..modes import ModePlan
 from ..placement import Plan
+from ..tuning_cache import load_timings, rounded, store_timings
 from ..workspace import Workspace
-from .tuning_cache import load_timings, rounded, store_timings
 
 RUNS, MOST_RUNS, SECONDS = 3, 10, 0.05  # minimum and maximum number of runs, and seconds in total; the fastest counts
 SHORT, REPEATS = 1e-4, 20  # seconds of a run up to which it is repeated, and how often

@@ -108,3 +108,11 @@ def test_exchange_hides_behind_kernels_where_it_overlaps():
 def test_grids_of_512_ranks_are_pruned():
     found = choose(_work((3000, 2000, 70_000, 500), 10_000_000), GPUS, 512, most=4)
     assert sum(each.distribution.name == "grid" for each in found) == 4
+
+
+def test_one_part_is_not_cut():
+    def refuse(mode: int, parts: int) -> Cut:
+        raise AssertionError("one part needs no counts")
+
+    work = replace(LONG, cut=refuse)
+    assert forecast(RankDistribution("replicated", 4), work, GPUS).bytes == [0] * 4

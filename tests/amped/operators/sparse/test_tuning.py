@@ -19,10 +19,11 @@ from amped.backend.exchange import connect
 from amped.backend.null.device import NullDevice
 from amped.backend.null.ops.mttkrp import RecordedKernel
 from amped.backend.ops.mttkrp import MTTKRP, Shard, Share
+from amped.operators import tuning_cache
 from amped.operators.modes import ModePlan
 from amped.operators.products import Mttkrp
 from amped.operators.sources.sparse import TensorSource
-from amped.operators.sparse import tuning, tuning_cache
+from amped.operators.sparse import tuning
 from amped.operators.sparse.tuning import Budget, Tuner
 from amped.options import Options
 from amped.parallel.mpi import world

@@ -17,7 +17,7 @@ from typing import Any
 from partitioner import __version__
 from partitioner.host.cache import load_entry, new_digest, save_entry
 
-from ...backend.device import Device
+from ..backend.device import Device
 
 DIGITS = 2  # significant digits of numbers of nonzeros and rows, which differ slightly between ranks and runs
 
