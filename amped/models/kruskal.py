@@ -19,10 +19,10 @@ from ..errors import InputError
 from ..files import factors_in
 from .columns import arrange_components, flip_columns
 from .dataframe import dataframe
-from .evaluation import Evaluation
 from .explained import Components, components, shares, values_at
 from .factor_model import FactorModel
 from .record import MODEL as MODEL
+from .updatable import Updatable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-class KruskalTensor(Evaluation):
+class KruskalTensor(Updatable):
     """A CP model: a sum of rank-one tensors, ``sum_r weights[r] * factors[0][:, r] o factors[1][:, r] o ...``.
 
     ``weights, factors = model`` unpacks a model. The notation is that of Kolda and Bader 2009.
@@ -97,7 +97,7 @@ class KruskalTensor(Evaluation):
         """
         factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.factors]
         copy = KruskalTensor(self.weights, factors, self.fits, self.converged, self.series)
-        copy.run = dict(self.run)
+        copy.run, copy.slice_weights = dict(self.run), self.slice_weights
         return copy.labelled(self.labels).arrange(norm=norm)
 
     def arrange(
@@ -345,9 +345,6 @@ class KruskalTensor(Evaluation):
     def _part(self, rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         return full(self.weights, rows)
 
-    def _head(self) -> dict[str, NDArray[np.float64]]:
-        return {"weights": self.weights}
-
     @classmethod
     def of_arrays(cls, arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> Self:
         """Return the model in a file's arrays; raise `InputError` if they are invalid."""
@@ -355,7 +352,7 @@ class KruskalTensor(Evaluation):
         weights = arrays.get("weights", np.ones(factors[0].shape[1]))
         if weights.ndim != 1 or weights.dtype.kind not in "fiu":
             raise InputError(f"weights are {weights.dtype} of shape {weights.shape}", path=path)
-        return cls._of_file(path, arrays, lambda: cls(weights, factors))
+        return cls._of_file(path, arrays, lambda: cls(weights, factors))._with_slice_weights(arrays, path)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the weights, then the list of factor matrices, as TensorLy does: ``weights, factors = model``."""

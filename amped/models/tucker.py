@@ -100,6 +100,11 @@ class TuckerTensor(FactorModel):
         self.core = np.ascontiguousarray(self.core)
         return self
 
+    def update(self, X: object, mode: int | None = None, **options: object) -> TuckerTensor:
+        """Raise `InputError`: only CP models can be updated; see `KruskalTensor.update`."""
+        advice = "decompose all data again with amped.tucker(..., init=model), or fit new slices by model.transform"
+        raise InputError(f"Tucker models cannot be updated: {advice}")
+
     def transform(
         self,
         X: object,
