@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, TypeVar, get_args
@@ -22,6 +23,8 @@ GatherName = Literal["full", "fp16", "bf16"]
 
 DTYPES: dict[str, FloatDType] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 MOST = {"threads": 1 << 12, "device_memory": 1 << 62, "workspace": 1 << 62}
+DISTRIBUTIONS = "auto", "all-gather"
+GRID = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5})+")
 PLACEMENTS, GATHERS = get_args(PlacementName), get_args(GatherName)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -52,6 +55,10 @@ class Options:
     gather : {"full", "fp16", "bf16"}
         How a GPU reads factor matrices of precision fp32: in full precision, or from 16-bit copies. Each number then
         has a relative error of up to 5e-4 (fp16, range up to 65504) or 4e-3 (bf16). Sums keep their precision.
+    grid : str
+        How several ranks share a sparse tensor in CP-ALS. "all-gather": each computes some rows of every mode and gets
+        all others. "2x1x4": the ranks form a grid, with this many ranges of indices in each mode, and exchange rows
+        with those in the same range only. "auto": what is estimated to be fastest. Other methods use "all-gather".
     workspace : int, optional
         Bytes of scratch memory for partial results of dense tensors. With less memory, elements are read more often.
         The default is 350 MB, or more if that fits and saves reading.
@@ -77,6 +84,11 @@ class Options:
     gather: GatherName = flag(
         "full", "read factor rows as 16-bit numbers: faster, relative error 1e-3 (full)", choices=GATHERS
     )
+    grid: str = flag(
+        "auto",
+        "ranks' shares of a sparse tensor in CP-ALS: auto, all-gather, or a grid such as 2x1x4",
+        metavar="Q1xQ2..",
+    )
     workspace: int | None = flag(
         None,
         "memory for partial results of dense tensors (350M, or more if it saves a pass)",
@@ -89,6 +101,7 @@ class Options:
         for name, known in choices.items():
             if not isinstance(getattr(self, name), str) or getattr(self, name) not in known:
                 raise InputError(f"{name} {getattr(self, name)!r}: expected {' or '.join(known)}")
+        object.__setattr__(self, "grid", grid_name(self.grid))
         if not isinstance(self.kernel, str):
             raise InputError(f"kernel {self.kernel!r}: expected a name")
         object.__setattr__(self, "deterministic", bool(self.deterministic))
@@ -115,7 +128,16 @@ class OptionNames(TypedDict, total=False):
     device_memory: int | None
     threads: int | None
     gather: GatherName
+    grid: str
     workspace: int | None
+
+
+def grid_name(value: object) -> str:
+    """Return a distribution in its usual form; raise `InputError` unless it is "auto", "all-gather" or a grid."""
+    text = "x".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+    if not isinstance(text, str) or not (text in DISTRIBUTIONS or GRID.fullmatch(text)):
+        raise InputError(f"grid {value!r}: expected {', '.join(DISTRIBUTIONS)} or ranges per mode, such as 2x1x4")
+    return text
 
 
 def with_options(function: Function) -> Function:

@@ -95,6 +95,9 @@ class Collectives(Protocol):
     def reduce(self, array: Array, reduction: Reduction) -> None:
         """Combine the ranks' arrays elementwise; every rank gets the result."""
 
+    def part(self, comm: Comm) -> Collectives:
+        """Return the collectives of some of the ranks, whose work is queued in order with this object's. Collective."""
+
     def abort(self) -> None:
         """Abandon queued operations, because other ranks will not take part."""
 

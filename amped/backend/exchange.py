@@ -113,6 +113,9 @@ class HostExchange(_Blocking):
     def reduce(self, array: HostArray, reduction: Reduction) -> None:
         self._comm.all_reduce(array, reduction)
 
+    def part(self, comm: Comm) -> HostExchange:
+        return HostExchange(comm)
+
 
 class StagedExchange(_Blocking):
     """Collectives on device arrays through host memory, for ranks that share a GPU and for a single rank."""
@@ -148,3 +151,6 @@ class StagedExchange(_Blocking):
             host = np.ascontiguousarray(self._to_host(array))
             self._comm.all_reduce(host, reduction)
             array.set(host)
+
+    def part(self, comm: Comm) -> StagedExchange:
+        return StagedExchange(comm, self._to_host)

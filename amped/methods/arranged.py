@@ -39,6 +39,10 @@ def arranged(
         Whether signs are flipped as by `KruskalTensor.signed`.
     """
     stored = [operator.stored(mode, matrices) for mode in range(operator.order)]
+    if not operator.whole:
+        factors = [operator.factor(mode, matrices) for mode in range(operator.order)]
+        model = KruskalTensor(weights, factors).arrange(scales, norm)
+        return model.signed() if signed else model
     if not _is_large(operator.machine.device, stored):
         rows = [operator.rows(mode, matrices) for mode in range(operator.order)]
         model = KruskalTensor(weights, rows).arrange(scales, norm)

@@ -272,7 +272,7 @@ def gram_of(operator: Operator, mode: int) -> NDArray[np.float64]:
         rows.add_gram(np, np.ascontiguousarray(operator.owned(mode)), result)
         return result
     if operator.shape[mode] * rank <= FEW:
-        rows.add_gram(np, operator.factor(mode)[operator.plan.modes[mode].owned], result)
+        rows.add_gram(np, operator.rows(mode)[operator.plan.modes[mode].owned], result)
         return result
     total = device.zeros((rank, rank), np.float64)
     rows.add_gram(device.xp, operator.owned(mode), total)

@@ -30,6 +30,7 @@ class Placed(Protocol):
     shape: tuple[int, ...]  # of the tensor, but in hypersparse modes the number of rows held; see `kept_rows`
     ranks: tuple[int, ...]  # columns of each mode's factor matrix
     norm: float  # of the tensor, with values as stored
+    whole: bool  # whether this rank holds all rows of the factor matrices; otherwise `factor` exchanges rows
     clock: Clock  # seconds of `copy`, `compute`, `exchange` and `solve` per mode
     kernels: list[str]  # the chosen kernel of each mode
 

@@ -22,6 +22,7 @@ class Columns:
         """View `rank` columns from `first` on, at a distance of `apart`."""
         self._whole, self.columns = whole, slice(first, first + (rank - 1) * apart + 1, apart)
         self.machine, self.options, self.shape = whole.machine, whole.options, whole.shape
+        self.whole = whole.whole
         self.norm, self.clock, self.kernels = whole.norm, whole.clock, whole.kernels
         self.ranks = (rank,) * len(whole.shape)
         self.plan = replace(whole.plan, pipelined=False)  # runs wait for each other

@@ -25,6 +25,7 @@ class Factors:
     `kept_rows` are the rows of compact matrices, by mode.
     """
 
+    whole = True
     machine: Machine
     shape: tuple[int, ...]
     ranks: tuple[int, ...]

@@ -69,6 +69,13 @@ class Spectra(NamedTuple):
     library: bool = False  # whether `sums` includes SciPy, which every rank loads
 
 
+class GridParts(NamedTuple):
+    """The shape of a grid of ranks; see `partitioner.shards.process_grid.ProcessGrid`."""
+
+    layers: tuple[int, ...]  # of each mode
+    nodes: tuple[int, ...]
+
+
 class Setting(NamedTuple):
     """Parameters that the plans of all ranks share."""
 
@@ -87,6 +94,7 @@ class Setting(NamedTuple):
     unfolding: Callable[[int, int, int], int] | None = None
     root_bytes: int = 0  # host memory that rank 0 needs to compute a start or to solve eigenproblems
     compaction: Compaction | None = None  # of hypersparse modes, if the method permits it
+    grid: GridParts | None = None  # None: all ranks have all rows of all factor matrices
     late: bool = False  # whether the first MTTKRP may compute the norm of elements that are streamed from a file
 
 

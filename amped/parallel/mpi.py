@@ -7,6 +7,7 @@ goes through NCCL.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -55,6 +56,9 @@ class Comm(ranks.Ranks, Protocol):
     def sum_on(self, rank: int, array: HostArray) -> None:
         """Sum the ranks' arrays into the one on `rank`; the others do not change."""
 
+    def part(self, ranks: Sequence[int]) -> Comm:
+        """Return a communicator of some of the ranks, ascending, among them this one. Collective for these ranks."""
+
     def all_gather_rows(self, matrix: HostArray, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         """All-gather: copy rows ``begin[r]`` to ``end[r]`` of each rank ``r``'s `matrix` to all ranks, in place."""
 
@@ -81,6 +85,9 @@ class SingleComm(ranks.SingleRank):
 
     def sum_on(self, rank: int, array: HostArray) -> None:
         """See `Comm`."""
+
+    def part(self, ranks: Sequence[int]) -> Comm:
+        return self
 
     def all_gather_rows(self, matrix: HostArray, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         """See `Comm`."""
@@ -139,6 +146,12 @@ class MpiComm(ranks.MpiRanks):
             send, receive = (self._mpi.IN_PLACE, piece) if self.rank == rank else (piece, None)
             self._comm.Reduce(send, receive, self._mpi.SUM, rank)
 
+    def part(self, ranks: Sequence[int]) -> Comm:
+        return group(self, tuple(ranks))
+
+    def _create(self, ranks: tuple[int, ...]) -> MpiComm:
+        return MpiComm(self._comm.Create_group(self._comm.Get_group().Incl(ranks)))
+
     @recorded
     def all_gather_rows(self, matrix: HostArray, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         # NumPy does not define the stride of a single row.
@@ -148,6 +161,12 @@ class MpiComm(ranks.MpiRanks):
             self._comm.Allgatherv(self._mpi.IN_PLACE, [matrix, end - begin, begin, row])
         finally:
             row.Free()
+
+
+@cache
+def group(comm: MpiComm, ranks: tuple[int, ...]) -> Comm:
+    """Return the communicator of some ranks; see `Comm.part`. MPI has a limited number, so each is created once."""
+    return SingleComm() if len(ranks) == 1 else comm._create(ranks)
 
 
 @cache

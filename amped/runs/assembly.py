@@ -39,10 +39,12 @@ from ..methods.poisson import Poisson
 from ..operators.base import Operator, Placed
 from ..operators.columns import Columns
 from ..operators.dense.direct import DirectDense
+from ..operators.grid.operator import GridOperator
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
 from ..operators.products import Mttkrp, Phi, SeveralPhi
 from ..operators.sources.dense import DenseSource, of_array, open_dense_source
 from ..operators.sources.distributed import Progress
+from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import open_source
 from ..operators.sparse.tuning import Budget
@@ -51,6 +53,7 @@ from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
 from .compiling import Work, chosen
+from .distributing import grid_for
 from .kinds import SPARSE, TENSOR_KINDS, kind_of
 
 Tensor = SparseTensor | DenseTensor | Floats | str | os.PathLike[str] | None
@@ -221,11 +224,21 @@ def decomposition(
     if isinstance(source, DenseSource) and DirectDense.suits(source, machine, rank):
         operator = DirectDense(source, rank, machine, options, setting)
     else:
-        operator = kind_of(source).place(source, machine, setting(), budget)
+        operator = _placed(source, machine, setting(), budget)
     if constraints.terms:
         return ConstrainedAls(operator, constraints)
     accelerate = accelerate and not constraints and suits(operator.machine.device, operator.shape, rank)
     return als.CpAls(operator, constraints, accelerate)
+
+
+def _placed(source: DescribedSource, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
+    """Place a tensor for CP-ALS, on a grid of ranks if that is chosen. Collective."""
+    parts = grid_for(source, machine, setting)
+    if parts is None:
+        return kind_of(source).place(source, machine, setting, budget)
+    check_lengths(source, setting, machine.comm)
+    sparse = source.sparse(device_memory(machine, setting.options))
+    return GridOperator(sparse, machine, setting._replace(grid=parts), budget)
 
 
 def admm_machine(source: DescribedSource, machine: Machine, options: Options) -> Machine:

@@ -213,6 +213,7 @@ class Saver:
         self._saved = name_of(method.state) if resumed else None
         self._comm = method.operator.machine.comm
         self._writer = CheckpointWriter(folder, self._saved) if self._comm.rank == 0 and folder is not None else None
+        self._exchanges = folder is not None and not method.operator.whole
         self._reported = False
         self.failed = False  # after `finish`, on rank 0: whether the last state could not be saved
 
@@ -228,10 +229,12 @@ class Saver:
         iterations, every = self._method.state.iterations, self._every
         if every is not None and (iterations - 1) % every == 0:
             self._wait()
-        if self._writer and iterations % (every or 1) == 0:
-            with self._reporting("; the run continues"):
-                if not self._writer.busy:
-                    self._write(self._writer)
+        if iterations % (every or 1) == 0:
+            free = False
+            if self._writer:
+                with self._reporting("; the run continues"):
+                    free = not self._writer.busy
+            self._write(free, "; the run continues")
 
     def _wait(self) -> None:
         """Wait on all ranks until the last checkpoint is written, outside the limit of a step. Collective."""
@@ -245,15 +248,23 @@ class Saver:
         if self._writer:
             with self._reporting("; the run continues"):
                 self._writer.finish()
-            if name_of(self._method.state) != self._saved:
-                with self._reporting():
-                    self._write(self._writer)
-                    self._writer.finish()
+        self._write(self._writer is not None and name_of(self._method.state) != self._saved)
+        if self._writer:
+            with self._reporting():
+                self._writer.finish()
             self.failed = self._saved is None
 
-    def _write(self, writer: CheckpointWriter) -> None:
-        writer.write(checkpoint_of(self._method, self._origin, self._labels))
-        self._saved = name_of(self._method.state)
+    def _write(self, due: bool, suffix: str = "") -> None:
+        """Start writing a checkpoint if it is `due` on rank 0, where the factor matrices may have to be gathered."""
+        if self._exchanges:
+            due = self._comm.bcast(due)
+        if not due:
+            return
+        checkpoint = checkpoint_of(self._method, self._origin, self._labels)
+        if self._writer:
+            with self._reporting(suffix):
+                self._writer.write(checkpoint)
+                self._saved = name_of(self._method.state)
 
     @contextmanager
     def _reporting(self, suffix: str = "") -> Iterator[None]:

@@ -72,10 +72,15 @@ class ProcessGrid:
         return tuple(np.flatnonzero(of_mode == of_mode[rank]).tolist())
 
     def rows(self, mode: int, rank: int) -> slice:
-        """Return the rows of a mode in a rank's block: those its layer owns, after a row shared with an earlier layer."""
+        """Return the rows of a mode in a rank's block: those of its layer, after a row split with an earlier layer."""
         cut, layer = self.cuts[mode], int(self._places[rank, mode])
         begin, end, head = int(cut.rows[layer]), int(cut.rows[layer + 1]), int(cut.heads[layer])
         return slice(begin, end) if head < 0 else slice(head, max(end, head + 1))
+
+    def head(self, mode: int, rank: int) -> int | None:
+        """Return the first row of a rank's block if an earlier layer owns it, else None."""
+        head = int(self.cuts[mode].heads[self._places[rank, mode]])
+        return None if head < 0 else head
 
     def owners(self, mode: int, rank: int) -> NDArray[np.int64]:
         """Return which rows each rank of a rank's layer owns, counted from the block's first row.

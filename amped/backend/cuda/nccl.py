@@ -28,18 +28,22 @@ def _now() -> Any:
 
 
 class NcclExchange:
-    """Collectives on device arrays, on a separate stream; one GPU per rank."""
+    """Collectives on device arrays, on a separate stream; one GPU per rank.
+
+    NCCL runs one collective at a time, so the collectives of some ranks use the stream of the `whole`, if given.
+    """
 
     name = "NCCL"
     overlaps = True
 
-    def __init__(self, comm: Comm) -> None:
+    def __init__(self, comm: Comm, whole: NcclExchange | None = None) -> None:
         unique = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
         self._rank = comm.rank
         self._nccl = nccl.NcclCommunicator(comm.size, unique, comm.rank)
         # Has priority over kernels queued earlier: it takes few multiprocessors, and other ranks wait for it.
-        self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
+        self._stream: Any = whole._stream if whole else cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
         self._sent: Any = None  # event that `wait_comm` waits for, if any
+        self._parts = list[NcclExchange]()
         self.reduce(cupy.zeros(1, np.float64), "sum")  # NCCL connects the ranks at their first collective
         cupy.cuda.get_current_stream().synchronize()
 
@@ -101,12 +105,20 @@ class NcclExchange:
         with self._ordered("all-reduce", array.nbytes) as (communicator, stream):
             communicator.allReduce(at, at, array.size, TYPES[array.dtype], operation, stream)
 
+    def part(self, comm: Comm) -> NcclExchange:
+        """See `Collectives`."""
+        result = connected(comm, self)
+        if result not in self._parts:
+            self._parts.append(result)
+        return result
+
     def abort(self) -> None:
         """Abort queued collectives that other ranks will not join."""
-        self._nccl.abort()
+        for each in (self, *self._parts):
+            each._nccl.abort()
 
 
 @cache
-def connected(comm: Comm) -> NcclExchange:
+def connected(comm: Comm, whole: NcclExchange | None = None) -> NcclExchange:
     """Return the communicator of these ranks; it is created once per process. Collective."""
-    return NcclExchange(comm)
+    return NcclExchange(comm, whole)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +9,7 @@ from partitioner.array_types import FloatDType, Floats
 from partitioner.shards.partition import Cut, mode_order
 
 from ...parallel.mpi import Comm
+from ..sources.blocks import on_host
 from ..sources.protocols import SparseSource
 
 
@@ -30,7 +29,7 @@ def load_rows(
     source: SparseSource, comm: Comm, along: int, cut: Cut, dtype: FloatDType
 ) -> tuple[list[NDArray[np.int32]], Floats]:
     """Return the nonzeros of all rows that this rank owns: the columns by mode, and the values. Collective."""
-    arrays = [_on_host(column) for column in source.load(along, cut, dtype)]
+    arrays = [on_host(column) for column in source.load(along, cut, dtype)]
     *indices, values = arrays
     head = int(cut.heads[comm.rank])
     theirs = int(np.searchsorted(indices[0], head, "right")) if head >= 0 else 0
@@ -42,10 +41,3 @@ def load_rows(
         *indices, values = arrays
     order = mode_order(len(source.shape), along)
     return [indices[order.index(m)] for m in range(len(order))], values
-
-
-def _on_host(column: Any) -> NDArray[Any]:
-    """Return a column, which may be in device memory or in a file, as a host array."""
-    if hasattr(column, "part"):
-        return np.asarray(column.part(0, column.size))
-    return np.ascontiguousarray(column.get() if hasattr(column, "get") else column)

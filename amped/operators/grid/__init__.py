@@ -1,0 +1,1 @@
+"""Sparse tensors that are distributed over a grid of ranks."""
