@@ -67,6 +67,10 @@ CASES = {
     "nell2-5m-256": Case("nell2", 256, nonzeros=5_000_000),
     "nell2-5m-500": Case("nell2", 500, nonzeros=5_000_000),
     "amazon": Case("amazon", 32),
+    "amazon4": Case("amazon4", 32),
+    "nell1": Case("nell1", 32),
+    "delicious": Case("delicious", 32),
+    "twitch": Case("twitch", 32),
 }
 CONSTRAINTS = {
     "none": ConstraintParams(),
@@ -83,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--case", nargs="+", choices=CASES, help=f"(all; {few})")
     add("--data", type=Path, metavar="FOLDER", help="where files are that are not amped's own")
     add("--threads", nargs="+", type=int, metavar="T", help="of a rank, on a CPU (its share of the cores)")
+    add("--grid", default="auto", metavar="Q1xQ2..", help="how ranks share the tensor (auto)")
     add("--iterations", type=int, default=100, help="at least (100)")
     add("--constraint", choices=CONSTRAINTS, default="none", help="of the matrices: of all, or the first one is fixed")
 
@@ -110,7 +115,7 @@ def _all(args: argparse.Namespace, machine: Machine) -> Iterator[Facts]:
             yield head | {"skipped": str(error)}
             continue
         for count in threads:
-            options = Options(args.device, case.precision, threads=count)
+            options = Options(args.device, case.precision, threads=count, grid=args.grid)
             try:
                 facts = measured(args, source, case.rank, bring_up(options, comm), options)
             except InputError as error:
@@ -169,6 +174,7 @@ def measured(args: argparse.Namespace, source: DescribedSource, rank: int, machi
         "lengths": source.shape,
         "nonzeros": source.nnz,
         "exchange": machine.exchange.name,
+        "grid": args.grid,
         "kernels": comm.allgather(operator.kernels),
         "streamed": any(comm.allgather(bool(operator.plan.slot))),
         "seconds_to_load": loading,

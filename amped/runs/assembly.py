@@ -192,7 +192,7 @@ def place(
     `late`: see `Setting`.
     """
     setting = setting_for(source, rank, machine, options, solving)
-    return kind_of(source).place(source, machine, setting._replace(late=late), budget)
+    return _placed(source, machine, setting._replace(late=late), budget)
 
 
 def decomposition(
@@ -232,7 +232,7 @@ def decomposition(
 
 
 def _placed(source: DescribedSource, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
-    """Place a tensor for CP-ALS, on a grid of ranks if that is chosen. Collective."""
+    """Place a tensor for MTTKRPs, on a grid of ranks if that is chosen. Collective."""
     parts = grid_for(source, machine, setting)
     if parts is None:
         return kind_of(source).place(source, machine, setting, budget)

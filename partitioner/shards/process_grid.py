@@ -60,9 +60,9 @@ class ProcessGrid:
         return places(self.parts, self.nodes)
 
     @cached_property
-    def _rank_of_block(self) -> NDArray[np.int64]:
+    def _rank_of_block(self) -> NDArray[np.uint16]:
         """The rank of each block, counted with the last mode varying fastest."""
-        result = np.empty(self.ranks, np.int64)
+        result = np.empty(self.ranks, np.uint16)
         result[np.ravel_multi_index(tuple(self._places.T), self.parts)] = np.arange(self.ranks)
         return result
 
@@ -98,17 +98,19 @@ class ProcessGrid:
         begin, end = self.owners(mode, rank)[k : k + 2]
         return slice(first + int(begin), first + int(end))
 
-    def ranks_of(self, columns: Sequence[NDArray[np.int32]]) -> NDArray[np.int64]:
+    def ranks_of(self, columns: Sequence[NDArray[np.int32]]) -> NDArray[np.uint16]:
         """Return the rank whose block has each nonzero; `columns` are the indices, one array per mode."""
-        block = np.zeros(columns[0].size, np.int64)
+        block = np.zeros(columns[0].size, np.uint16)
         for mode, parts in enumerate(self.parts):
-            block = block * parts + self._layers_of(mode, columns)
+            if parts > 1:
+                block *= np.uint16(parts)
+                block += self._layers_of(mode, columns)
         return self._rank_of_block[block]
 
-    def _layers_of(self, mode: int, columns: Sequence[NDArray[np.int32]]) -> NDArray[np.int64]:
+    def _layers_of(self, mode: int, columns: Sequence[NDArray[np.int32]]) -> NDArray[np.uint16]:
         """Return the layer of each nonzero in a mode."""
         cut, rows = self.cuts[mode], columns[mode]
-        layers = np.zeros(rows.size, np.int64)
+        layers = np.zeros(rows.size, np.uint16)
         for begin in cut.rows[1:-1]:
             layers += rows >= begin
         for row, (begin, end) in zip(cut.split_rows, self.spans[mode], strict=True):

@@ -71,7 +71,7 @@ def _spans(cut: Cut, rows: NDArray[np.int32], comm: Comm) -> NDArray[np.int64]:
     return np.asarray(np.sum(comm.allgather(mine), axis=0), np.int64)
 
 
-def dealt(nonzeros: Nonzeros, ranks: NDArray[np.int64], comm: Comm) -> Nonzeros:
+def dealt(nonzeros: Nonzeros, ranks: NDArray[np.uint16], comm: Comm) -> Nonzeros:
     """Send each nonzero to the rank with its number in `ranks`; return those received, in the senders' order."""
     in_order = np.argsort(ranks, kind="stable")
     counts = np.array(comm.allgather(np.bincount(ranks, minlength=comm.size)))  # by sender and receiver
@@ -109,7 +109,7 @@ class BlockSource:
     def __init__(self, source: ModeCopies, block: Block, rank: int, memory: DeviceMemory) -> None:
         """Take the block of a rank of `source`; `memory` is that of a machine with this rank only."""
         rows = [block.grid.rows(mode, rank) for mode in range(len(source.shape))]
-        self.shape = tuple(each.stop - each.start for each in rows)
+        self.shape = tuple(max(1, each.stop - each.start) for each in rows)  # kernels need a row
         self.path, self.norm, self.value_range = source.path, block.norm, source.value_range
         columns, values = block.nonzeros
         self.value_dtype = values.dtype
