@@ -155,7 +155,7 @@ def cp_als(
     report : path, optional
         HTML file for the report of the model, which rank 0 writes at the end; see `KruskalTensor.report`. An existing
         file is replaced. If it cannot be written after the run, a warning is issued.
-    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `amped.Options`.
 
     Returns
@@ -315,7 +315,7 @@ def cp_apr(
         See `cp_als`.
     deadline, checkpoint, every, resume, metrics, report : optional
         See `cp_als`.
-    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `amped.Options`.
 
     Returns

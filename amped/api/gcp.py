@@ -162,7 +162,7 @@ def cp(
     callback, verbose, deadline, checkpoint, every, resume, metrics, report : optional
         See `cp_als`. The callback gets the objective. A resumed run of "lbfgs" may take other steps than an
         uninterrupted one, as checkpoints do not contain its estimate of the curvature.
-    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `amped.Options`.
 
     Returns
@@ -256,7 +256,7 @@ def objective(
         Whether to return the gradient, too.
     precision : {"fp32", "fp64"}
         Precision of values and factor matrices; sums are in double precision.
-    deadline, device, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+    deadline, device, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `cp_als`.
 
     Returns

@@ -68,7 +68,9 @@ def plan(
         See `cp_als`.
     ranks : int, optional
         Number of processes; by default those of this run. With another number there is no expected time.
-    deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+    deadline : float, optional
+        See `cp_als`.
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `cp_als`.
 
     Returns

@@ -94,7 +94,7 @@ def ttm(
         replaced.
     deadline : float, optional
         See `cp_als`.
-    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `amped.Options`.
 
     Returns
@@ -214,7 +214,7 @@ def mttkrp(
         Counted from 0.
     deadline : float, optional
         See `cp_als`.
-    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `amped.Options`.
 
     Returns

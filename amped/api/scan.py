@@ -96,7 +96,9 @@ def scan(
         so far; several small models are computed at once.
     verbose : bool or int
         Print the table of the command line, on rank 0.
-    deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+    deadline : float, optional
+        See `cp_als`.
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `cp_als`.
 
     Returns

@@ -97,7 +97,7 @@ def tucker(
         See `cp_als`.
     deadline, checkpoint, every, resume, metrics : optional
         See `cp_als`. Only "hooi" writes checkpoints.
-    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `amped.Options`.
 
     Returns
@@ -160,7 +160,7 @@ def core_consistency(
         A CP model, also of another library. Under ``mpirun`` rank 0's is used.
     deadline : float, optional
         See `cp_als`.
-    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `amped.Options`.
 
     Returns

@@ -40,6 +40,8 @@ UNEVEN = """
     amped/test_missing_mpi.py::test_the_same_path_as_an_oracle
     amped/test_missing_mpi.py::test_files_keep_their_zeros
     amped/test_holdout_mpi.py::test_ranks_agree
+    amped/operators/grid/test_grid_mpi.py::test_cp_als_follows_the_same_path_on_every_grid
+    amped/operators/grid/test_grid_mpi.py::test_heavy_rows_are_split
     amped/test_hypersparse_mpi.py
     amped/test_stochastic_mpi.py
     amped/test_tables_mpi.py::test_a_store_has_the_same_bytes

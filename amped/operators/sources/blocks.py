@@ -20,8 +20,8 @@ from .protocols import DeviceMemory, ModeCopies, Offsets
 from .sparse import TensorSource
 
 
-class Nonzeros(NamedTuple):
-    """Nonzeros on a rank: indices by mode, (order, n), and values, (n,)."""
+class NonzeroColumns(NamedTuple):
+    """NonzeroColumns on a rank: indices by mode, (order, n), and values, (n,)."""
 
     columns: list[NDArray[np.int32]]
     values: Floats
@@ -31,7 +31,7 @@ class Block(NamedTuple):
     """A rank's block of a tensor: where it is, and its nonzeros, with indices from the block's first rows."""
 
     grid: ProcessGrid
-    nonzeros: Nonzeros
+    nonzeros: NonzeroColumns
     norm: float  # of the whole tensor, with values as stored
 
 
@@ -50,10 +50,10 @@ def block_of(source: ModeCopies, parts: GridParts, comm: Comm, dtype: FloatDType
     return Block(grid, mine, _rounded_norm(source, mine.values, comm))
 
 
-def _share(source: ModeCopies, comm: Comm, dtype: FloatDType) -> Nonzeros:
+def _share(source: ModeCopies, comm: Comm, dtype: FloatDType) -> NonzeroColumns:
     """Return an equal share of the nonzeros, in lexicographic order over the ranks. Collective."""
     *columns, values = (on_host(column) for column in source.load(0, source.cut(0, comm.size), dtype))
-    return Nonzeros(columns, values)
+    return NonzeroColumns(columns, values)
 
 
 def on_host(column: Any) -> NDArray[Any]:
@@ -71,7 +71,7 @@ def _spans(cut: Cut, rows: NDArray[np.int32], comm: Comm) -> NDArray[np.int64]:
     return np.asarray(np.sum(comm.allgather(mine), axis=0), np.int64)
 
 
-def dealt(nonzeros: Nonzeros, ranks: NDArray[np.uint16], comm: Comm) -> Nonzeros:
+def dealt(nonzeros: NonzeroColumns, ranks: NDArray[np.uint16], comm: Comm) -> NonzeroColumns:
     """Send each nonzero to the rank with its number in `ranks`; return those received, in the senders' order."""
     in_order = np.argsort(ranks, kind="stable")
     counts = np.array(comm.allgather(np.bincount(ranks, minlength=comm.size)))  # by sender and receiver
@@ -79,7 +79,7 @@ def dealt(nonzeros: Nonzeros, ranks: NDArray[np.uint16], comm: Comm) -> Nonzeros
     places = np.concatenate([[0], np.cumsum(counts[:, comm.rank])])
     columns, values = nonzeros
     received = [_sent(column[in_order], starts, places, comm) for column in columns]
-    return Nonzeros(received, _sent(values[in_order], starts, places, comm))
+    return NonzeroColumns(received, _sent(values[in_order], starts, places, comm))
 
 
 def _sent(
