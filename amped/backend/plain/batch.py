@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,34 @@ from ..normal_equations.state import EquationsState
 from ..ops.equations import CONDITION, NOT_FINITE, RANGE, SINGULAR, Case, EquationsStatus, RunStart, RunStopped
 
 
+class _Active(NamedTuple):
+    """The runs without a flag: their places, and where their components are."""
+
+    places: NDArray[np.int64]
+    columns: NDArray[np.bool_]  # of factor matrices: which ones these runs have
+    # Of each pair of components of a run: the run, the components, and the columns.
+    runs: NDArray[np.int64]
+    pair: tuple[NDArray[np.int64], NDArray[np.int64]]
+    cell: tuple[NDArray[np.int64], NDArray[np.int64]]
+
+    def blocks(self, matrices: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+        """Return the (width, width) matrix whose diagonal blocks are a matrix of each run."""
+        whole = np.zeros((width, width))
+        whole[self.cell] = matrices[self.runs, *self.pair]
+        return whole
+
+    def of_runs(self, whole: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
+        """Return the diagonal block of each run, (runs, rank, rank)."""
+        matrices = np.zeros((self.places.size, rank, rank))
+        matrices[self.runs, *self.pair] = whole[self.cell]
+        return matrices
+
+
 class SeveralEquations:
     """See `Equations`. Singular equations and columns out of range raise a flag; that run is then solved separately.
 
     Arrays have one row per place, with the columns of the largest run; the missing columns of smaller runs are zero.
+    The rows of all runs are computed by one product with a matrix whose diagonal blocks are their inverses.
     """
 
     memory: Array | None = None
@@ -35,8 +59,8 @@ class SeveralEquations:
         self._inverse = np.zeros((places, rank, rank))
         self._flags, self._modes = np.zeros((2, places), np.int64)
         self._iterations, self._fits, self._squares = np.zeros((3, places))
-        self._active = np.zeros(0, np.int64)  # places of runs without a flag
         self._occupied = set[int]()  # places that have a run
+        self._list_active()
 
     def put(self, place: int, columns: slice, start: RunStart) -> None:
         rank, terms = columns.stop - columns.start, self._case.terms
@@ -61,12 +85,17 @@ class SeveralEquations:
 
     def _list_active(self) -> None:
         """List the runs without a flag."""
-        self._active = np.array([place for place in sorted(self._occupied) if not self._flags[place]], np.int64)
+        places = np.array([place for place in sorted(self._occupied) if not self._flags[place]], np.int64)
+        exists, columns = self._exists[places], self._columns[places]
+        runs, one, other = np.nonzero(exists[:, :, None] & exists[:, None, :])
+        cell = columns[runs, one], columns[runs, other]
+        self._active = _Active(places, columns[exists], runs, (one, other), cell)
 
     def _raise(self, which: NDArray[np.bool_], flag: int, mode: int) -> None:
         """Raise a flag for some of the active runs."""
         if which.any():
-            self._flags[self._active[which]], self._modes[self._active[which]] = flag, mode
+            places = self._active.places[which]
+            self._flags[places], self._modes[places] = flag, mode
             self._list_active()
 
     def _product(self, mode: int, places: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -78,56 +107,68 @@ class SeveralEquations:
         return product
 
     def _other_scales(self, mode: int, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        product: NDArray[np.float64] = np.multiply.reduce(np.delete(self._scales, mode, axis=0)[:, places])
+        others = [m for m in range(self._case.terms.order) if m != mode]
+        product: NDArray[np.float64] = np.multiply.reduce([self._scales[m, places] for m in others])
         return product
 
     def prepare(self, mode: int, double: bool = False) -> None:
-        product = self._product(mode, self._active)
-        self._raise(~np.isfinite(product.sum(axis=(1, 2))), NOT_FINITE, mode)
-        if mode in self._bounds.nonnegative or not self._active.size:
-            self._divisor[self._active] = self._norms[mode, self._active] * self._scales[mode, self._active]
+        product = self._product(mode, self._active.places)
+        infinite = ~np.isfinite(product.sum(axis=(1, 2)))
+        self._raise(infinite, NOT_FINITE, mode)
+        places = self._active.places
+        divisor = self._divisor[places] = self._norms[mode, places] * self._scales[mode, places]
+        if mode in self._bounds.nonnegative or not places.size:
             return
-        product, each = self._product(mode, self._active), np.arange(product.shape[1])
-        product[:, each, each] += self._bounds.ridge[mode] + ~self._exists[self._active]
+        product, each = product[~infinite], np.arange(product.shape[1])
+        product[:, each, each] += self._bounds.ridge[mode] + ~self._exists[places]
         try:
             inverse = np.linalg.inv(product)
-            sizes = np.linalg.norm(product, axis=(1, 2)) * np.linalg.norm(inverse, axis=(1, 2))
-        except np.linalg.LinAlgError:
-            inverse, sizes = product, np.linalg.cond(product)
+            sizes = np.sqrt(np.einsum("prs,prs->p", product, product) * np.einsum("prs,prs->p", inverse, inverse))
+        except np.linalg.LinAlgError:  # of an exactly singular matrix
+            sizes = np.linalg.cond(product)
+            product[~(sizes <= CONDITION)] = np.eye(each.size)
+            inverse = np.linalg.inv(product)
         singular = ~(sizes <= CONDITION)
-        inverse = ((inverse + inverse.swapaxes(1, 2)) / 2)[~singular]
+        inverse = (inverse + inverse.swapaxes(1, 2)) * (self._other_scales(mode, places)[:, :, None] / 2)
+        inverse /= divisor[:, None, :]
+        self._inverse[places] = inverse
         self._raise(singular, SINGULAR, mode)
-        divisor = self._norms[mode, self._active] * self._scales[mode, self._active]
-        self._divisor[self._active] = divisor
-        inverse *= self._other_scales(mode, self._active)[:, :, None]
-        self._inverse[self._active] = inverse / divisor[:, None, :]
 
     def solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
-        if again or not self._active.size:
+        active = self._active
+        if again or not active.places.size:
             return
-        places = self._active
-        columns, exists = self._columns[places].ravel(), self._exists[places].ravel()
-        shape = len(source), places.size, self._columns.shape[1]
-        mttkrps = (np.take(source, columns, axis=1) * exists).reshape(shape).transpose(1, 0, 2)
+        finite = np.isfinite(np.ones(len(source)) @ source)
+        if not finite.all():  # a run must not change the others, which share the product
+            source = np.where(finite, source, 0)
         if mode in self._bounds.nonnegative:
-            before = (np.take(target, columns, axis=1) * exists).reshape(shape).transpose(1, 0, 2)
-            rows = self._nonnegative_rows(mode, places, mttkrps, before)
+            rows = self._nonnegative_rows(mode, source, target)
         else:
-            rows = mttkrps @ self._inverse[places]
-        largest = np.abs(rows).max(axis=1)
+            rows = source @ active.blocks(self._inverse[active.places], source.shape[1])
+        largest = np.abs(rows).max(axis=0)
         rows = _rounded(rows, target.dtype)
-        gram = rows.swapaxes(1, 2) @ rows
+        gram = rows.T @ rows
+        gram[~finite] = np.nan
         if mode == self._bounds.last:
-            self._inner[places] = np.einsum("pir,pir->pr", mttkrps, rows)
-        self._set_norms(mode, places, largest, gram)
-        without_flag = self._flags[places] == 0
-        write = (exists.reshape(shape[1:]) & without_flag[:, None]).ravel()
-        target[:, columns[write]] = rows.transpose(1, 0, 2).reshape(shape[0], -1)[:, write]
+            inner = np.einsum("ic,ic->c", source, rows)
+            self._inner[active.places] = self._by_run(inner)
+        self._set_norms(mode, self._by_run(largest), active.of_runs(gram, self._columns.shape[1]))
+        write = np.zeros(source.shape[1], bool)
+        write[self._active.columns] = True
+        if write.all():
+            target[...] = rows
+        else:
+            np.copyto(target, rows, "same_kind", write)
 
-    def _set_norms(self, mode: int, places: Any, largest: Any, gram: Any) -> None:
+    def _by_run(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return a number of each column as (runs, components); zero for missing components."""
+        places = self._active.places
+        return np.where(self._exists[places], numbers[self._columns[places]], 0.0)
+
+    def _set_norms(self, mode: int, largest: Any, gram: Any) -> None:
         """Set the norms and scales of columns, or raise flags."""
-        most, divisor = self._case.terms.most, self._divisor[places]
-        square = np.einsum("prr->pr", gram)
+        places, most = self._active.places, self._case.terms.most
+        divisor, square = self._divisor[places], np.einsum("prr->pr", gram)
         finite, usual = np.isfinite(gram.sum(axis=(1, 2))), (largest == 0) | ((largest > 1 / most) & (largest < most))
         out = finite & ~usual.all(axis=1)
         length = np.sqrt(square) * divisor
@@ -145,8 +186,11 @@ class SeveralEquations:
             self._raise(~finite, NOT_FINITE, mode)
             self._raise(out[finite], RANGE, mode)
 
-    def _nonnegative_rows(self, mode: int, places: Any, mttkrps: Any, before: Any) -> NDArray[np.float64]:
+    def _nonnegative_rows(self, mode: int, source: Array, target: Array) -> NDArray[np.float64]:
         """Return non-negative rows, by updates of one column at a time; see `normal_equations.hals`."""
+        places = self._active.places
+        columns, exists = self._columns[places], self._exists[places]
+        mttkrps, before = (np.take(each, columns, axis=1).swapaxes(0, 1) * exists[:, None] for each in (source, target))
         divisor, product = self._divisor[places], self._product(mode, places)
         vanished = np.einsum("prr->pr", product) == 0
         each = np.arange(product.shape[1])
@@ -166,7 +210,9 @@ class SeveralEquations:
                 rows[:, :, r] = np.where(known[:, r, None], np.maximum(0.0, rows[:, :, r] + change), rows[:, :, r])
             if not (np.abs(rows - last) > SETTLED * np.abs(rows).max(axis=2, keepdims=True)).any():
                 break
-        return rows
+        whole = np.zeros(source.shape)
+        whole[:, columns[exists]] = rows.swapaxes(0, 1)[:, exists]
+        return whole
 
     def widen(self, mode: int) -> None:
         """See `Equations`: a run out of range leaves the batch."""
@@ -180,7 +226,7 @@ class SeveralEquations:
     def fit(self, exact: bool = False) -> None:
         if exact:
             return
-        places, order, norm = self._active, self._case.terms.order, self._case.terms.norm
+        places, order, norm = self._active.places, self._case.terms.order, self._case.terms.norm
         product = self._product(order, places)
         weights = self._weights[places] if self._bounds.constrained else self._norms[order - 1, places]
         weights = weights * self._exists[places]
