@@ -115,7 +115,8 @@ def consistent(
 
 
 def prepare_consistency(source: DescribedSource, machine: Machine, options: Options, rank: int) -> None:
-    """Start compiling the code of `consistent`; return immediately."""
+    """Start compiling the code of `consistent` on a GPU; return immediately."""
+    machine = uncompiled(machine)  # on a CPU it would only load the compiler, which the run may not need
     kind_of(source).prepare_core(source, machine, options, [rank] * len(source.shape))
 
 

@@ -17,7 +17,7 @@ class _Active(NamedTuple):
     """The runs without a flag: their places, and where their components are."""
 
     places: NDArray[np.int64]
-    columns: NDArray[np.bool_]  # of factor matrices: which ones these runs have
+    columns: NDArray[np.int64]  # of their components in factor matrices
     # Of each pair of components of a run: the run, the components, and the columns.
     runs: NDArray[np.int64]
     pair: tuple[NDArray[np.int64], NDArray[np.int64]]

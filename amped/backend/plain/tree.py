@@ -98,6 +98,7 @@ class Tree:
         result.values, result._leaf_rows, result._mapped = np.ones(self.values.size), [None, None], None
         result._trees = first.without_factors(), second.without_factors()
         result._matrix = self._with(result.values)
+        result._transposed = result._matrix.T
         return result
 
     def ttmc(self, mode: int, factors: Factors) -> Floats:
@@ -172,7 +173,9 @@ class Tree:
 
     def _multiply(self, matrix: Any, group: int, rows: Floats) -> Matrix:
         """Return the product of the nonzeros with the rows of the other group's leaves."""
-        return (matrix.T if group else matrix) @ rows  # type: ignore[no-any-return]
+        if group:
+            matrix = self._transposed if matrix is self._matrix else matrix.T
+        return matrix @ rows  # type: ignore[no-any-return]
 
     def _model(self, mode: int, factors: Factors, own: Matrix) -> NDArray[np.float64]:
         """Return the model's value at each nonzero."""
@@ -194,6 +197,11 @@ class Tree:
         self._update([np.ones((self.lengths[0], rank)), *factors[1:]])
         first = (self._trees[0].products(), self._first_leaf) if self.split > 1 else None
         return OtherRows((self._trees[1].products(), self._matrix.indices), first)
+
+    @cached_property
+    def _transposed(self) -> Any:
+        """The transposed matrix, whose creation takes as long as a product of a few thousand nonzeros."""
+        return self._matrix.T
 
     @cached_property
     def _first_leaf(self) -> Integers:
