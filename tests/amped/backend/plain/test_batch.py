@@ -1,4 +1,4 @@
-"""Normal equations of several runs without compiled code: each run is as if it were alone."""
+"""Normal equations of several runs without compiled code: a run does not depend on the others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def solved(
 @pytest.mark.parametrize(
     "bounds", [ConstraintBounds.none(ORDER), ConstraintBounds((0.1,) * ORDER, (0,), 0, 2)], ids=["plain", "nonnegative"]
 )
-def test_a_run_in_a_batch_is_as_alone(bounds: ConstraintBounds) -> None:
+def test_a_run_does_not_depend_on_the_others(bounds: ConstraintBounds) -> None:
     source = np.random.default_rng(9).standard_normal((ROWS, WIDTH))
     rows, status = solved(range(3), source, bounds)
     for run, columns in enumerate(COLUMNS):
