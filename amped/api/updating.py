@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import Outputs
-from ..models.align import tensor_for
+from ..models.align import observed_or_all, tensor_for
 from ..models.evaluation import COVERED
 from ..models.extension import Elements, NewElements, changes, new_elements
 from ..models.kruskal import KruskalTensor
@@ -20,12 +20,13 @@ from ..options import OptionNames, Options, with_options
 from ..parallel.calls import PLAIN, Argument, collective
 from ..parallel.mpi import on_root, world
 from ..runs.assembly import bring_up, watched
-from ..runs.update_files import UpdateCheckpoints, checksum
+from ..runs.update_files import COUNT, UpdateCheckpoints, checksum
 from ..runs.updating import ModelUpdates, UpdateParams
 from .arguments import ARGUMENTS, argument_options, integer, one_of, optional
+from .updating_refits import RefitUpdates
 
 STREAMED = 64  # updates of a stream that the choice between compiled code and NumPy expects
-KEPT = "formulas", "nonnegative", "method", "norm", "key", "where", "value", "missing"
+KEPT = "mask", "formulas", "nonnegative", "method", "norm", "key", "where", "value", "missing"
 """Entries of a model's record that hold for an updated model."""
 
 
@@ -35,6 +36,8 @@ def _forgetting(name: str, value: object) -> float:
         raise InputError(f"{name} is {value!r}: expected a number above 0 and up to 1, the weight of earlier slices")
     return number
 
+
+AnyUpdates = ModelUpdates | RefitUpdates
 
 UPDATE_ARGUMENTS = {
     **ARGUMENTS,
@@ -86,6 +89,9 @@ def updated(
         chosen_options = Options(**options)
         machine = bring_up(chosen_options, comm)
         aborts.append(machine.exchange.abort)
+        refits = comm.bcast(model is not None and (model.loss not in COVERED or _fitted_mask(model) is not None))
+        if refits:
+            return _Updates(model, query, files, RefitUpdates(model, params, comm, dict(options))).run(X)
         return _Updates(model, query, files, ModelUpdates(model, params, machine, chosen_options)).run(X)
 
 
@@ -103,10 +109,21 @@ def _check(model: KruskalTensor | None, query: _Query, params: UpdateParams) -> 
     if own is not None and mode != own.mode:
         cause = f"earlier updates forget slices of mode {own.mode}"
         raise InputError(f"{cause}: update in this mode, or set model.slice_weights = None to weigh all slices equally")
-    if model.loss not in COVERED or model.run.get("mask"):
-        raise InputError("updates support losses 'gaussian' and 'poisson' of all elements: fit again with init=model")
     if model.run.get("constraints"):
         raise InputError("the model has constraints, which updates do not keep: fit it again with init=model")
+
+
+def _fitted_mask(model: KruskalTensor) -> str | None:
+    """Return how the observed elements of a model's fit were chosen; None if all were observed."""
+    mask = model.run.get("mask")
+    return mask if isinstance(mask, str) else None
+
+
+def _refuse_sums(new: NewElements, shape: tuple[int, ...]) -> None:
+    """Raise `InputError` if there are elements that a model, of a loss without sums, knows already."""
+    known = np.all([column < length for column, length in zip(new.columns, shape, strict=True)], axis=0)
+    if known.any():
+        raise InputError("X has elements of known slices, which this loss cannot add up: pass elements='replace'")
 
 
 class _Saved(NamedTuple):
@@ -140,11 +157,11 @@ class _Updates:
     query : _Query
     files : UpdateCheckpoints, optional
         On rank 0.
-    updates : ModelUpdates
+    updates : AnyUpdates
     """
 
     def __init__(
-        self, model: KruskalTensor | None, query: _Query, files: UpdateCheckpoints | None, updates: ModelUpdates
+        self, model: KruskalTensor | None, query: _Query, files: UpdateCheckpoints | None, updates: AnyUpdates
     ) -> None:
         self._model, self._query, self._files, self._updates = model, query, files, updates
         self._comm, self._count = updates.comm, 0
@@ -152,7 +169,7 @@ class _Updates:
         self._done = 0
         if self._comm.bcast(files is not None and files.saved is not None):
             saved = files.saved if files is not None else None
-            self._done = self._comm.bcast(saved.run["updates"] if saved is not None else 0)
+            self._done = self._comm.bcast(saved.run[COUNT] if saved is not None else 0)
             updates.restart(saved)
 
     def run(self, X: object) -> KruskalTensor:
@@ -176,8 +193,14 @@ class _Updates:
         for each in stream:
             if each is None:
                 raise InputError("X is None on rank 0: expected new data")
-            tensor = tensor_for(each, self._labels, query.value, query.where, query.elements == "replace")
+            fitted = None if self._model is None else _fitted_mask(self._model)
+            keeps = query.elements == "replace" or fitted is not None
+            tensor = tensor_for(each, self._labels, query.value, query.where, keeps)
+            if fitted is not None:
+                tensor = observed_or_all(tensor, None, fitted)[0]
             new = new_elements(tensor, self._shape, self._labels, mode, query.elements)
+            if query.elements == "add" and fitted is None and not self._updates.differences:
+                _refuse_sums(new, self._shape)
             if query.step is None or mode is None:
                 return iter([new])
             return new.batches(mode, query.step, self._shape[mode])
@@ -189,7 +212,7 @@ class _Updates:
         nnz = self._comm.bcast(0 if batch is None else len(batch.values))
         self._updates.prepare(nnz, STREAMED if several else 1)
         if self._count > self._done:
-            if self._query.elements == "replace":
+            if self._query.elements == "replace" and self._updates.differences:
                 model = self._updates.model()
                 batch = on_root(self._comm, lambda: None if batch is None else changes(batch, model))
             self._updates.add(batch)

@@ -13,7 +13,7 @@ from ..files import Outputs
 from ..models.kruskal import KruskalTensor
 
 FILE = "updates.npz"
-ORIGIN, COUNT = "updated_from", "updates"  # entries of the record
+ORIGIN, COUNT = "updated_from", "updates_done"  # entries of the record
 
 
 def checksum(model: KruskalTensor, parameters: object) -> int:
@@ -65,5 +65,9 @@ class UpdateCheckpoints(NamedTuple):
 
     def write(self, model: KruskalTensor, count: int) -> None:
         """Write the model after `count` updates."""
-        model.run |= {ORIGIN: self.origin, COUNT: count}
-        model.save(self.path)
+        record = model.run
+        model.run = record | {ORIGIN: self.origin, COUNT: count}
+        try:
+            model.save(self.path)
+        finally:
+            model.run = record

@@ -72,6 +72,8 @@ class ModelUpdates:
     options : Options
     """
 
+    differences = True  # changed elements are differences from the model's values
+
     def __init__(self, model: KruskalTensor | None, params: UpdateParams, machine: Machine, options: Options) -> None:
         self._machine, self._options, self.params, self.comm = machine, options, params, machine.comm
         self.facts: ModelFacts = self.comm.bcast(NO_FACTS if model is None else ModelFacts.of(model))

@@ -13,6 +13,8 @@ from oracle import PRECISIONS
 from updates import cp_stream, full, online_em, with_weights
 
 import amped
+from amped.backend.known_losses import loss_of
+from amped.models.pseudo_data import optimal_values
 from partitioner.tensors.labels import Labels, as_labels
 
 CLOSE = {"fp32": 2e-4, "fp64": 1e-8}
@@ -252,3 +254,55 @@ def test_refused_labels_and_models() -> None:
     tucker = amped.tucker(array_of((5, 6, 3)), (2, 2, 2), **CPU)
     with pytest.raises(amped.InputError, match="Tucker models"):
         tucker.update(np.ones((5, 6, 1)), 2)
+
+
+@pytest.mark.parametrize("loss", ["bernoulli-logit", "rayleigh", "huber:0.5"])
+def test_other_losses(loss: str) -> None:
+    rng = np.random.default_rng(0)
+    signal = full([np.abs(rng.normal(size=(n, 2))) + 0.1 for n in (8, 7, 24)])
+    data = (rng.random(signal.shape) < signal / (1 + signal)).astype(float) if "logit" in loss else signal
+    if loss == "rayleigh":
+        data = signal * rng.rayleigh(0.8, signal.shape)
+    how: dict[str, Any] = {"loss": loss, "max_iters": 60, **CPU}
+    model = amped.cp(data[:, :, :16], 2, **how)
+    found = model.update(data[:, :, 16:], 2, step=4, **CPU)
+    projected = amped.KruskalTensor(np.ones(2), [*model.factors[:2], model.transform(data, 2, **CPU)])
+    projected.run = model.run
+    assert found.loss == loss
+    assert projected.score(data) - 1e-9 < found.score(data) < 1
+    assert found.score(data) > 0.9 * amped.cp(data, 2, **how).score(data)
+    with pytest.raises(amped.InputError, match="elements='replace'"):
+        model.update(data[:, :, :16], **CPU)
+    if loss == "bernoulli-logit":
+        with pytest.raises(amped.InputError, match="a value is -1: loss 'bernoulli-logit' expects 0 or 1"):
+            model.update(-data[:, :, 16:], 2, **CPU)
+
+
+@pytest.mark.parametrize("optimal", ["rayleigh", "bernoulli-logit", "gamma", "huber:0.5", "negative-binomial:3"])
+def test_the_model_is_optimal_for_values_that_stand_for_data(optimal: str) -> None:
+    loss, model = loss_of(optimal), np.array([0.1, 0.7, 2.0, 5.0])
+    values = optimal_values(loss, model)
+    near = [np.asarray(loss.of(values, model * factor)) for factor in (0.99, 1.0, 1.01)]
+    assert (near[1] <= near[0] + 1e-9).all()
+    assert (near[1] <= near[2] + 1e-9).all()
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_observed_elements(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    factors = [rng.normal(size=(n, 2)) for n in (8, 7, 20)]
+    data = full(factors)
+    gaps = np.where(rng.random(data.shape) < 0.5, data, np.nan)
+
+    def part(begin: int, end: int) -> Any:
+        if kind == "dense":
+            return gaps[:, :, begin:end]
+        places = np.argwhere(~np.isnan(gaps[:, :, begin:end]))
+        return amped.SparseTensor(places, gaps[:, :, begin:end][tuple(places.T)], (8, 7, end - begin), keep_zeros=True)
+
+    model = amped.cp_als(part(0, 12), 2, mask="nan" if kind == "dense" else "stored", max_iters=100, tol=0, **CPU)
+    found = model.update(iter([part(12, 16), part(16, 20)]), 2, sweeps=5, **CPU)
+    assert np.linalg.norm(found.full() - data) < 0.05 * np.linalg.norm(data)
+    assert found.run["mask"] == model.run["mask"]
+    further = found.update(part(0, 20), elements="replace", **CPU)
+    assert further.shape == (8, 7, 20)
