@@ -7,15 +7,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import singledispatch
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from partitioner.array_types import Floats
 from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.device_arrays import on_host
 from partitioner.tensors.ingest import refuse_masked
 from partitioner.tensors.interop import AnyTensor, factors_of
-from partitioner.tensors.lowrank import on_host
 from partitioner.tensors.observed import NAN, STORED
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import real, whole
@@ -37,6 +37,8 @@ from ..runs.callback import takes_view
 from ..runs.holding_out import fraction
 
 Matrices = Sequence[Floats]
+OutputName = Literal["host", "device"]
+DEVICE: OutputName = "device"
 
 
 @singledispatch
@@ -127,7 +129,7 @@ def one_of(*choices: str) -> Argument:
     """Return an argument that must be one of several names."""
 
     def convert(name: str, value: object) -> object:
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             raise InputError(f"{name} is {value!r}: expected {alternatives(map(repr, choices))}")
         return value
 
@@ -233,6 +235,7 @@ ARGUMENTS = {
     "resume": BOOLEAN,
     "metrics": PATH,
     "report": PATH,
+    "output": one_of(*get_args(OutputName)),
     "deadline": optional(positive("seconds above 0")),
     "verbose": Argument(lambda name, value: whole(name, int(value) if isinstance(value, bool) else value, 0)),
 }

@@ -30,7 +30,7 @@ from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.starting import AlsRequest, choose
-from .arguments import ARGUMENTS, argument_options, optional
+from .arguments import ARGUMENTS, DEVICE, OutputName, argument_options, optional
 from .sessions import SideOutputs, session
 
 ALS_ARGUMENTS = ARGUMENTS | {name: optional(ARGUMENTS[name]) for name in ("max_iters", "tol", "seed")}
@@ -64,6 +64,7 @@ def cp_als(
     resume: bool = False,
     metrics: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
+    output: OutputName = "host",
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
     """Compute a CP decomposition by alternating least squares (Kolda and Bader 2009, Figure 3.3). Collective.
@@ -155,6 +156,10 @@ def cp_als(
     report : path, optional
         HTML file for the report of the model, which rank 0 writes at the end; see `KruskalTensor.report`. An existing
         file is replaced. If it cannot be written after the run, a warning is issued.
+    output : {"host", "device"}
+        "device" leaves the factor matrices on the GPU that computed them: CuPy arrays, which PyTorch and JAX take over
+        by ``from_dlpack`` without a copy. The methods of the model copy them to the host when they need them. On a CPU
+        they are NumPy arrays either way.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `amped.Options`.
 
@@ -237,6 +242,7 @@ def cp_als(
                 )
             )
         run = RunParams(0, 0, seed or 0, init, starts, deadline, patience=held.iterations if split else None)
+        run = run._replace(on_device=output == DEVICE)
         model = call.decomposed(method, choice.begun(run), callback, budget)
     if comm.rank == 0:
         low, exceeded = low_fit(model.converged, model.fits, choice.limits.tol), choice.exceeded(model)
@@ -272,6 +278,7 @@ def cp_apr(
     resume: bool = False,
     metrics: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
+    output: OutputName = "host",
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
     """Compute a CP decomposition of counts with a Poisson model: CP-APR. Collective.
@@ -315,6 +322,8 @@ def cp_apr(
         See `cp_als`.
     deadline, checkpoint, every, resume, metrics, report : optional
         See `cp_als`.
+    output : {"host", "device"}
+        See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `amped.Options`.
 
@@ -352,6 +361,6 @@ def cp_apr(
                 if observed is None
                 else generalised(call.source, observed, call.machine, chosen, work, NONE)
             )
-        params = RunParams(max_iters, tol, seed, init, starts, deadline)
+        params = RunParams(max_iters, tol, seed, init, starts, deadline, on_device=output == DEVICE)
         model = call.decomposed(apr, params, callback, budget)
     return model

@@ -94,11 +94,11 @@ class CP(Estimator):
         return cp(X, self.rank, **arguments | dict(self.options or {}))
 
     def _components(self) -> NDArray[np.float64]:
-        factors = [np.eye(self.model_.rank) if m == self.mode else f for m, f in enumerate(self.model_.factors)]
+        factors = [np.eye(self.model_.rank) if m == self.mode else f for m, f in enumerate(self.model_.host_factors)]
         return KruskalTensor(np.ones(self.model_.rank), factors).full()
 
     def _fitted_rows(self) -> Floats:
-        factor = self.model_.factors[self.mode]
+        factor = self.model_.host_factors[self.mode]
         rows: Floats = (factor * self.model_.weights).astype(factor.dtype)
         return rows
 
@@ -164,9 +164,9 @@ class Tucker(Estimator):
         return tucker(X, self.rank, **arguments)
 
     def _fitted_rows(self) -> Floats:
-        return self.model_.factors[self.mode]
+        return self.model_.host_factors[self.mode]
 
     def _components(self) -> NDArray[np.float64]:
         model = self.model_
-        factors = [np.eye(model.ranks[m]) if m == self.mode else factor for m, factor in enumerate(model.factors)]
+        factors = [np.eye(model.ranks[m]) if m == self.mode else factor for m, factor in enumerate(model.host_factors)]
         return TuckerTensor(model.core, factors).full()

@@ -34,13 +34,13 @@ def from_frame(
 
     Parameters
     ----------
-    frame : pandas, Polars or Arrow table, DuckDB relation, or object with ``__arrow_c_stream__``
-        The columns are read without a copy. The levels of a pandas index count as columns, and the values of a pandas
-        Series are the default `value`.
+    frame : pandas, cuDF, Polars or Arrow table, DuckDB relation, or object with ``__arrow_c_stream__``
+        The columns are read without a copy; those of cuDF that are used are copied to the host. The levels of an index
+        count as columns, and the values of a Series are the default `value`.
     keys : sequence of str, or mapping, optional
         One column per mode, or an expression in DuckDB's SQL, such as ``"hour(time)"``. Their values become ``labels``.
         ``"hour(time) AS hour"``, or the mapping ``{"hour": "hour(time)"}``, names the mode. The default is the levels
-        of the index of a pandas Series.
+        of the index of a Series.
     value : str, optional
         A column or expression to sum, or an aggregate such as ``"avg(delay)"``. By default rows are counted.
     where : str, optional
@@ -103,7 +103,7 @@ class Container:
         (rank,) array of str objects
             The lower-case class name and a number, as for scikit-learn's decompositions.
         """
-        count, prefix = self._fitted.factors[self.mode].shape[1], type(self).__name__.lower()
+        count, prefix = self._fitted.host_factors[self.mode].shape[1], type(self).__name__.lower()
         return np.array([f"{prefix}{number}" for number in range(count)], dtype=object)
 
     def set_output(self, *, transform: str | None = None) -> Self:

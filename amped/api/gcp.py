@@ -33,7 +33,18 @@ from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened
 from ..runs.stochastic import check_stochastic, full_gradient_note, stochastic_of
-from .arguments import ARGUMENTS, Matrices, argument_options, check_matrices, integer, one_of, optional, positive
+from .arguments import (
+    ARGUMENTS,
+    DEVICE,
+    Matrices,
+    OutputName,
+    argument_options,
+    check_matrices,
+    integer,
+    one_of,
+    optional,
+    positive,
+)
 from .cp import cp_als, cp_apr
 from .sessions import SideOutputs, session
 
@@ -85,6 +96,7 @@ def cp(
     resume: bool = False,
     metrics: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
+    output: OutputName = "host",
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
     """Compute a CP decomposition with any loss. Collective.
@@ -162,6 +174,8 @@ def cp(
     callback, verbose, deadline, checkpoint, every, resume, metrics, report : optional
         See `cp_als`. The callback gets the objective. A resumed run of "lbfgs" may take other steps than an
         uninterrupted one, as checkpoints do not contain its estimate of the curvature.
+    output : {"host", "device"}
+        See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `amped.Options`.
 
@@ -199,7 +213,8 @@ def cp(
     check_stochastic(chosen_method, stochastic)
     common: dict[str, Any] = {
         "seed": seed, "init": init, "starts": starts, "callback": callback, "verbose": verbose, "deadline": deadline,
-        "checkpoint": checkpoint, "every": every, "resume": resume, "metrics": metrics, "report": report, **options,
+        "checkpoint": checkpoint, "every": every, "resume": resume, "metrics": metrics, "report": report,
+        "output": output, **options,
     }  # fmt: skip
     common |= {name: each for name, each in (("max_iters", max_iters), ("tol", tol)) if each is not None}
     constraints: dict[str, Any] = {"nonnegative": nonnegative, "ridge": ridge, "fixed_modes": fixed_modes}
@@ -224,6 +239,7 @@ def cp(
             held_out = split.held_out if split else None
             fit = generalised(call.source, observed, call.machine, chosen, work, terms, held_out)
         run = RunParams(*limits, seed, init, starts, deadline, patience=held.iterations if split else None)
+        run = run._replace(on_device=output == DEVICE)
         return call.decomposed(fit, run, callback, Budget())
 
 

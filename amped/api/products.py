@@ -10,9 +10,9 @@ import numpy as np
 
 from partitioner.array_types import Floats
 from partitioner.host.memory import available_memory
+from partitioner.tensors.device_arrays import on_host
 from partitioner.tensors.ingest import refuse_masked
 from partitioner.tensors.interop import AnyTensor
-from partitioner.tensors.lowrank import on_host
 
 from ..backend.exchange import Machine
 from ..errors import InputError

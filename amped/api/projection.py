@@ -41,7 +41,7 @@ from ..runs.gcp import LossWork, generalised
 from ..runs.observed_runs import observe, observed_decomposition
 from ..runs.observing import Mask, ObservedParams, ObservedSource
 from ..runs.session import opened
-from .arguments import ARGUMENTS, BOOLEAN, LOSS, argument_options, optional
+from .arguments import ARGUMENTS, BOOLEAN, DEVICE, LOSS, OutputName, argument_options, optional
 
 PROJECTION_ARGUMENTS = {
     **ARGUMENTS,
@@ -67,6 +67,7 @@ def project(
     ridge: float = 0.0,
     mask: Mask | None = None,
     deadline: float | None = None,
+    output: OutputName = "host",
     **options: Unpack[OptionNames],
 ) -> Floats:
     """See `KruskalTensor.transform`. Under ``mpirun`` rank 0's `model` is used. Collective."""
@@ -75,21 +76,27 @@ def project(
     with opened(X, comm, chosen, deadline, observed.form(READ_PLAIN, comm)) as (machine, source):
         lengths, rank = comm.bcast((model.shape, model.rank) if model is not None else ((), 0))
         _check_shape(source.shape, lengths, mode)
-        factors = list(model.factors) if model is not None else []
+        factors = list(model.host_factors) if model is not None else []
         params = ProjectionParams(mode, nonnegative, ridge, deadline)
         elements = observe(source, observed, machine, chosen)
         assert isinstance(loss, Loss)
         if loss.name not in COVERED or (elements is not None and loss.name != "gaussian"):
             if model is not None:
-                start = model.weights * model.factors[mode].mean(axis=0, dtype=np.float64)
+                start = model.weights * model.host_factors[mode].mean(axis=0, dtype=np.float64)
                 factors[mode] = np.broadcast_to(start, (source.shape[mode], rank))
-            return _loss_rows(source, elements, rank, machine, chosen, factors, params, loss)
+            return _output(_loss_rows(source, elements, rank, machine, chosen, factors, params, loss), machine, output)
         if factors:  # the start of the projected mode is a view of one number
             factors[mode] = np.broadcast_to(np.ones(1), (source.shape[mode], rank))
         if elements is not None:
-            return _observed_rows(elements, rank, machine, chosen, factors, params)
+            return _output(_observed_rows(elements, rank, machine, chosen, factors, params), machine, output)
         rows = _poisson_rows if loss.name == "poisson" else _least_squares_rows
-        return rows(source, rank, machine, chosen, factors, params)
+        return _output(rows(source, rank, machine, chosen, factors, params), machine, output)
+
+
+def _output(rows: Floats, machine: Machine, output: OutputName) -> Floats:
+    """Return rows in host memory, or a copy in that of the device."""
+    copied: Floats = machine.device.to_device(rows) if output == DEVICE else rows
+    return copied
 
 
 class ProjectionParams(NamedTuple):
@@ -204,6 +211,7 @@ def project_on_core(
     mode: int,
     *,
     deadline: float | None = None,
+    output: OutputName = "host",
     **options: Unpack[OptionNames],
 ) -> Floats:
     """See `TuckerTensor.transform`. Under ``mpirun`` rank 0's `model` is used. Collective."""
@@ -214,7 +222,7 @@ def project_on_core(
         _check_shape(source.shape, lengths, mode)
         operator = core_operator(source, ranks, machine, chosen)
         for m, (length, rank) in enumerate(zip(source.shape, ranks, strict=True)):
-            factor = np.zeros((length, rank)) if model is None or m == mode else model.factors[m]
+            factor = np.zeros((length, rank)) if model is None or m == mode else model.host_factors[m]
             operator.set_factor(m, share(comm, np.asarray(factor, chosen.dtype) if comm.rank == 0 else None))
         matrix: NDArray[np.float64] = share(comm, None if model is None else _core_inverse(model, mode))
         operator.owned(mode)[...] = machine.device.xp.matmul(
@@ -222,7 +230,7 @@ def project_on_core(
         )
         operator.publish(mode)
         operator.wait_comm()
-        return operator.factor(mode)
+        return _output(operator.factor(mode), machine, output)
 
 
 def _core_inverse(model: TuckerTensor, mode: int) -> NDArray[np.float64]:
@@ -232,7 +240,7 @@ def _core_inverse(model: TuckerTensor, mode: int) -> NDArray[np.float64]:
         return np.moveaxis(core, mode, 0).reshape(core.shape[mode], -1)
 
     squared = model.core
-    for m, factor in enumerate(model.factors):
+    for m, factor in enumerate(model.host_factors):
         if m != mode:
             wide = factor.astype(np.float64, copy=False)
             squared = np.moveaxis(np.tensordot(squared, wide.T @ wide, (m, 0)), -1, m)
@@ -328,7 +336,7 @@ def projected_score(model: AnyModel, X: object, mode: int, arguments: Mapping[st
         comm, lambda: matched(tensor_for(X, model.labels, keep_zeros=keep_zeros), model.labels, leave=mode)
     )
     rows = projected(model, tensor, mode, arguments)
-    factors = [rows if m == mode else factor for m, factor in enumerate(model.factors)]
+    factors = [rows if m == mode else factor for m, factor in enumerate(model.host_factors)]
     score = comm.bcast(on_root(comm, lambda: _with_factors(model, factors).score(tensor)))
     assert score is not None
     return score

@@ -27,7 +27,7 @@ from ..runs.callback import RunCallback
 from ..runs.compression import compressed, consistent
 from ..runs.run import RunParams
 from ..runs.session import opened
-from .arguments import ARGUMENTS, argument_options, one_of, optional, positive
+from .arguments import ARGUMENTS, DEVICE, OutputName, argument_options, one_of, optional, positive
 from .sessions import SideOutputs, session
 
 
@@ -64,6 +64,7 @@ def tucker(
     every: int | None = None,
     resume: bool = False,
     metrics: str | os.PathLike[str] | None = None,
+    output: OutputName = "host",
     **options: Unpack[OptionNames],
 ) -> TuckerTensor:
     """Compute a Tucker decomposition: a core tensor, and per mode a factor matrix with orthonormal columns. Collective.
@@ -97,6 +98,8 @@ def tucker(
         See `cp_als`.
     deadline, checkpoint, every, resume, metrics : optional
         See `cp_als`. Only "hooi" writes checkpoints.
+    output : {"host", "device"}
+        See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `amped.Options`.
 
@@ -129,6 +132,7 @@ def tucker(
             iterations = max_iters if method == "hooi" else 1
             decomposition = compressed(call.source, call.machine, chosen, compression, seed, iterations)
         params = RunParams(iterations, tol, seed, compression.init, deadline=deadline, random=RANDOM)
+        params = params._replace(on_device=output == DEVICE)
         model = call.decomposed(decomposition, params, callback, Budget())
     return model
 

@@ -62,7 +62,7 @@ def _story(model: KruskalTensor) -> list[str]:
 
 def _sentence(component: Component, model: KruskalTensor) -> str:
     """Return a pattern in words: the days with more than an equal share, the top hours, and the top places."""
-    days, column = WEEKDAYS, model.factors[0][:, component.number]
+    days, column = WEEKDAYS, model.host_factors[0][:, component.number]
     busy = [day for day, share in zip(days, column, strict=True) if share > 1 / len(days)]
     hours, places = ([str(label) for label, _ in items] for items in component.top[1:])
     return (

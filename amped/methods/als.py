@@ -278,7 +278,9 @@ class CpAls(ConstrainedCp[Operator]):
         """See `Method`: columns have unit norm as defined by the constraints; weights are descending."""
         state, constraints = self.state, self.constraints
         weights, scales = state.arrays["weights"], state.arrays["scales"]
-        result = arranged(self.operator, self._matrices, weights, scales, constraints.norm, signed=not constraints)
+        result = arranged(
+            self.operator, self._matrices, weights, scales, constraints.norm, not constraints, self.on_device
+        )
         result.fits, result.converged = tuple(state.series["fit"]), state.converged
         return result
 

@@ -163,7 +163,8 @@ class CpApr(BaseMethod[SparseOperator]):
         """See `Method`: columns have unit sum; weights are descending."""
         weights = self.state.arrays["weights"]
         order = np.argsort(-weights, kind="stable")
-        factors = sorted_columns(self.operator, order)  # the last bit of tiny entries is a mark; see `mu_update`
+        # The last bit of tiny entries is a mark; see `mu_update`.
+        factors = sorted_columns(self.operator, order, self.on_device)
         return KruskalTensor(weights[order], factors, (), self.state.converged, self.state.series)
 
 

@@ -1,4 +1,7 @@
-"""The factor matrices of a model, arranged where they are stored: long ones are slow to arrange in host memory."""
+"""The factor matrices of a model, arranged where they are stored: long ones are slow to arrange in host memory.
+
+They remain on the device if the model's matrices are to be there; see the argument `output` of `cp_als`.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,25 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.array_types import Floats
-
 from ..backend.device import Array, Device
 from ..backend.ops.columns import COLUMNS
 from ..models.columns import arrange_columns, arrangement, readable_signs
 from ..models.kruskal import KruskalTensor
-from ..operators.base import Operator
+from ..operators.base import Placed
 
 LARGE = 1 << 24  # bytes of the matrices together; fewer are arranged in host memory
 
 
 def arranged(
-    operator: Operator,
+    operator: Placed,
     matrices: Array | None,
     weights: NDArray[np.float64],
     scales: NDArray[np.float64],
     norm: int,
     signed: bool,
+    on_device: bool = False,
 ) -> KruskalTensor:
-    """Return the model of the matrices that an operator holds, normalised and sorted by weight.
+    """Return the model of the matrices that an operator holds for the first modes, normalised and sorted by weight.
 
     Parameters
     ----------
@@ -37,43 +39,51 @@ def arranged(
         See `KruskalTensor.arrange`.
     signed : bool
         Whether signs are flipped as by `KruskalTensor.signed`.
+    on_device : bool
+        Whether the model's matrices are left in device memory, if its columns can be arranged there.
     """
-    stored = [operator.stored(mode, matrices) for mode in range(operator.order)]
+    device, modes = operator.machine.device, range(len(scales))
+    stored = [operator.stored(mode, matrices) for mode in modes]
     if not operator.whole:
-        factors = [operator.factor(mode, matrices) for mode in range(operator.order)]
+        factors = [operator.factor(mode, matrices) for mode in modes]
         model = KruskalTensor(weights, factors).arrange(scales, norm)
         return model.signed() if signed else model
-    if not _is_large(operator.machine.device, stored):
-        rows = [operator.rows(mode, matrices) for mode in range(operator.order)]
+    if not _is_arranged_there(device, stored, on_device):
+        rows = [operator.rows(mode, matrices) for mode in modes]
         model = KruskalTensor(weights, rows).arrange(scales, norm)
         model = model.signed() if signed else model
         model.factors = [operator.expand(mode, rows) for mode, rows in enumerate(model.factors)]
         return model
-    columns = COLUMNS.require(operator.machine.device)
+    columns = COLUMNS.require(device)
     sums = [columns.sums(matrix) for matrix in stored]
     norms = [np.sqrt(each.squares) if norm == 2 else each.magnitudes for each in sums]
     weights, order, divisors = arrangement(weights, norms, scales)
     if signed:
         divisors *= readable_signs([each.signed_squares for each in sums], [each.squares for each in sums])
+    arrange = columns.arranged if on_device else columns.on_host
     made = zip(stored, divisors, strict=True)
-    factors = [columns.arranged(matrix, order, divisor[order], -np.inf) for matrix, divisor in made]
-    return KruskalTensor(weights, factors)
+    return KruskalTensor(weights, [arrange(matrix, order, divisor[order], -np.inf) for matrix, divisor in made])
 
 
-def sorted_columns(operator: Operator, order: NDArray[np.intp]) -> list[Floats]:
-    """Return the matrices that an operator holds, columns in another order; the smallest positive number becomes 0."""
+def sorted_columns(operator: Placed, order: NDArray[np.intp], on_device: bool = False) -> list[Array]:
+    """Return the matrices that an operator holds, columns in another order; the smallest positive number becomes 0.
+
+    `on_device`: see `arranged`.
+    """
     tiny, device = float(np.finfo(operator.options.dtype).smallest_subnormal), operator.machine.device
     stored = [operator.stored(mode) for mode in range(operator.order)]
-    if _is_large(device, stored):
+    if _is_arranged_there(device, stored, on_device):
         columns, divisor = COLUMNS.require(device), np.ones(order.size)
-        return [columns.arranged(matrix, order, divisor, tiny) for matrix in stored]
+        arrange = columns.arranged if on_device else columns.on_host
+        return [arrange(matrix, order, divisor, tiny) for matrix in stored]
     factors = [operator.rows(mode) for mode in range(operator.order)]
     for factor in factors:
         arrange_columns(factor, order, flushed=tiny)
     return [operator.expand(mode, rows) for mode, rows in enumerate(factors)]
 
 
-def _is_large(device: Device, stored: Sequence[Array]) -> bool:
-    """Return whether matrices are large, with adjacent columns, and in the memory of a device that arranges them."""
+def _is_arranged_there(device: Device, stored: Sequence[Array], on_device: bool) -> bool:
+    """Return whether matrices that are large or remain `on_device` have adjacent columns that a device arranges."""
     adjacent = all(matrix.strides[-1] == matrix.itemsize for matrix in stored)
-    return adjacent and sum(matrix.nbytes for matrix in stored) >= LARGE and COLUMNS.first(device) is not None
+    wanted = on_device or sum(matrix.nbytes for matrix in stored) >= LARGE
+    return wanted and adjacent and COLUMNS.first(device) is not None

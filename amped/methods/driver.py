@@ -53,6 +53,7 @@ class Method(Protocol):
 
     name: str
     state: MethodState  # new, or that of an earlier run whose factor matrices the operator holds
+    on_device: bool  # whether `model` may leave factor matrices in device memory
 
     @property
     def operator(self) -> Placed:
@@ -105,7 +106,7 @@ class Method(Protocol):
         """Return a copy, in host memory, of the factor matrix that belongs to the state."""
 
     def model(self) -> AnyModel:
-        """Return the decomposition in host memory."""
+        """Return the decomposition, in host memory unless `on_device`."""
 
 
 P = TypeVar("P", bound=Placed)
@@ -115,6 +116,7 @@ class BaseMethod(Generic[P]):
     """Defaults of `Method`: the operator's modes are those of the model, and a series measures convergence."""
 
     measure = "fit"
+    on_device = False
     operator: P
     state: MethodState
     unread_start: Sequence[int] = ()

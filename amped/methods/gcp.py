@@ -21,6 +21,7 @@ from ..backend.losses import Loss
 from ..backend.ops.sampled import StepMethod
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Gradient, Placed
+from .arranged import arranged
 from .constraints import Constraints
 from .driver import ConstrainedCp, MethodState
 from .quasi_newton import Point, QuasiNewton, Vector, scaled
@@ -111,14 +112,19 @@ class LossMethod(ConstrainedCp[Placed], ABC):
 
     def model(self) -> KruskalTensor:
         """See `Method`: columns have unit norm; weights descend."""
-        return self.model_of([self.factor(mode) for mode in range(self.order)])
+        ones, signed = np.ones((self.order, self.rank)), not self.constraints.nonnegative
+        return self._recorded(arranged(self.operator, None, ones[0], ones, self.norm, signed, self.on_device))
 
     def model_of(self, factors: list[Floats]) -> KruskalTensor:
         """Return the model with these factor matrices, which are changed in place."""
-        state = self.state
-        model = KruskalTensor(np.ones(self.rank), factors, (), state.converged, state.series)
-        model.arrange(norm=self.norm)
+        model = self._recorded(KruskalTensor(np.ones(self.rank), factors).arrange(norm=self.norm))
         return model if self.constraints.nonnegative else model.signed()
+
+    def _recorded(self, model: KruskalTensor) -> KruskalTensor:
+        """Set the history of a model."""
+        model.series = {name: tuple(numbers) for name, numbers in self.state.series.items()}
+        model.converged = self.state.converged
+        return model
 
     def _set_rows(self, mode: int, rows: NDArray[np.float64]) -> None:
         """Set the rows of a factor matrix that this rank owns, on all ranks. Collective."""

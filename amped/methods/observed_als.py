@@ -26,6 +26,7 @@ from ..backend.ops.solve import SolverBytes
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Placed, in_turn
 from ..operators.sparse.row_solver import RowProblems
+from .arranged import arranged
 from .constraints import Constraints
 from .driver import ConstrainedCp, MethodState
 from .updates import DivergedError
@@ -225,15 +226,20 @@ class ObservedAls(ConstrainedCp[Placed]):
 
     def model(self) -> KruskalTensor:
         """See `Method`: columns have unit norm as defined by the constraints; weights are descending."""
-        return self.model_of([self.factor(mode) for mode in range(self.order)])
+        ones, signed = np.ones((self.order, self.rank)), not self.constraints.nonnegative
+        return self._recorded(arranged(self.operator, None, ones[0], ones, self.norm, signed, self.on_device))
 
     def model_of(self, factors: list[Floats]) -> KruskalTensor:
         """Return the model with these factor matrices, which are changed in place."""
-        state = self.state
-        series = {name: numbers for name, numbers in state.series.items() if name != "fit"}
-        result = KruskalTensor(np.ones(self.rank), factors, state.series["fit"], state.converged, series)
-        result.arrange(norm=self.norm)
+        result = self._recorded(KruskalTensor(np.ones(self.rank), factors).arrange(norm=self.norm))
         return result if self.constraints.nonnegative else result.signed()
+
+    def _recorded(self, model: KruskalTensor) -> KruskalTensor:
+        """Set the history of a model."""
+        series = self.state.series
+        model.fits, model.converged = tuple(series["fit"]), self.state.converged
+        model.series = {name: tuple(numbers) for name, numbers in series.items() if name != "fit"}
+        return model
 
 
 PROBLEMS = RowProblems("als")

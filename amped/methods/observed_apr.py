@@ -187,6 +187,10 @@ class ObservedApr(NewtonRows):
         comm = self.operator.machine.comm
         return max(comm.allgather(mine)) if comm.size > 1 else mine
 
+    def model(self) -> KruskalTensor:
+        """See `Method`: columns have unit sum; weights descend."""
+        return self.model_of([self.factor(mode) for mode in range(self.order)])
+
     def model_of(self, factors: list[Floats]) -> KruskalTensor:
         """Return the model with these factor matrices: columns have unit sum; weights are descending."""
         weights = self.state.arrays["weights"]

@@ -194,10 +194,24 @@ class TuckerMethod(BaseMethod[CoreOperator]):
     def model(self) -> TuckerTensor:
         """See `Method`: each column's largest entry is positive."""
         state, operator = self.state, self.operator
+        if self.on_device and not operator.machine.device.on_host:
+            return self._model_on_device()
         rows = [operator.rows(mode) for mode in range(operator.order)]
         result = TuckerTensor(state.arrays["core"], rows, state.series["fit"], state.converged).arrange()
         result.factors = [operator.expand(mode, rows) for mode, rows in enumerate(result.factors)]
         return result
+
+    def _model_on_device(self) -> TuckerTensor:
+        """Return the model of matrices in device memory."""
+        state, operator, core, factors = self.state, self.operator, self.state.arrays["core"], list[Array]()
+        device, xp = operator.machine.device, operator.machine.device.xp
+        for mode in range(operator.order):
+            stored = operator.stored(mode)
+            largest = xp.take_along_axis(stored, xp.abs(stored).argmax(axis=0)[None], axis=0)[0]
+            signs = xp.where(largest < 0, -1, 1).astype(stored.dtype)
+            factors.append(xp.ascontiguousarray(stored * signs))
+            core = np.moveaxis(np.moveaxis(core, mode, -1) * device.to_host(signs), -1, mode)
+        return TuckerTensor(np.ascontiguousarray(core), factors, state.series["fit"], state.converged)
 
 
 def product_noise(operator: CoreOperator) -> float:

@@ -104,10 +104,10 @@ class Evaluation(Conversions):
         """
         tensor, partial = self._elements(X, mask, value, where, unknown)
         if (loss := self.known_loss) is not None:
-            return explained_loss(loss, self.weights, self.factors, tensor if partial else with_absent(tensor))
+            return explained_loss(loss, self.weights, self.host_factors, tensor if partial else with_absent(tensor))
         if partial:
-            return fit_at(self.weights, self.factors, tensor)
-        return fit_of(tensor, self.norm(), inner_product(self.weights, self.factors, tensor))
+            return fit_at(self.weights, self.host_factors, tensor)
+        return fit_of(tensor, self.norm(), inner_product(self.weights, self.host_factors, tensor))
 
     def residuals(
         self,
@@ -156,7 +156,9 @@ class Evaluation(Conversions):
         if self.known_loss is not None and not partial:
             tensor, partial = with_absent(tensor), True
         standard = self.residual_kind(kind == "pearson")
-        return residuals(self.weights, self.factors, tensor, self.labels, whole("count", count, 1), standard, partial)
+        return residuals(
+            self.weights, self.host_factors, tensor, self.labels, whole("count", count, 1), standard, partial
+        )
 
     def _elements(
         self, X: object, mask: object, value: str | None, where: str | None, unknown: str = "error"
@@ -199,11 +201,11 @@ class Evaluation(Conversions):
         [(0, 1, 'changed'), (1, 0, 'same')]
         """
         second = other if isinstance(other, Evaluation) else self.from_tensorly(other)
-        mine, theirs = (Comparable(each.weights, each.factors, each.labels) for each in (self, second))
+        mine, theirs = (Comparable(each.weights, each.host_factors, each.labels) for each in (self, second))
         return compared(mine, theirs, whole("count", count, 1))
 
     def norm(self) -> float:
         """Return the Frobenius norm of the tensor without forming it."""
-        grams = [f.astype(np.float64, copy=False) for f in self.factors]
+        grams = [f.astype(np.float64, copy=False) for f in self.host_factors]
         product = np.prod([g.T @ g for g in grams], axis=0)
         return float(np.sqrt(max(0.0, self.weights @ product @ self.weights)))

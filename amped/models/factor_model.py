@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from partitioner.array_types import Floats, Integers
 from partitioner.tensors.conversion import Unconverted
+from partitioner.tensors.device_arrays import is_on_gpu, on_host
 from partitioner.tensors.labels import Labelled, find, named
 
 from ..files import faults_of, read_npz, write_npz
@@ -25,7 +26,7 @@ class FactorModel(Labelled, Unconverted):
     Parameters
     ----------
     factors : sequence of (I_n, R_n) arrays
-        One factor matrix per mode.
+        One factor matrix per mode. Arrays on a GPU stay there.
     fits, converged, series : optional
         The history; see `KruskalTensor`.
     """
@@ -39,10 +40,29 @@ class FactorModel(Labelled, Unconverted):
         converged: bool = False,
         series: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
-        self.factors: list[Floats] = [np.asarray(factor) for factor in factors]
+        self.factors = factors
         self.fits, self.converged = tuple(fits), converged
         self.series = {name: tuple(numbers) for name, numbers in (series or {}).items()}
         self.run: dict[str, Any] = {}
+
+    @property
+    def factors(self) -> list[Any]:
+        """The factor matrices, (I_n, R_n) arrays: NumPy's, or those of a GPU with ``output="device"``."""
+        return self._factors
+
+    @factors.setter
+    def factors(self, factors: Sequence[Any]) -> None:
+        self._factors = [each if is_on_gpu(each) else np.asarray(each) for each in factors]
+        self._copies: list[Floats] | None = None
+
+    @property
+    def host_factors(self) -> list[Floats]:
+        """The factor matrices as NumPy arrays. Those on a GPU are copied at the first use, and the copies are kept."""
+        if not any(map(is_on_gpu, self._factors)):
+            return self._factors
+        if self._copies is None:
+            self._copies = [on_host(each) for each in self._factors]
+        return self._copies
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -118,7 +138,7 @@ class FactorModel(Labelled, Unconverted):
         (10, 2)
         """
         chosen, single = selection(indices, len(self.shape))
-        rows = [selected_rows(factor, mode, chosen[mode]) for mode, factor in enumerate(self.factors)]
+        rows = [selected_rows(factor, mode, chosen[mode]) for mode, factor in enumerate(self.host_factors)]
         return self._part(rows).squeeze(single)
 
     def full(self) -> NDArray[np.float64]:
@@ -151,7 +171,7 @@ class FactorModel(Labelled, Unconverted):
         InputError
             If the file cannot be written, or its name has the extension of another format.
         """
-        factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
+        factors = {f"factor_{n}": f for n, f in enumerate(self.host_factors)}
         write_npz(path, {**self._head(), **factors, **named(self.labels), **history_arrays(self)}, replace)
 
     @classmethod

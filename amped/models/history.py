@@ -21,11 +21,15 @@ FITS, CONVERGED, SERIES, RUN = "fits", "converged", "series_", "run"
 class AnyModel(Protocol):
     """A decomposition of any kind, with the history of the run that made it."""
 
-    factors: list[Floats]
+    factors: list[Any]
     fits: tuple[float, ...]
     converged: bool
     series: dict[str, tuple[float, ...]]
     run: dict[str, Any]
+
+    @property
+    def host_factors(self) -> list[Floats]:
+        """The factor matrices as NumPy arrays."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -74,14 +74,14 @@ class Conversions(FactorModel):
 
     def to_pyttb(self) -> Any:
         """Return the model as pyttb's ``ktensor``, in float64; raise `InputError` if pyttb is not installed."""
-        return library("pyttb").ktensor([f.astype(np.float64) for f in self.factors], self.weights.copy())
+        return library("pyttb").ktensor([f.astype(np.float64) for f in self.host_factors], self.weights.copy())
 
     def to_tensorly(self) -> Any:
         """Return TensorLy's ``CPTensor`` with NumPy copies; raise `InputError` if TensorLy is not installed."""
         library("tensorly")
         from tensorly.cp_tensor import CPTensor
 
-        return CPTensor((self.weights.copy(), [f.copy() for f in self.factors]))
+        return CPTensor((self.weights.copy(), [f.copy() for f in self.host_factors]))
 
     def export(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write the model as text: the ``ktensor`` format of the Tensor Toolbox, which pyttb, GenTen and MATLAB read.
@@ -100,7 +100,7 @@ class Conversions(FactorModel):
         InputError
             If the file cannot be written.
         """
-        write_ktensor(path, self.weights, self.factors, replace)
+        write_ktensor(path, self.weights, self.host_factors, replace)
 
     def frame(self, mode: int) -> DataFrame:
         """Return a factor matrix as a pandas DataFrame.
@@ -123,10 +123,10 @@ class Conversions(FactorModel):
         library = pandas("frame()")
         mode = whole("mode", mode, 0, len(self.factors) - 1)
         if self.labels is None:
-            return library.DataFrame(self.factors[mode].copy())
+            return library.DataFrame(self.host_factors[mode].copy())
         labels, names = self.labels[mode], self.labels.names
         index = library.Index(labels.tolist() if labels.dtype.kind == "T" else labels, name=names and names[mode])
-        return library.DataFrame(self.factors[mode].copy(), index=index)
+        return library.DataFrame(self.host_factors[mode].copy(), index=index)
 
     def to_frames(self) -> tuple[NDArray[np.float64], list[Any]]:
         """Return the weights, and the factor matrices as labelled frames, the form that TensorLy-Viz takes.

@@ -95,7 +95,7 @@ class KruskalTensor(Updatable):
         KruskalTensor
             A copy; integer factor matrices become float64.
         """
-        factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.factors]
+        factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.host_factors]
         copy = KruskalTensor(self.weights, factors, self.fits, self.converged, self.series)
         copy.run, copy.slice_weights = dict(self.run), self.slice_weights
         return copy.labelled(self.labels).arrange(norm=norm)
@@ -108,6 +108,7 @@ class KruskalTensor(Updatable):
         The columns are first multiplied by `scales`, (order, R), which must not be negative. Columns of the modes
         `kept` are not normalised.
         """
+        self.factors = self.host_factors
         self.weights = arrange_components(self.weights, self.factors, scales, norm, kept)
         return self
 
@@ -124,6 +125,7 @@ class KruskalTensor(Updatable):
         where: str | None = None,
         unknown: str = "drop",
         deadline: float | None = None,
+        output: str = "host",
         **options: object,
     ) -> Floats:
         """Fit the rows of one mode to new data, with the other factor matrices fixed. Collective.
@@ -159,6 +161,8 @@ class KruskalTensor(Updatable):
             What happens to nonzeros whose labels the model lacks, except in `mode`.
         deadline : float, optional
             In seconds; see `cp_als`.
+        output : {"host", "device"}
+            Whether the rows are copied to the GPU that computed them; see `cp_als`.
         **options : optional
             Fields of `amped.Options`, such as `device` and `precision`.
 
@@ -180,14 +184,8 @@ class KruskalTensor(Updatable):
         >>> cp_als(X[:3], rank=2).transform(X[3:], 0).shape
         (1, 2)
         """
-        arguments = {
-            "loss": loss,
-            "nonnegative": nonnegative,
-            "ridge": ridge,
-            "mask": mask,
-            "deadline": deadline,
-            **options,
-        }
+        arguments = {"loss": loss, "nonnegative": nonnegative, "ridge": ridge, "mask": mask, **options}
+        arguments |= {"deadline": deadline, "output": output}
         from ..api.projection import transformed
 
         return transformed(self, X, mode, value, where, unknown, arguments)
@@ -207,8 +205,9 @@ class KruskalTensor(Updatable):
         Returns
         -------
         KruskalTensor
-            This model.
+            This model. Factor matrices on a GPU are moved to host memory.
         """
+        self.factors = self.host_factors
         flip_columns(self.factors)
         return self
 
@@ -221,7 +220,7 @@ class KruskalTensor(Updatable):
             The shares add up to 1. They are shares of the model's sum if no number is negative, otherwise of its
             squared norm.
         """
-        return shares(self.weights, self.factors)
+        return shares(self.weights, self.host_factors)
 
     def top(self, count: int = 5) -> Components:
         """Return the components with their top labels.
@@ -243,7 +242,7 @@ class KruskalTensor(Updatable):
         >>> KruskalTensor(np.ones(1), [np.ones((1, 1)), np.array([[0.2], [0.8]])]).top()[0].top[1]
         ((1, 0.8), (0, 0.2))
         """
-        return components(self.weights, self.factors, self.labels, whole("count", count, 1))
+        return components(self.weights, self.host_factors, self.labels, whole("count", count, 1))
 
     def plot(
         self,
@@ -340,7 +339,7 @@ class KruskalTensor(Updatable):
 
     def predict_at(self, columns: Sequence[Integers]) -> NDArray[np.float64]:
         """Return the model's values at the given indices (one array per mode), (n,); multithreaded."""
-        return values_at(self.weights, self.factors, columns)
+        return values_at(self.weights, self.host_factors, columns)
 
     def _part(self, rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         return full(self.weights, rows)

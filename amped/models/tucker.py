@@ -88,10 +88,12 @@ class TuckerTensor(FactorModel):
     @property
     def compression(self) -> float:
         """Ratio of the sizes of the dense tensor and of this model."""
-        return math.prod(self.shape) / (self.core.size + sum(f.size for f in self.factors))
+        numbers = sum(length * rank for length, rank in zip(self.shape, self.ranks, strict=True))
+        return math.prod(self.shape) / (self.core.size + numbers)
 
     def arrange(self) -> TuckerTensor:
         """Flip the signs of columns, in place, so that each column's largest entry is positive."""
+        self.factors = self.host_factors
         for mode, factor in enumerate(self.factors):
             signs = np.where(largest_entries(factor) < 0, -1.0, 1.0)
             if (signs < 0).any():
@@ -114,6 +116,7 @@ class TuckerTensor(FactorModel):
         where: str | None = None,
         unknown: str = "drop",
         deadline: float | None = None,
+        output: str = "host",
         **options: object,
     ) -> Floats:
         """Fit the rows of one mode to new data, with the core and the other factor matrices fixed. Collective.
@@ -126,7 +129,7 @@ class TuckerTensor(FactorModel):
             See `KruskalTensor.transform`.
         mode : int
             Counted from 0.
-        value, where, unknown, deadline : str, str, str and float, optional
+        value, where, unknown, deadline, output : str, str, str, float and str, optional
             See `KruskalTensor.transform`.
         **options : optional
             Fields of `amped.Options`, such as `device` and `precision`.
@@ -149,7 +152,7 @@ class TuckerTensor(FactorModel):
         """
         from ..api.projection import transformed
 
-        return transformed(self, X, mode, value, where, unknown, {"deadline": deadline, **options})
+        return transformed(self, X, mode, value, where, unknown, {"deadline": deadline, "output": output, **options})
 
     def score(self, X: object, *, value: str | None = None, where: str | None = None, unknown: str = "error") -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``.
@@ -179,8 +182,8 @@ class TuckerTensor(FactorModel):
 
         def block(begin: int) -> None:
             part = slice(begin, begin + most)
-            rows = self.factors[0][columns[0][part]] @ start
-            for factor, column in zip(self.factors[1:], columns[1:], strict=True):
+            rows = self.host_factors[0][columns[0][part]] @ start
+            for factor, column in zip(self.host_factors[1:], columns[1:], strict=True):
                 mine = factor[column[part]]
                 rows = (mine[:, None, :] @ rows.reshape(len(mine), mine.shape[1], -1))[:, 0]
             values[part] = rows[:, 0]
@@ -192,7 +195,7 @@ class TuckerTensor(FactorModel):
     def norm(self) -> float:
         """Return the Frobenius norm, without forming the tensor."""
         core = self.core
-        for factor in self.factors:
+        for factor in self.host_factors:
             wide = factor.astype(np.float64, copy=False)
             core = np.tensordot(core, wide.T @ wide, (0, 0))  # moves the mode last
         return float(np.sqrt(max(0.0, float(np.sum(core * self.core)))))
@@ -234,7 +237,7 @@ class TuckerTensor(FactorModel):
         from pyttb.tensor import tensor
         from pyttb.ttensor import ttensor
 
-        factors = [np.array(f, np.float64, order="F") for f in self.factors]
+        factors = [np.array(f, np.float64, order="F") for f in self.host_factors]
         return ttensor(tensor(np.array(self.core, order="F")), factors)
 
     @classmethod
@@ -253,7 +256,7 @@ class TuckerTensor(FactorModel):
         """Return the tensor as a TensorLy ``TuckerTensor`` of NumPy arrays, in double precision."""
         from tensorly.tucker_tensor import TuckerTensor as Theirs
 
-        return Theirs((self.core.copy(), [f.astype(np.float64) for f in self.factors]))
+        return Theirs((self.core.copy(), [f.astype(np.float64) for f in self.host_factors]))
 
     def to_frame(self, count: int = 5) -> DataFrame:
         """Return a summary as a pandas DataFrame.

@@ -52,6 +52,9 @@ class Placed(Protocol):
     def factor(self, mode: int, matrices: Array | None = None) -> Floats:
         """Return the (I_n, R_n) factor matrix of a mode in host memory; from a copy of `matrices` if given."""
 
+    def stored(self, mode: int, matrices: Array | None = None) -> Array:
+        """Return the factor matrix of a mode as a view of device memory; see `factor` and `rows`."""
+
     def rows(self, mode: int, matrices: Array | None = None) -> Floats:
         """Return the rows of a factor matrix that the operator holds, as `factor` does; see `kept_rows`."""
 
@@ -88,9 +91,6 @@ class Operator(Placed, Protocol):
 
     def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:
         """See `Placed`; `columns` restricts it to some columns."""
-
-    def stored(self, mode: int, matrices: Array | None = None) -> Array:
-        """Return the (I_n, R_n) factor matrix of a mode as a view of device memory; see `Placed.factor`."""
 
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         """See `Placed`; `columns` restricts it to some columns."""

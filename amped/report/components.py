@@ -34,7 +34,7 @@ def _(model: KruskalTensor, count: int) -> tuple[str, str]:
 
 @size_and_text.register
 def _(model: TuckerTensor, count: int) -> tuple[str, str]:
-    return f"a core of {' x '.join(map(str, model.core.shape))}", columns_text(model.factors, model.labels, count)
+    return f"a core of {' x '.join(map(str, model.core.shape))}", columns_text(model.host_factors, model.labels, count)
 
 
 @singledispatch
@@ -63,7 +63,7 @@ def text(model: KruskalTensor, count: int = 10, most: int | None = None, width: 
     """
     width = width or shutil.get_terminal_size((WIDTH, 0)).columns
     shown = model.top(count)[:most]
-    positive = all(f.min(initial=0) >= 0 for f in model.factors)
+    positive = all(f.min(initial=0) >= 0 for f in model.host_factors)
     lines = list[str]()
     for component in shown:
         lines.append(

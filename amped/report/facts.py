@@ -220,9 +220,9 @@ def compared(model: KruskalTensor, tensor: SparseTensor | DenseTensor, run: Run,
         fits = list(run.get("fits") or ())
         facts["fits"] = [*fits[:-1], model.score(tensor, mask=mask)]
     elif not partial:
-        facts["deviance"] = explained_deviance(model.weights, model.factors, tensor)
-    if not (partial or has_link) and all(factor.min(initial=0) >= 0 for factor in model.factors):
-        total = float(model.weights @ np.prod([f.sum(axis=0, dtype=np.float64) for f in model.factors], axis=0))
+        facts["deviance"] = explained_deviance(model.weights, model.host_factors, tensor)
+    if not (partial or has_link) and all(factor.min(initial=0) >= 0 for factor in model.host_factors):
+        total = float(model.weights @ np.prod([f.sum(axis=0, dtype=np.float64) for f in model.host_factors], axis=0))
         facts["sums"] = total, tensor_sum(tensor)
     if isinstance(tensor, SparseTensor):
         facts = {"nonzeros": tensor.nnz, **facts}

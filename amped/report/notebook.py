@@ -111,7 +111,7 @@ def core_columns(model: TuckerTensor, count: int = 5) -> dict[str, list[object]]
     for mode, name in enumerate(mode_names(model.labels, len(model.factors))):
         others = tuple(m for m in range(len(model.factors)) if m != mode)
         parts = squares.sum(axis=others) / (total or 1.0)
-        tops = tops_of(model.factors[mode], None if model.labels is None else model.labels[mode], count)
+        tops = tops_of(model.host_factors[mode], None if model.labels is None else model.labels[mode], count)
         for column, (part, top) in enumerate(zip(parts, tops, strict=True)):
             row = name, column, float(part), _text(top, False)
             for values, value in zip(columns.values(), row, strict=True):

@@ -178,7 +178,7 @@ def _hash(script: str) -> str:
 
 
 def _positive(model: KruskalTensor) -> bool:
-    return all(factor.min(initial=0) >= 0 for factor in model.factors)
+    return all(factor.min(initial=0) >= 0 for factor in model.host_factors)
 
 
 def _series(run: Run) -> list[tuple[str, str]]:
@@ -186,7 +186,7 @@ def _series(run: Run) -> list[tuple[str, str]]:
 
 
 def _cards(model: KruskalTensor) -> list[Card]:
-    rows, positive, names = congruences(model.factors), _positive(model), facts.names_of(model)
+    rows, positive, names = congruences(model.host_factors), _positive(model), facts.names_of(model)
     cards = list[Card]()
     for component in model.top(_listed(model)):
         panels = [_panel(model, component, mode, name, positive) for mode, name in enumerate(names)]
@@ -213,7 +213,7 @@ def _similar(row: NDArray[np.float64], own: int) -> list[SimilarComponent]:
 
 def _panel(model: KruskalTensor, component: Component, mode: int, name: str, positive: bool) -> Panel:
     labels = None if model.labels is None else model.labels[mode]
-    column = model.factors[mode][:, component.number]
+    column = model.host_factors[mode][:, component.number]
     chart = None
     if is_ordered(labels) and column.size > SHORT and component.number < PICTURED:
         chart = charts.column_chart(labels, column, f"component {component.number + 1}, {name}", positive)
@@ -245,7 +245,7 @@ def _bars(items: Sequence[Item], positive: bool) -> list[Bar]:
 def _residuals(model: KruskalTensor, tensor: SparseTensor | DenseTensor) -> list[tuple[list[str], str, str]]:
     """Return the labels, value and expected value of the elements with the largest residuals."""
     standard = model.residual_kind()
-    largest = largest_elements(model.weights, model.factors, tensor, ENTRIES, standard)
+    largest = largest_elements(model.weights, model.host_factors, tensor, ENTRIES, standard)
     labels = [None] * len(model.factors) if model.labels is None else model.labels
     return [
         ([as_text(label, LABEL) for label in entry.labels], f"{entry.value:,.6g}", f"{entry.expected:,.6g}")

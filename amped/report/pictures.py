@@ -73,7 +73,7 @@ def draw(
     ]
 
     def columns(number: int, mode: int) -> list[Column]:
-        mine = Column(THIS, drawn[mode], model.factors[mode][:, number], COLOURS[0] if others else None)
+        mine = Column(THIS, drawn[mode], model.host_factors[mode][:, number], COLOURS[0] if others else None)
         own = None if model.labels is None else model.labels[mode]
         return [mine, *(column for other in others for column in other.columns(mine, own, number, mode))]
 
@@ -93,7 +93,7 @@ def draw(
 def _together(model: KruskalTensor, numbers: Sequence[int], mode: int, labels: HostArray | None) -> Panel:
     """Return the columns of several components in one panel."""
     colours = [COLOURS[at % len(COLOURS)] for at in range(len(numbers))] if len(numbers) > 1 else [None]
-    columns = [model.factors[mode][:, number] for number in numbers]
+    columns = [model.host_factors[mode][:, number] for number in numbers]
     return [
         Column(f"component {number + 1}", labels, column, colour)
         for number, column, colour in zip(numbers, columns, colours, strict=True)
@@ -156,7 +156,7 @@ class Overlay(NamedTuple):
         if number not in self.components:
             return []
         at, labels = self.modes[mode], self.model.labels
-        column = self.model.factors[at][:, self.components[number]].astype(np.float64)
+        column = self.model.host_factors[at][:, self.components[number]].astype(np.float64)
         size, length = np.linalg.norm(column) or 1.0, float(np.linalg.norm(mine.entries))
         peak = column[np.argmax(np.abs(column))] if column.size else 0.0
         reference = mine.entries[np.argmax(np.abs(mine.entries))] if mine.entries.size else 0.0

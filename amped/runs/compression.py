@@ -199,7 +199,7 @@ def cp_start(source: DescribedSource, machine: Machine, options: Options, rank: 
     model, comm = method.model(), machine.comm
     small = comm.bcast(of_core(model.core, rank, seed) if comm.rank == 0 else None)
     assert small is not None
-    return [factor @ part.astype(factor.dtype) for factor, part in zip(model.factors, small, strict=True)]
+    return [factor @ part.astype(factor.dtype) for factor, part in zip(model.host_factors, small, strict=True)]
 
 
 def _possible(ranks: list[int]) -> tuple[int, ...]:

@@ -14,8 +14,9 @@ from typing import Any, Generic, NamedTuple
 
 from partitioner.errors import one_line
 from partitioner.host.stages import STAGES
+from partitioner.tensors.device_arrays import is_on_gpu
 
-from ..errors import InputError
+from ..errors import InputError, warn
 from ..methods import driver
 from ..methods.driver import Method, Spans, StopRule, never
 from ..methods.initial import Init
@@ -58,6 +59,7 @@ class RunParams(NamedTuple):
     random: str | None = None  # name of the random start in records, if it has one
     patience: int | None = None  # see `StopRule`
     forecast: bool = False  # see `StopRule`
+    on_device: bool = False  # whether factor matrices of models stay on the device
 
     @property
     def rule(self) -> StopRule:
@@ -213,7 +215,24 @@ class Run(Generic[M_co]):
 
     def model(self) -> M_co:
         """Return the model, with the tensor's labels."""
+        if self.params.on_device:
+            try:
+                return self._model_on_device().labelled(self.source.labels)
+            except MemoryError:
+                warn("output 'device': memory for a copy of the factor matrices is missing; they are in host memory")
         return self.method.model().labelled(self.source.labels)
+
+    def _model_on_device(self) -> M_co:
+        """Return the model with factor matrices in device memory."""
+        method, device = self.method, self.method.operator.machine.device
+        method.on_device = True
+        try:
+            model = method.model()
+        finally:
+            method.on_device = False
+        if not device.on_host:  # some methods arrange their matrices in host memory
+            model.factors = [each if is_on_gpu(each) else device.to_device(each) for each in model.factors]
+        return model
 
     def facts(self) -> dict[str, object]:
         """Return the facts of the run for its record; the seed is that of the best start."""

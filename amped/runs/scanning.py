@@ -178,7 +178,7 @@ class _Scanner:
         began = time.perf_counter()
         explained = tuple(each.explained for each in runs)
         best, equals = int(np.argmax(explained)), near(explained)
-        matches = [factor_match(runs[best].model.factors, runs[k].model.factors) for k in equals if k != best]
+        matches = [factor_match(runs[best].model.host_factors, runs[k].model.host_factors) for k in equals if k != best]
         match = self._match_of_halves(halves)
         consistency = None if self.stopped() else self._consistency(runs[best].model)
         computing = sum(each.seconds for part in (runs, *halves, *draws) for each in part)
@@ -324,5 +324,5 @@ class _Scanner:
         shared = list[list[Floats]]()
         for runs in halves:
             model = max(runs, key=lambda each: each.explained).model
-            shared.append([factor for mode, factor in enumerate(model.factors) if mode != self._sources.mode])
+            shared.append([factor for mode, factor in enumerate(model.host_factors) if mode != self._sources.mode])
         return factor_match(*shared)

@@ -165,7 +165,7 @@ def read_frame(frame: object, form: ReadOptions) -> SparseTensor:
     from .tables.table import TablePart
 
     if not is_frame(frame):
-        kinds = "a pandas, Polars or Arrow table, or a DuckDB relation"
+        kinds = "a pandas, cuDF, Polars or Arrow table, or a DuckDB relation"
         raise InputError(f"frame is of type {type(frame).__name__}: expected {kinds}")
     name = series_name(frame)
     if name is not None and form.value is None:

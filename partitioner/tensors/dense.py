@@ -17,6 +17,7 @@ from ..host.memory import available_memory
 from ..host.threads import parallel_map, threads_for
 from .cf_attributes import unpacked
 from .conversion import AsDense
+from .device_arrays import is_exported, is_on_gpu
 from .digest import MASK, stir
 from .ingest import MAX_MODE_LENGTH, check_order, is_masked
 from .npy_file import PART, PIECE, RUN
@@ -27,7 +28,6 @@ from .stored import Place, Stored, forget, pieces
 BLOCK = 1 << 18  # elements scanned at a time by each thread
 KINDS = "biuf"
 WIDEST = 8  # bytes per element
-CUDA = 2, 13  # types of DLPack devices: CUDA memory, and managed CUDA memory
 
 
 class DenseTensor(AsDense):
@@ -341,18 +341,6 @@ def check_elements(shape: Sequence[int], dtype: DType) -> None:
             raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
 
 
-def is_on_gpu(array: Any) -> bool:
-    """Return whether an array is in a GPU's memory."""
-    if hasattr(array, "__cuda_array_interface__"):
-        return True
-    return _is_exported(array) and int(array.__dlpack_device__()[0]) in CUDA
-
-
-def _is_exported(array: object) -> bool:
-    """Return whether an array of another library is accessible by DLPack only."""
-    return hasattr(array, "__dlpack_device__") and not hasattr(array, "__array__")
-
-
 def _on_host(array: Any) -> HostArray:
     """Return an array in host memory as a NumPy array."""
     if isinstance(array, np.ndarray):
@@ -360,7 +348,7 @@ def _on_host(array: Any) -> HostArray:
     if hasattr(array, "detach"):  # PyTorch
         array = array.detach().cpu()
     try:
-        host_array = np.from_dlpack(array) if _is_exported(array) else np.asanyarray(array)
+        host_array = np.from_dlpack(array) if is_exported(array) else np.asanyarray(array)
     except (BufferError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise

@@ -48,11 +48,15 @@ class GpuElements:
         return ElementStatistics(low, high, squares, single, int(nonzeros), -1)
 
 
-def on_gpu(array: object) -> Any:
+def on_gpu(array: Any) -> Any:
     """Return an array on a GPU of any library as a CuPy array without copying it."""
-    if not hasattr(array, "__cuda_array_interface__"):
-        return cupy.from_dlpack(array)
-    return cupy.asarray(array.detach() if hasattr(array, "detach") else array)
+    array = array.detach() if hasattr(array, "detach") else array
+    if isinstance(array, cupy.ndarray) or not hasattr(array, "__dlpack__"):
+        return cupy.asarray(array)
+    try:
+        return cupy.from_dlpack(array)  # waits for the stream on which PyTorch or JAX computes the array
+    except (BufferError, RuntimeError, TypeError):  # an element type that DLPack lacks
+        return cupy.asarray(array)
 
 
 def without_gaps(array: object) -> Any:

@@ -250,7 +250,7 @@ CONVERTERS: dict[tuple[str, str], Callable[[Any], AnyTensor]] = {
     **dict.fromkeys(
         [
             ("pandas", "Series"), ("polars", "DataFrame"), ("polars", "LazyFrame"), ("pyarrow", "Table"),
-            ("pyarrow", "RecordBatch"), ("pyarrow", "RecordBatchReader"),
+            ("pyarrow", "RecordBatch"), ("pyarrow", "RecordBatchReader"), ("cudf", "DataFrame"), ("cudf", "Series"),
             ("duckdb", "DuckDBPyRelation"), ("_duckdb", "DuckDBPyRelation"),
         ],
         _refuse_table,

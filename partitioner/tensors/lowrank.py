@@ -12,19 +12,12 @@ from numpy.typing import NDArray
 from ..array_types import Floats
 from ..errors import InputError
 from ..host.memory import available_memory
+from .device_arrays import on_host
 from .ingest import refuse_masked
 
 BLOCK = 1 << 22  # numbers in a block of products of rows
 Parts = tuple[Floats | None, list[Floats]]
 """Weights (R,), or a core with one mode per matrix, or None; and the factor matrices."""
-
-
-def on_host(array: Any) -> NDArray[Any]:
-    """Return an array as a NumPy array, copied to host memory if PyTorch or CuPy holds it on a GPU."""
-    if hasattr(array, "detach"):
-        array = array.detach().cpu()
-    host_array: NDArray[Any] = np.asarray(array.get() if hasattr(array, "__cuda_array_interface__") else array)
-    return host_array
 
 
 def parts_of(model: Any) -> Parts | None:
@@ -34,6 +27,7 @@ def parts_of(model: Any) -> Parts | None:
     in TensorLy, a pair of weights, a core or None, and a list of matrices.
     """
     factors = getattr(model, "factors", getattr(model, "factor_matrices", None))
+    factors = getattr(model, "host_factors", factors)  # of amped, which copies them only once
     if factors is not None and hasattr(model, "weights"):
         return _parts(model.weights, factors)
     if factors is not None and hasattr(model, "core"):

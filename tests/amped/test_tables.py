@@ -166,7 +166,7 @@ def test_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("given", [None, 3, "x.csv", [1, 2], {"a": 1}])
 def test_what_is_no_frame(given: object) -> None:
-    with pytest.raises(amped.InputError, match="expected a pandas, Polars or Arrow table, or a DuckDB relation"):
+    with pytest.raises(amped.InputError, match="expected a pandas, cuDF, Polars or Arrow table, or a DuckDB relation"):
         amped.from_frame(given, ["a", "b"])
 
 

@@ -30,11 +30,14 @@ class ColumnsProvider(Protocol):
     def sums(self, matrix: Array) -> ColumnSums:
         """Return the sums of each column."""
 
-    def arranged(self, matrix: Array, order: NDArray[np.intp], divisor: Floats, flushed: float) -> Floats:
-        """Return a copy in host memory whose column c is column ``order[c]`` divided by ``divisor[c]``.
+    def arranged(self, matrix: Array, order: NDArray[np.intp], divisor: Floats, flushed: float) -> Array:
+        """Return a C-contiguous copy whose column c is column ``order[c]`` divided by ``divisor[c]``.
 
         Numbers up to `flushed` become 0.
         """
+
+    def on_host(self, matrix: Array, order: NDArray[np.intp], divisor: Floats, flushed: float) -> Floats:
+        """Return the copy of `arranged` in host memory, made in parts."""
 
 
 COLUMNS = Op[ColumnsProvider]("columns")

@@ -275,10 +275,16 @@ class SampledOperator(Factors):
         rows = np.ascontiguousarray(factor, self.options.dtype)
         self.rows_of(self.matrix)[mode][:, columns or slice(None)] = self.machine.device.to_device(rows)
 
+    def stored(self, mode: int, matrices: Array | None = None) -> Array:
+        whole = self.matrix if matrices is None else matrices.view(self.options.dtype).reshape(self.matrix.shape)
+        return self.rows_of(whole)[mode]
+
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
-        stored = self.matrix if matrices is None else matrices.view(self.options.dtype).reshape(self.matrix.shape)
-        rows = self.rows_of(stored)[mode][:, columns or slice(None)]
+        rows = self.stored(mode, matrices)[:, columns or slice(None)]
         return np.array(self.machine.device.to_host(rows), order="C")
+
+    def rows(self, mode: int, matrices: Array | None = None) -> Floats:
+        return self.factor(mode, matrices)
 
     def changed(self, mode: int) -> None:
         """See `Placed`: nothing depends on factor matrices."""

@@ -13,7 +13,8 @@ from .categories import of_chunks, of_polars, of_relation, of_series
 from .database import EVENTS, Database
 from .expressions import TableColumns, Usage
 
-FRAMES = {"pandas": ("DataFrame", "Series"), "polars": ("DataFrame",), "pyarrow": ("Table",)}
+CUDF = {"cudf": ("DataFrame", "Series")}
+FRAMES = {"pandas": ("DataFrame", "Series"), "polars": ("DataFrame",), "pyarrow": ("Table",)} | CUDF
 ONCE = {"polars": ("LazyFrame",), "pyarrow": ("RecordBatchReader",), "duckdb": ("DuckDBPyRelation",)}
 POLARS = {"polars": ("DataFrame", "LazyFrame")}
 SERIES = "value"
@@ -32,14 +33,14 @@ def _is_of(obj: object, kinds: Mapping[str, tuple[str, ...]]) -> bool:
 
 
 def series_name(obj: Any) -> str | None:
-    """Return the name of a pandas Series, or None for other objects."""
-    if not _is_of(obj, {"pandas": ("Series",)}):
+    """Return the name of a Series of pandas or cuDF, or None for other objects."""
+    if not _is_of(obj, {"pandas": ("Series",), "cudf": ("Series",)}):
         return None
     return str(obj.name or SERIES)
 
 
 def level_names(series: Any) -> list[str]:
-    """Return the names of the index levels of a pandas Series, which are columns; empty for other objects."""
+    """Return the names of the index levels of a Series, which are columns; empty for other objects."""
     return [] if series_name(series) is None else [name for name, _ in _levels(series)]
 
 
@@ -118,6 +119,8 @@ class FrameTable:
             return of_series(_picked_of_pandas(self._frame, [k]).iloc[:, 0])
         if _is_of(self._frame, POLARS):
             return of_polars(self._frame.collect_schema().dtypes()[k])
+        if _is_of(self._frame, CUDF):
+            return of_chunks(_picked_of_cudf(self._frame, [k]).column(0).chunks)
         if _is_of(self._frame, {"pyarrow": ("Table",)}):
             return of_chunks(self._frame.column(k).chunks)
         return self._seen.get(k, [])
@@ -173,6 +176,8 @@ def _picked(frame: Any, chosen: Sequence[int], seen: dict[int, list[Any]]) -> An
     """Return selected columns of a table by position; for a stream, add its dictionaries to `seen`."""
     if _is_of(frame, {"pandas": ("DataFrame",)}):
         return _picked_of_pandas(frame, chosen)
+    if _is_of(frame, CUDF):
+        return _picked_of_cudf(frame, chosen)
     if _is_of(frame, {"polars": ("LazyFrame",)}):
         return frame.select(sys.modules["polars"].nth(list(chosen)))
     if _is_of(frame, {"polars": ("DataFrame",)}):
@@ -193,14 +198,25 @@ def _picked(frame: Any, chosen: Sequence[int], seen: dict[int, list[Any]]) -> An
 
 def _picked_of_pandas(frame: Any, chosen: Sequence[int]) -> Any:
     """Return selected columns and index levels of a pandas frame, without copies."""
-    names, levels = _names(frame), dict(_levels(frame))
-    arrays = {}
-    for k in chosen:
-        column = frame.iloc[:, k] if k < frame.shape[1] else frame.index.get_level_values(levels[names[k]])
-        arrays[k] = _plain_categories(column.array)
+    names, arrays = _names(frame), {k: _plain_categories(_column(frame, k).array) for k in chosen}
     picked = sys.modules["pandas"].DataFrame(arrays, copy=False)
     picked.columns = [names[k] for k in chosen]
     return picked
+
+
+def _picked_of_cudf(frame: Any, chosen: Sequence[int]) -> Any:
+    """Return selected columns and index levels of a cuDF frame, copied to host memory, as an Arrow table."""
+    import pyarrow
+
+    names = _names(frame)
+    return pyarrow.table([_column(frame, k).to_arrow() for k in chosen], [names[k] for k in chosen])
+
+
+def _column(frame: Any, k: int) -> Any:
+    """Return a column of a frame of pandas or cuDF, or a level of its index."""
+    if k < frame.shape[1]:
+        return frame.iloc[:, k]
+    return frame.index.get_level_values(dict(_levels(frame))[_names(frame)[k]])
 
 
 def _plain_categories(array: Any) -> Any:
@@ -223,6 +239,8 @@ def _type(frame: Any, k: int) -> str:
     """Return the name of a column's type."""
     if _is_of(frame, {"pandas": ("DataFrame",)}):
         return str(_picked_of_pandas(frame, [k]).dtypes.iloc[0])
+    if _is_of(frame, CUDF):
+        frame, k = _picked_of_cudf(frame, [k]), 0
     if _is_of(frame, {"pyarrow": ("Table",)}):
         return str(frame.schema.field(k).type)
     return str(frame.collect_schema().dtypes()[k])

@@ -11,7 +11,7 @@ import pytest
 
 import amped
 from amped.errors import InputError
-from partitioner.tensors.dense import is_on_gpu
+from partitioner.tensors.device_arrays import is_on_gpu
 from partitioner.tensors.interop import factors_of, tensor_of
 from partitioner.tensors.labels import Labels, as_labels
 

@@ -38,16 +38,20 @@ class CudaColumns:
         function((blocks, -(-columns // WARP)), (WARP * WARPS,), (*_described(matrix), parts))
         return ColumnSums(*parts.get().sum(axis=0))
 
-    def arranged(self, matrix: Array, order: NDArray[np.intp], divisor: Floats, flushed: float) -> Floats:
+    def arranged(self, matrix: Array, order: NDArray[np.intp], divisor: Floats, flushed: float) -> Array:
+        """See `ColumnsProvider`."""
+        dtype, copy = matrix.dtype, cupy.empty(matrix.shape, matrix.dtype)
+        _, function = _functions(dtype, self._device.number)
+        params = cupy.asarray(order.astype(np.int32)), cupy.asarray(divisor.astype(dtype)), dtype.type(flushed)
+        function((-(-matrix.size // THREADS),), (THREADS,), (*_described(matrix), *params, copy))
+        return copy
+
+    def on_host(self, matrix: Array, order: NDArray[np.intp], divisor: Floats, flushed: float) -> Floats:
         """See `ColumnsProvider`."""
         (rows, columns), dtype = matrix.shape, matrix.dtype
         result, step = np.empty((rows, columns), dtype), max(1, AT_ONCE // (columns * dtype.itemsize))
-        _, function = _functions(dtype, self._device.number)
-        params = cupy.asarray(order.astype(np.int32)), cupy.asarray(divisor.astype(dtype)), dtype.type(flushed)
         for begin in range(0, rows, step):
-            part = matrix[begin : begin + step]
-            copy = cupy.empty(part.shape, dtype)
-            function((-(-part.size // THREADS),), (THREADS,), (*_described(part), *params, copy))
+            copy = self.arranged(matrix[begin : begin + step], order, divisor, flushed)
             self._device.fetch(copy, result[begin : begin + step])
         return result
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -151,3 +153,73 @@ def test_levels_of_a_series_are_its_keys() -> None:
     assert tensor.todense().tolist() == [[2, 0], [0, 3]]
     with pytest.raises(InputError, match="specifies the column of each mode"):
         amped.from_frame(pandas.DataFrame(BASE))
+
+
+class Cudf:
+    """A frame, Series or index of pandas with the part of cuDF's interface that is used."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in ("columns", "names", "shape", "name", "index", "iloc"):
+            raise AttributeError(name)
+        found = getattr(self._held, name)
+        return Cudf(found) if name in ("index", "iloc") else found
+
+    def __getitem__(self, key: Any) -> Any:
+        return Cudf(self._held[key])
+
+    def get_level_values(self, level: Any) -> Any:
+        return Cudf(self._held.get_level_values(level))
+
+    def to_arrow(self) -> Any:
+        return pyarrow.Array.from_pandas(self._held)
+
+    def to_frame(self, name: str) -> Any:
+        return CudfFrame(self._held.to_frame(name))
+
+
+class CudfFrame(Cudf):
+    pass
+
+
+class CudfSeries(Cudf):
+    pass
+
+
+CudfFrame.__module__ = CudfSeries.__module__ = "cudf.core"
+CudfFrame.__name__, CudfSeries.__name__ = "DataFrame", "Series"
+
+
+def test_cudf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in; see `test_cudf_on_a_gpu`."""
+    cudf = ModuleType("cudf")
+    cudf.__dict__.update(DataFrame=CudfFrame, Series=CudfSeries)
+    monkeypatch.setitem(sys.modules, "cudf", cudf)
+    check_cudf(CudfFrame, CudfSeries)
+
+
+@pytest.mark.gpu
+def test_cudf_on_a_gpu() -> None:
+    cudf = pytest.importorskip("cudf")
+    check_cudf(cudf.from_pandas, cudf.from_pandas)
+
+
+def check_cudf(frame_of: Callable[[Any], Any], series_of: Callable[[Any], Any]) -> None:
+    size = pandas.Categorical(["small", "large", "small"], ["small", "large"], ordered=True)
+    rides = pandas.DataFrame({"place": ["park", "port", "park"], "size": size, "fare": [2.0, 3.0, 4.5]})
+    rides.index = pandas.Index([8, 8, 9], name="hour")
+    for keys in (["place", "hour"], {"place": "upper(place)", "size": "size"}):
+        found, wanted = (amped.from_frame(each, keys, "fare") for each in (frame_of(rides), rides))
+        assert labels(found) == labels(wanted)
+        assert found.labels is not None
+        assert found.labels.names == tuple(keys)
+        assert np.array_equal(found.todense(), wanted.todense())
+    series = rides.set_index("place", append=True)["fare"]
+    found, wanted = amped.from_frame(series_of(series)), amped.from_frame(series)
+    assert (labels(found), found.todense().tolist()) == (labels(wanted), wanted.todense().tolist())
+    model = amped.cp_als(found, 1, device="cpu")
+    assert model.score(frame_of(series.reset_index()), value="fare") == pytest.approx(model.score(found))
+    with pytest.raises(InputError, match="selects the column of each mode"):
+        amped.cp_als(frame_of(rides), 1, device="cpu")
