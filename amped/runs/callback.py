@@ -57,7 +57,7 @@ class ModelView:
         return {name: tuple(numbers[: self.iteration]) for name, numbers in self._state.series.items()}
 
     def model(self) -> Any:
-        """Return a copy of the model, with labels and the record of the run so far; `output` says where its matrices are.
+        """Return a copy of the model so far, with labels and the record of the run, where `output` says.
 
         Returns
         -------

@@ -26,6 +26,7 @@ __all__ = ["AnyTensor", "factors_of", "is_matrix_or_table", "is_table", "is_tens
 AnyTensor = SparseTensor | DenseTensor
 KEYS = "a table: amped.from_frame(frame, keys=[...]) selects the column of each mode"
 COLUMNS = "columns", "column_names", "schema"  # attributes of tables but not of arrays
+ON_GPU = "cupyx.scipy.sparse"
 SHOWN = 5  # names in an error message
 NUMBERED = re.compile(r"dim_\d+")  # xarray's names of unnamed dimensions
 
@@ -92,7 +93,7 @@ def _of_model(obj: object) -> DenseTensor:
 
 
 def _of_scipy(obj: Any) -> SparseTensor:
-    coo = obj.tocoo()
+    coo = (obj.get() if type(obj).__module__.startswith(ON_GPU) else obj).tocoo()
     return SparseTensor.from_columns(np.array(coo.coords), _numbers(coo.data), coo.shape)
 
 
@@ -232,7 +233,7 @@ def _refuse_table(obj: object) -> DenseTensor:
 
 
 def _is_scipy(kind: type) -> bool:
-    return kind.__module__.startswith("scipy.sparse")
+    return kind.__module__.startswith(("scipy.sparse", ON_GPU))
 
 
 def _is_pydata(obj: object) -> bool:

@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..sorting.sort import Sort, SortOptions, sort_nonzeros, strictly_increasing
 from ..sorting.tables import Nonzeros
 from .conversion import AsArray
+from .device_arrays import on_host
 from .ingest import check_kinds, check_lengths, checked_shape, refuse_masked, room_for, take, whole_lengths
 from .labels import Labels
 from .used_indices import distinct, labels_of, renumbered
@@ -97,11 +98,11 @@ class SparseTensor(AsArray):
     ) -> None:
         for name, array in (("indices", indices), ("values", values)):
             refuse_masked(array, name)
-        table = np.asarray(indices)
+        table = on_host(indices)
         if table.ndim != 2:
             raise InputError(f"indices have {table.ndim} dimensions, expected (nnz, order)")
         self._keep_zeros = keep_zeros
-        self._fill(table.T, np.asarray(values), shape, sort_nonzeros, owned=False)
+        self._fill(table.T, on_host(values), shape, sort_nonzeros, owned=False)
 
     @classmethod
     def from_columns(

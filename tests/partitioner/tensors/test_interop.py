@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device_stub import OnDevice
 
 import amped
 from amped.errors import InputError
@@ -423,3 +424,18 @@ def test_shape() -> None:
 @pytest.mark.parametrize("given", [3, "x.tns", [[1, 2], [3, 4]], None, object()])
 def test_what_is_no_tensor_is_left(given: Any) -> None:
     assert tensor_of(given) is None
+
+
+def test_nonzeros_on_a_gpu() -> None:
+    indices, values = np.array([[0, 1], [1, 1]]), np.array([2.0, 3.0])
+    found = amped.SparseTensor(OnDevice(indices), OnDevice(values), (2, 2))  # type: ignore[arg-type]
+    assert found.todense().tolist() == [[0, 2], [0, 3]]
+
+
+@pytest.mark.gpu
+def test_sparse_matrices_on_a_gpu() -> None:
+    sparse = pytest.importorskip("cupyx.scipy.sparse")
+    for kind in (sparse.coo_matrix, sparse.csr_matrix):
+        found = tensor_of(kind(sparse.eye(3)))
+        assert isinstance(found, amped.SparseTensor)
+        assert np.array_equal(found.todense(), np.eye(3))
