@@ -112,7 +112,7 @@ def cp_als(
         ``X |U|_F**2 / 2`` and ``X |D U|_F**2 / 2``; with any of these, modes without a penalty or bounds are in the
         ball, as otherwise their size would make the penalty vanish. A function ``prox(matrix, step)`` is a proximal
         operator; its attribute ``penalty``, a function of the matrix, returns the penalty (by default 0, as of a
-        set). Not with `mask`, `weights`, `holdout` or `ridge`.
+        set). Not with `ridge`.
     mask : {"nan", "stored"}, array, tensor or path, optional
         The observed elements; others are missing and do not count (by default all are observed). "nan": all but NaN,
         of a dense tensor. "stored": the stored elements of a sparse tensor, including explicit zeros that it keeps.

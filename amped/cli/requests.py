@@ -258,9 +258,6 @@ class Modelled(Ranked):
             return
         if self.chosen_method != "als":
             raise InputError("--constraint requires --method als and the gaussian loss")
-        for name in ("mask", "weights", "holdout"):
-            if getattr(self, name, None) is not None:
-                raise InputError(f"--constraint and --{name} exclude each other")
 
     def check(self) -> None:
         check_method(self.loss_function.name, self.chosen_method, self.traits)

@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.array_types import Floats
 
+from ..backend.device import Array
 from ..backend.ops.solve import SolverBytes
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator, in_turn
 from ..operators.placement import Solving
-from ..parallel.mpi import on_root, share
 from .constraints import Constraints
 from .driver import ConstrainedCp, MethodState
-from .proximal.admm import ModeSolver, RowEquations, Solution
+from .proximal.admm import Constrained, ModeSolver, Solution, Storage
+from .proximal.arrays import Arrays
+from .proximal.equations import RowEquations, SharedGram
 from .proximal.operators import Proximal
+from .proximal.shared import SharedColumns, SharedRows
 from .proximal.terms import ModeTerms
 from .updates import DivergedError, gains, gram_of
 
@@ -32,6 +36,18 @@ Matrix = NDArray[np.float64]
 
 NEAR = 0.99  # fit from which MTTKRPs use double precision, because their rounding errors are a part of the residual
 ARRAYS = 6  # of the rows of a mode that ADMM holds at a time
+
+
+@dataclass
+class DualState(MethodState):
+    """The state of a run, some of whose arrays are elsewhere: `collect` copies them here. Collective."""
+
+    collect: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+
+    def copy(self) -> MethodState:
+        """See `MethodState`; collective."""
+        self.collect()
+        return super().copy()
 
 
 class ConstrainedAls(ConstrainedCp[Operator]):
@@ -46,50 +62,99 @@ class ConstrainedAls(ConstrainedCp[Operator]):
     objective
         ``||X - M||**2 / 2`` plus the penalties.
 
-    The rows of a mode whose constraints relate them are gathered and solved on rank 0; others on the ranks that own
-    them.
+    Each rank solves the rows that it owns. Constraints that relate rows are applied on rank 0.
 
     Parameters
     ----------
     operator : Operator
-        Its device is a CPU. Holds the initial factor matrices.
+        Holds the initial factor matrices.
     constraints : Constraints
     """
 
     name = "als"
     own_start = None
+    SERIES: tuple[str, ...] = "fit", "objective"
 
     def __init__(self, operator: Operator, constraints: Constraints) -> None:
         self.operator, self.constraints = operator, constraints
-        constraints.check_sizes(operator.shape, self.rank)
+        shape = operator.shape[: self.order]
+        constraints.check_sizes(shape, self.rank)
+        self._arrays = Arrays.of(operator.machine.device)
+        self._modes = constraints.solved(self.order)
         terms = dict(constraints.terms)
-        self._modes = constraints.solved(operator.order)
-        self._proximal = {mode: Proximal(terms.get(mode, ModeTerms())) for mode in self._modes}
+        self._proximal = {mode: self._whole(mode, terms.get(mode, ModeTerms())) for mode in self._modes}
+        self._rows = {mode: SharedRows(operator.machine, operator.plan.modes[mode].cut.rows) for mode in self._modes}
+        storage = Storage(self._arrays, self._rounded, self._total)
+        self._solvers = {mode: ModeSolver(self._constrained(mode), storage) for mode in self._modes}
+        self._duals = dict[int, Array]()  # by mode, of all rows; those of other ranks may be old
         self.restart()
+
+    def _whole(self, mode: int, terms: ModeTerms, rows: slice = slice(None)) -> Proximal:
+        """Return the proximal operators of all or some rows of a mode."""
+        fixed = None
+        if terms.fixed is not None:
+            fixed = self._arrays.xp.asarray(terms.fixed.of(mode, self.operator.shape[mode], self.rank)[rows])
+        return Proximal(terms, self._arrays, fixed)
+
+    def _constrained(self, mode: int) -> Constrained:
+        """Return the constraints of the rows that this rank owns."""
+        whole = self._proximal[mode]
+        if self.operator.machine.comm.size == 1:
+            return whole
+        if whole.terms.columnwise:
+            return SharedColumns(whole, self._rows[mode])
+        return self._whole(mode, whole.terms, self._rows[mode].mine)
 
     def restart(self, state: MethodState | None = None) -> None:
         """See `Restartable`."""
-        self.state = state or self._new_state()
-        self._grams: list[Matrix] | None = None  # of this state
-        self._penalties = dict[int, float]()
+        self.state = state or MethodState(self._new_duals(), {name: [] for name in self.SERIES})
 
-    def _new_state(self) -> MethodState:
-        shape, duals = self.operator.shape, dict[str, Matrix]()
-        for mode, each in self._proximal.items():
-            if each.blocks:
-                duals[f"dual_{mode}"] = np.zeros((len(each.blocks), shape[mode], self.rank))
-        return MethodState(duals, {"fit": [], "objective": []})
+    @property
+    def state(self) -> MethodState:
+        """See `Method`. Copies contain all duals, which are on the device otherwise."""
+        return self._state
+
+    @state.setter
+    def state(self, state: MethodState) -> None:
+        series, at = state.series, (state.iterations, state.mode, state.converged)
+        self._state = DualState(state.arrays, series, *at, collect=self._collect)
+        to_device = self.operator.machine.device.to_device
+        self._duals = {mode: to_device(state.arrays[name]) for mode, name in self._names.items()}
+        self._grams: list[Matrix] | None = None  # of this state
+        self._penalties: dict[int, float] | None = None
+
+    @property
+    def _names(self) -> dict[int, str]:
+        """The names of the arrays of duals, by mode."""
+        return {mode: f"dual_{mode}" for mode, each in self._proximal.items() if each.blocks}
+
+    def _new_duals(self) -> dict[str, Matrix]:
+        shape, proximal = self.operator.shape, self._proximal
+        return {
+            name: np.zeros((len(proximal[mode].blocks), shape[mode], self.rank)) for mode, name in self._names.items()
+        }
+
+    def _collect(self) -> None:
+        """Copy the duals of all ranks to the state. Collective."""
+        for mode, name in self._names.items():
+            if self.operator.machine.comm.size > 1:
+                for part in self._duals[mode]:
+                    self._rows[mode].gather(part)
+            self.state.arrays[name] = np.asarray(self.operator.machine.device.to_host(self._duals[mode]))
 
     def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: replaces matrices by the closest ones that meet the constraints."""
         self.constraints.check_start(factors, how)
-        result = list(factors)
+        result, device = list(factors), self.operator.machine.device
         for mode, each in self._proximal.items():
-            result[mode] = each.projected(np.asarray(factors[mode], np.float64)).astype(factors[mode].dtype)
+            matrix = device.to_device(np.array(factors[mode], np.float64))
+            result[mode] = device.to_host(each.projected(matrix)).astype(factors[mode].dtype)
         return result
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
-        state, operator = self.state, self.operator
+        state = self.state
+        if self._penalties is None:
+            self._load()
         solution = Solution(np.empty(0), np.empty(0), 0.0, 0.0)
         for mode in [mode for mode in self._modes if mode >= state.mode]:
             if mode > state.mode and stop():
@@ -97,108 +162,85 @@ class ConstrainedAls(ConstrainedCp[Operator]):
                 return False
             solution = self._solve(mode)
         state.mode = 0
-        squares = max(0.0, operator.norm**2 + 2 * solution.data)
+        self._record(solution.data)
+        return True
+
+    def _record(self, data: float) -> None:
+        """Record an iteration; `data`: see `Solution`."""
+        state, norm = self.state, self.operator.norm
+        assert self._penalties is not None
+        squares = max(0.0, norm**2 + 2 * data)
         objective = squares / 2 + sum(self._penalties.values())
         if not np.isfinite(objective):
             raise DivergedError(f"iteration {state.iterations + 1}: the objective is {objective}")
-        state.series["fit"].append(1 - math.sqrt(squares) / operator.norm if operator.norm else 1.0)
+        state.series["fit"].append(1 - math.sqrt(squares) / norm if norm else 1.0)
         state.series["objective"].append(objective)
         state.iterations += 1
-        return True
 
     def _solve(self, mode: int) -> Solution:
-        """Solve the rows of a mode on all ranks; the rows and duals of the result are parts of it. Collective."""
-        operator, fits = self.operator, self.state.series["fit"]
-        grams = self._load() if self._grams is None else self._grams
-        double = gains(operator.options) and bool(fits) and fits[-1] > NEAR
-        source = operator.mttkrp(mode, None, in_turn(mode, operator.order, self._modes), double)
-        gram = np.prod([each for m, each in enumerate(grams) if m != mode], axis=0)
-        mine = np.array(source, np.float64)
-        if not (np.isfinite(gram).all() and np.isfinite(mine).all()):
-            raise DivergedError(f"iteration {self.state.iterations + 1}, mode {mode}: the equations are not finite")
+        """Solve the rows of a mode that this rank owns. Collective."""
+        operator, dual, penalties = self.operator, self._duals.get(mode), self._penalties
+        assert penalties is not None
+        equations, mine = self._equations(mode), self._rows[mode].mine
         with operator.span("solve", mode):
-            solve = self._solve_whole if self._proximal[mode].terms.columnwise else self._solve_own
-            solution = solve(mode, RowEquations(mine, gram))
-        self._penalties[mode] = solution.penalty
+            owned = operator.owned(mode)
+            start = self._arrays.xp.array(owned, np.float64, order="C")
+            before = self._arrays.xp.empty((0, *start.shape)) if dual is None else dual[:, mine]
+            found = self._solvers[mode].solve(equations, start, before)
+            owned[...] = found.rows
+            if dual is not None:
+                dual[:, mine] = found.dual
+        penalties[mode] = found.penalty
+        if not math.isfinite(found.value):
+            raise DivergedError(f"iteration {self.state.iterations + 1}, mode {mode}: the equations are not finite")
         operator.publish(mode)
         operator.wait_comm()
-        grams[mode] = self._gram(mode)
-        return solution
-
-    def _solve_own(self, mode: int, equations: RowEquations) -> Solution:
-        """Solve the rows that this rank owns. Collective."""
-        operator, dual = self.operator, self._dual(mode)
-        owned, mine = operator.owned(mode), self._owned(mode)
-        solver = ModeSolver(self._proximal[mode], self._rounded, self._sum)
-        found = solver.solve(equations, np.array(owned, np.float64, order="C"), np.ascontiguousarray(dual[:, mine]))
-        owned[...] = found.rows
-        for part, new in zip(dual, found.dual, strict=True):
-            part[mine] = new
-            self._gather(mode, part)
+        self._solved(mode)
         return found
 
-    def _solve_whole(self, mode: int, equations: RowEquations) -> Solution:
-        """Solve all rows on rank 0. Collective."""
-        operator, comm, mine = self.operator, self.operator.machine.comm, self._owned(mode)
-        whole = np.empty((operator.shape[mode], self.rank))
-        whole[mine] = equations.source
-        self._gather(mode, whole)
-        solver = ModeSolver(self._proximal[mode], self._rounded, lambda numbers: None)
+    def _equations(self, mode: int) -> RowEquations:
+        """Return the equations of the rows of a mode that this rank owns. Collective."""
+        operator, fits = self.operator, self.state.series["fit"]
+        if self._grams is None:
+            self._grams = [self._gram(m) for m in range(self.order)]
+        double = gains(operator.options) and bool(fits) and fits[-1] > NEAR
+        source = operator.mttkrp(mode, None, in_turn(mode, operator.order, self._modes), double)
+        gram = np.prod([each for m, each in enumerate(self._grams) if m != mode], axis=0)
+        if not np.isfinite(gram).all() or (self._arrays.on_host and not np.isfinite(source).all()):
+            raise DivergedError(f"iteration {self.state.iterations + 1}, mode {mode}: the equations are not finite")
+        return SharedGram(self._arrays.xp.array(source, np.float64, order="C"), gram, self._arrays.xp)
 
-        def solve() -> Solution:
-            start = np.array(operator.factor(mode), np.float64, order="C")
-            return solver.solve(RowEquations(whole, equations.gram), start, self._dual(mode))
+    def _solved(self, mode: int) -> None:
+        """Update what follows from the factor matrix of a mode. Collective."""
+        assert self._grams is not None
+        self._grams[mode] = self._gram(mode)
 
-        found = on_root(comm, solve)
-        data, penalty = comm.bcast((found.data, found.penalty) if found else (0.0, 0.0))
-        rows = share(comm, None if found is None else found.rows)
-        dual = self._dual(mode)
-        if dual.size:
-            dual[...] = share(comm, None if found is None else found.dual.reshape(-1, self.rank)).reshape(dual.shape)
-        operator.owned(mode)[...] = rows[mine]
-        return Solution(rows, dual, data, penalty)
-
-    def _dual(self, mode: int) -> Matrix:
-        empty = np.empty((0, self.operator.shape[mode], self.rank))
-        return self.state.arrays.get(f"dual_{mode}", empty)
-
-    def _owned(self, mode: int) -> slice:
-        """Return the rows that this rank owns."""
-        return self.operator.plan.modes[mode].owned if self.operator.machine.comm.size > 1 else slice(None)
-
-    def _gather(self, mode: int, matrix: Matrix) -> None:
-        """Fill in the rows that other ranks own. Collective."""
-        comm = self.operator.machine.comm
-        if comm.size > 1:
-            bounds = self.operator.plan.modes[mode].cut.rows
-            comm.all_gather_rows(matrix, bounds[:-1], bounds[1:])
-
-    def _rounded(self, rows: Matrix) -> Matrix:
+    def _rounded(self, rows: Array) -> Array:
         """Return rows with the precision of the factor matrices."""
         return rows.astype(self.operator.options.dtype).astype(np.float64)
 
-    def _sum(self, numbers: Matrix) -> None:
-        if self.operator.machine.comm.size > 1:
-            self.operator.machine.comm.all_reduce(numbers, "sum")
+    def _total(self, numbers: Array) -> Matrix:
+        """Return the sum of numbers over the ranks. Collective."""
+        machine = self.operator.machine
+        result: Matrix = np.array(machine.device.to_host(numbers), np.float64)
+        if machine.comm.size > 1:
+            machine.comm.all_reduce(result, "sum")
+        return result
 
     def _gram(self, mode: int) -> Matrix:
         """Return the Gram matrix of a factor matrix. Collective."""
         result = gram_of(self.operator, mode)
-        self._sum(result)
+        if self.operator.machine.comm.size > 1:
+            self.operator.machine.comm.all_reduce(result, "sum")
         return result
 
-    def _load(self) -> list[Matrix]:
-        """Compute the Gram matrices and penalties of the operator's factor matrices. Collective."""
-        self._grams = [self._gram(mode) for mode in range(self.operator.order)]
-        for mode, each in self._proximal.items():
-            whole = np.array(self.operator.factor(mode), np.float64, order="C")
-            if each.terms.columnwise:
-                numbers = np.array([each.penalty(whole)])
-            else:
-                numbers = np.array([each.penalty(whole[self._owned(mode)])])
-                self._sum(numbers)
-            self._penalties[mode] = float(numbers[0])
-        return self._grams
+    def _load(self) -> None:
+        """Compute the penalties of the operator's factor matrices."""
+        device = self.operator.machine.device
+        self._penalties = {
+            mode: float(each.penalty(device.to_device(np.array(self.operator.factor(mode), np.float64, order="C"))))
+            for mode, each in self._proximal.items()
+        }
 
     def change(self) -> float | None:
         """See `Method`: the change of the fit, in which half the squared distance includes the penalties."""
@@ -215,7 +257,11 @@ class ConstrainedAls(ConstrainedCp[Operator]):
 
     def model(self) -> KruskalTensor:
         """See `Method`: columns have unit norm, except in modes whose constraints that would violate."""
-        state, factors = self.state, [self.factor(mode) for mode in range(self.operator.order)]
+        return self.model_of([self.factor(mode) for mode in range(self.order)])
+
+    def model_of(self, factors: list[Floats]) -> KruskalTensor:
+        """Return the model with these factor matrices, which are changed in place."""
+        state = self.state
         series = {name: numbers for name, numbers in state.series.items() if name != "fit"}
         result = KruskalTensor(np.ones(self.rank), factors, state.series["fit"], state.converged, series)
         kept = [mode for mode, each in self._proximal.items() if not each.terms.scalable]

@@ -137,6 +137,8 @@ class Constraints:
         """
         if self.fixed and init is None:
             raise InputError(f"fixed_modes {list(self.fixed)}: the start is random; pass the fixed matrices as init")
+        if init is None and (modes := [mode for mode, each in self.terms if each.fixed is not None]):
+            raise InputError(f"fixed elements of modes {modes}: the start is random; pass their values as init")
         for mode in self.nonnegative:
             if init == "nvecs":
                 np.abs(factors[mode], out=factors[mode])

@@ -20,6 +20,7 @@ from .driver import HELD_OUT, BaseMethod, MethodState, held_out_errors
 from .gcp import Gcp
 from .newton_rows import NewtonRows
 from .observed_als import ObservedAls
+from .observed_constrained import ObservedConstrainedAls
 from .stochastic import StochasticGcp
 
 RMSE, DEVIANCE = HELD_OUT
@@ -142,6 +143,10 @@ class KeepsBest(BaseMethod[Placed]):
 
 class HeldOutAls(KeepsBest, ObservedAls):
     """CP-ALS over observed elements that keeps the best iteration."""
+
+
+class HeldOutConstrained(KeepsBest, ObservedConstrainedAls):
+    """CP-ALS over observed elements under constraints that keeps the best iteration."""
 
 
 class HeldOutGcp(KeepsBest, Gcp):

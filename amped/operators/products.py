@@ -130,9 +130,16 @@ class RowSystems(Product[RowSystemsProvider]):
     """Gradient, second derivatives and objective of each row, for any loss; see `backend.ops.row_systems`.
 
     The output has `system_width` columns.
+
+    Parameters
+    ----------
+    maps : Maps
+    scaled : bool
+        Whether the last mode is that of weights, as a part of the model; see `partitioner.tensors.observed`.
     """
 
     maps: Maps
+    scaled: bool = False
 
     op, label, keeps = ROW_SYSTEMS, "row systems", "rows of shards"
     reading = "row systems require gather 'full'"
@@ -150,7 +157,7 @@ class RowSystems(Product[RowSystemsProvider]):
 
     def width(self, mode: ModePlan) -> int:
         """See `Product`: the mode of the weights is never computed."""
-        if self.maps.weighted and mode.mode == len(mode.share.lengths):
+        if (self.maps.weighted or self.scaled) and mode.mode == len(mode.share.lengths):
             return 1
         return system_width(mode.rank, self.curved)
 

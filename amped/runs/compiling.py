@@ -16,6 +16,7 @@ from ..options import Options
 BACKEND = Path(__file__).parents[1] / "backend"
 FOLDERS = BACKEND / "cpu", BACKEND / "normal_equations"
 DENSE, ROWS, SYSTEMS, SAMPLES = "dense", "row problems", "row systems", "samples"
+MATRICES = "matrices of rows"  # row systems with second derivatives
 COMPILING = {
     "mttkrp": 5.0,
     DENSE: 2.5,
@@ -25,6 +26,7 @@ COMPILING = {
     "rows": 10.0,
     ROWS: 5.0,
     SYSTEMS: 4.0,
+    MATRICES: 4.0,
     SAMPLES: 4.0,
 }  # seconds, about
 CODE = {name: Compilable(name, seconds, FOLDERS) for name, seconds in COMPILING.items()}
@@ -74,7 +76,9 @@ def chosen(machine: Machine, source: TensorSize, options: Options, work: Work) -
     if any(machine.comm.allgather(compiles)):  # caches of the ranks' hosts may differ
         return machine
     # The nonzeros of a row are contiguous for rows of CP-APR; those of several ranks are on the row's rank.
-    one_copy = work.product != "rows" and (machine.comm.size == 1 or work.product not in ("phi", ROWS, SYSTEMS))
+    one_copy = work.product != "rows" and (
+        machine.comm.size == 1 or work.product not in ("phi", ROWS, SYSTEMS, MATRICES)
+    )
     return machine._replace(device=PlainDevice(device, machine.comm.size, one_copy))
 
 
@@ -97,8 +101,8 @@ def _suits(source: TensorSize, options: Options, work: Work) -> bool:
     if options.deterministic or options.device_memory or not usual:
         return False
     if _is_dense(source):
-        return work.product != ROWS
-    numbers = source.nnz * (_pairs(work.columns) if work.product == ROWS else work.columns)
+        return work.product not in (ROWS, MATRICES)
+    numbers = source.nnz * (_pairs(work.columns) if work.product in (ROWS, MATRICES) else work.columns)
     return work.elements > 0 or numbers <= MOST
 
 
@@ -130,7 +134,7 @@ def _seconds(source: TensorSize, work: Work) -> float:
         each = MULTIPLIED * numbers
     else:
         each = UPDATES.get(work.product, 0.0) * numbers * len(source.shape) or SWEPT * numbers
-        if work.product == ROWS:
+        if work.product in (ROWS, MATRICES):
             time = MULTIPLIED * work.elements - COMPILED * source.nnz if work.elements else SUMMED * source.nnz
             each = time * _pairs(work.columns)
     return work.repeats * max(0.0, each - SPARED)

@@ -14,14 +14,15 @@ from partitioner.tensors.value_range import ValueRange
 from ..backend.device import Device
 from ..backend.exchange import Machine
 from ..backend.ops.mttkrp import MTTKRP, Share
+from ..backend.ops.row_systems import ROW_SYSTEMS
 from ..backend.ops.rowproblems import ROWPROBLEMS
 from ..backend.ops.solve import SolverBytes
-from ..errors import InputError
-from ..methods import observed_als
+from ..methods import observed_als, observed_constrained
 from ..methods.constraints import NONE, Constraints
-from ..methods.held_out import HeldOut, HeldOutAls
+from ..methods.held_out import HeldOut, HeldOutAls, HeldOutConstrained
 from ..methods.initial import Init, start_bytes
 from ..methods.observed_als import ObservedAls, Rows
+from ..methods.observed_constrained import ObservedConstrainedAls, systems
 from ..operators.base import Placed
 from ..operators.dense.gaps import ElementList, GapRows, ModeGaps, gap_bytes, gaps_of, mode_gaps
 from ..operators.dense.observed import DirectObserved
@@ -38,7 +39,7 @@ from ..operators.sparse.row_solver import RowSolver
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from .assembly import device_memory, on_host, setting_for
-from .compiling import ROWS, Work, chosen
+from .compiling import MATRICES, ROWS, Work, chosen
 from .kinds import DENSE, SPARSE
 from .observing import ObservedParams, ObservedSource, observed_source
 from .planning import PlannedGapRun, PlannedRun, PlannedSparseRun
@@ -51,20 +52,33 @@ def observe(
     return observed_source(source, params, machine.comm, device_memory(machine, options))
 
 
-def solves_rows(device: Device, order: int, rank: int, dtype: FloatDType) -> bool:
-    """Return whether a device solves least-squares problems of rows of `rank` columns."""
+def solves_rows(device: Device, order: int, rank: int, dtype: FloatDType, constrained: bool = False) -> bool:
+    """Return whether a device solves least-squares problems of rows of `rank` columns.
+
+    `constrained`: by ADMM.
+    """
     if device.on_host:  # its providers load the compiler, which a run may not need
         return True
     lengths, values = (1,) * (order - 1), ValueRange(0.0, 0.0, 0.0)
     share = Share(lengths, slice(0, 1), 1, device.stride(rank, dtype.itemsize), dtype, values)
+    kernels = MTTKRP.providers(device)
+    if constrained:
+        return any(
+            s.suits(k, share, observed_constrained.SQUARES) for k in kernels for s in ROW_SYSTEMS.providers(device)
+        )
     solvers = [each for each in ROWPROBLEMS.providers(device) if each.method == observed_als.PROBLEMS.method]
-    return any(each.suits(kernel, share) for kernel in MTTKRP.providers(device) for each in solvers)
+    return any(each.suits(kernel, share) for kernel in kernels for each in solvers)
 
 
-def row_machine(observed: ObservedSource, rank: int, machine: Machine, options: Options) -> Machine:
-    """Return the machine that solves the rows: the CPU if a GPU has too little shared memory for them. Collective."""
+def row_machine(
+    observed: ObservedSource, rank: int, machine: Machine, options: Options, constrained: bool = False
+) -> Machine:
+    """Return the machine that solves the rows: the CPU if a GPU has too little shared memory for them. Collective.
+
+    `constrained`: see `solves_rows`.
+    """
     placed = observed.placed
-    if solves_rows(machine.device, len(placed.shape), rank, options.dtype):
+    if solves_rows(machine.device, len(placed.shape), rank, options.dtype, constrained):
         return machine
     placed.leave_device()
     return on_host(machine, options, f"missing elements at rank {rank}")
@@ -79,6 +93,7 @@ class ObservedRun(NamedTuple):
     options: Options
     init: Init | None = None
     holds_out: bool = False  # whether the factor matrices of the best iteration are kept
+    constraints: Constraints = NONE
 
     def start_bytes(self) -> int:
         """Return the memory that rank 0 needs for the start and the best factor matrices. Collective."""
@@ -107,13 +122,14 @@ def observed_decomposition(
     init: Init | None = None,
     budget: Budget | None = None,
     held_out: HeldOut | None = None,
-) -> ObservedAls:
+) -> ObservedAls | ObservedConstrainedAls:
     """Place the observed elements of a tensor and return their CP-ALS; see `decomposition`. Collective.
 
     With `held_out`, the method measures these elements after each iteration.
     """
     if constraints.terms:
-        raise InputError("constraints: not supported with a mask, weights, missing or held-out elements")
+        run = ObservedRun(observed, rank, machine, options, init, held_out is not None, constraints)
+        return _constrained(run, budget, held_out)
     shape, terms = observed.source.shape, observed.terms
     machine = row_machine(observed, rank, machine, options)
     direct = DirectObserved.fits(shape, rank, machine)
@@ -132,12 +148,34 @@ def observed_decomposition(
     return ObservedAls(operator, rows, constraints, terms)
 
 
+def _constrained(run: ObservedRun, budget: Budget | None, held_out: HeldOut | None) -> ObservedConstrainedAls:
+    """Place the observed elements and return their CP-ALS under constraints. Collective."""
+    placed, terms, constraints = run.observed.placed, run.observed.terms, run.constraints
+    constraints.check_sizes(run.observed.source.shape, run.rank)
+    machine = row_machine(run.observed, run.rank, run.machine, run.options, constrained=True)
+    work = Work(run.rank, budget.repeats if budget else None, MATRICES)
+    run = run._replace(machine=chosen(machine, placed, run.options, work))
+    operator = SPARSE.place(placed, run.machine, _systems_setting(run), None)
+    if held_out is not None:
+        return HeldOutConstrained(held_out, operator, constraints, terms)
+    return ObservedConstrainedAls(operator, constraints, terms)
+
+
+def _systems_setting(run: ObservedRun) -> Setting:
+    """Return the setting for row systems of the elements. Collective."""
+    setting, observed = run.setting(run.observed.placed), run.observed
+    solving = observed_constrained.solving_bytes(observed.source.shape, run.rank, run.constraints)
+    product = systems(observed.terms.scales is not None)
+    return setting._replace(product=product, overlaps=False, solving=solving)
+
+
 def planned_observed(run: ObservedRun, ranks: int, memory: int | None) -> PlannedRun:
     """Plan CP-ALS over observed elements on `ranks` ranks with `memory` bytes each (None: those free). Collective."""
     comm = run.machine.comm
-    run = run._replace(machine=row_machine(run.observed, run.rank, run.machine, run.options))
-    if not run.has_few_gaps:
-        setting = _with_memory(_row_setting(run), memory)
+    constrained = bool(run.constraints.terms)
+    run = run._replace(machine=row_machine(run.observed, run.rank, run.machine, run.options, constrained))
+    if constrained or not run.has_few_gaps:
+        setting = _with_memory(_systems_setting(run) if constrained else _row_setting(run), memory)
         check_lengths(run.observed.placed, setting, comm, elsewhere=True)
         return PlannedSparseRun(run.observed.placed, run.machine, setting, ranks)
     filled = _filled(run)

@@ -144,7 +144,8 @@ def planned(
         return run, run.forecast(params.constraints)
     if params.observed is not None:
         assert params.rank is not None
-        run = planned_observed(ObservedRun(params.observed, params.rank, machine, options, params.init), ranks, memory)
+        observed = ObservedRun(params.observed, params.rank, machine, options, params.init)
+        run = planned_observed(observed._replace(constraints=params.constraints), ranks, memory)
         return run, run.forecast(params.constraints)
     if params.constraints.terms:
         machine = admm_machine(source, machine, options)

@@ -42,6 +42,15 @@ def test_a_resumed_run_and_its_plan(path: Path) -> None:
     assert "No time estimate" in succeeded(run_amped("plan", path, "--rank", 3, "--device", "cpu", *FLAGS)).out
 
 
+def test_observed_elements_and_their_plan(path: Path) -> None:
+    flags = *FLAGS, "--mask", "stored"
+    succeeded(run_amped("cpd", path, *COMMON, *flags, "--max-iters", 4, "--output", "out"))
+    record = json.loads(Path("out/run.json").read_text())
+    assert record["constraints"] == {"0": ["l1:0.1", "nonnegative"], "1": ["unimodal", "ball"], "2": ["ball"]}
+    assert record["objectives"][-1] < record["objectives"][0]
+    assert "80 elements are observed" in succeeded(run_amped("plan", path, "--rank", 3, "--device", "cpu", *flags)).out
+
+
 @pytest.mark.parametrize(
     ("flags", "cause"),
     [
@@ -49,7 +58,6 @@ def test_a_resumed_run_and_its_plan(path: Path) -> None:
         (["--constraint", "1:unimodl"], "did you mean 'unimodal'"),
         (["--constraint", "7:unimodal"], "there is no mode 7"),
         (["--constraint", "1:unimodal", "--constraint", "1:orthonormal"], "exclude each other"),
-        (["--constraint", "1:unimodal", "--mask", "stored"], "--constraint and --mask exclude each other"),
         (["--constraint", "1:unimodal", "--loss", "poisson"], "requires --method als"),
     ],
 )

@@ -10,7 +10,8 @@ import numpy as np
 from oracle import dense_mttkrp
 
 from amped.methods.constraints import ConstraintParams
-from amped.methods.proximal.admm import ModeSolver, RowEquations
+from amped.methods.proximal.admm import ModeSolver, Storage
+from amped.methods.proximal.equations import RowGrams, SharedGram
 from amped.methods.proximal.operators import Proximal
 from amped.methods.proximal.terms import ModeTerms, by_mode
 
@@ -36,13 +37,38 @@ def dense_ao_admm(
     for _ in range(iterations):
         for mode in found.solved(dense.ndim):
             gram = np.prod([f.T @ f for m, f in enumerate(factors) if m != mode], axis=0)
-            solver = ModeSolver(proximal[mode], lambda rows: rows, lambda numbers: None)
-            solution = solver.solve(RowEquations(dense_mttkrp(dense, factors, mode), gram), factors[mode], duals[mode])
+            solver = ModeSolver(proximal[mode], Storage())
+            solution = solver.solve(SharedGram(dense_mttkrp(dense, factors, mode), gram), factors[mode], duals[mode])
             factors[mode], duals[mode] = solution.rows, solution.dual
         letters = "abcdef"[: dense.ndim]
         model = np.einsum(f"{','.join(c + 'z' for c in letters)}->{letters}", *factors)
         penalties = sum(each.penalty(factor) for each, factor in zip(proximal, factors, strict=True))
         objectives.append(float(np.linalg.norm(dense - model) ** 2 / 2 + penalties))
+    return factors, objectives
+
+
+def observed_ao_admm(
+    dense: np.ndarray, weights: np.ndarray, start: Sequence[np.ndarray], iterations: int, constraints: dict[int, Any]
+) -> tuple[list[np.ndarray], list[float]]:
+    """Return the factor matrices, and the objective after each iteration, of a tensor whose elements have weights."""
+    terms = dict(ConstraintParams(terms=by_mode("constraints", constraints)).of(dense.ndim).terms)
+    proximal = [Proximal(terms.get(mode, ModeTerms())) for mode in range(dense.ndim)]
+    factors = [each.projected(factor) for each, factor in zip(proximal, start, strict=True)]
+    duals = [np.zeros((len(each.blocks), *factor.shape)) for each, factor in zip(proximal, factors, strict=True)]
+    objectives, letters = list[float](), "abcdef"[: dense.ndim]
+    for _ in range(iterations):
+        for mode in range(dense.ndim):
+            others = [m for m in range(dense.ndim) if m != mode]
+            products = ",".join(letters[m] + "z" for m in others), ",".join(letters[m] + "y" for m in others)
+            own, matrices = letters[mode], [factors[m] for m in others]
+            source = np.einsum(f"{letters},{products[0]}->{own}z", weights * dense, *matrices)
+            grams = np.einsum(f"{letters},{','.join(products)}->{own}zy", weights, *matrices, *matrices, optimize=True)
+            solver = ModeSolver(proximal[mode], Storage())
+            solution = solver.solve(RowGrams(source, grams), factors[mode], duals[mode])
+            factors[mode], duals[mode] = solution.rows, solution.dual
+        model = np.einsum(f"{','.join(c + 'z' for c in letters)}->{letters}", *factors)
+        penalties = sum(each.penalty(factor) for each, factor in zip(proximal, factors, strict=True))
+        objectives.append(float((weights * np.square(dense - model)).sum() / 2 + penalties))
     return factors, objectives
 
 

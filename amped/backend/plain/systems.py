@@ -15,6 +15,11 @@ from ..row_constants import DOUBTED, LEAST_PIVOT
 Matrix = NDArray[np.float64]
 
 
+def triangle_size(rank: int) -> int:
+    """Return the number of elements of a symmetric matrix."""
+    return rank * (rank + 1) // 2
+
+
 class Pairs:
     """The elements (r, s), r >= s, of symmetric R x R matrices, as columns."""
 

@@ -22,6 +22,7 @@ from partitioner.array_types import Floats, Integers
 
 from ..losses import Maps
 from .index_tree import POSITION, Factors, IndexTree, Matrix, prefix_starts, required
+from .systems import Pairs
 
 MOST_TUPLES = (
     16  # per nonzero: up to this number of possible tuples of the second group, an array marks those that exist
@@ -130,7 +131,7 @@ class Tree:
         return float(self._row_totals(mode, differences * differences)[rows].sum())
 
     def row_systems(self, mode: int, factors: Factors, own: Matrix, maps: Maps) -> Matrix:
-        """Return the gradient and the value of each row of a mode, (I_mode, R + 1); see `backend.ops.row_systems`."""
+        """Return the gradient, second derivatives and value of each row of a mode; see `backend.ops.row_systems`."""
         changed = self._update([*factors[:mode], own, *factors[mode + 1 :]])
         if changed or self._mapped is None or self._mapped.maps != maps:
             model: NDArray[np.float64] = np.maximum(self._current_model(), maps.lower)
@@ -142,7 +143,22 @@ class Tree:
             leaf_rows = self._multiply(self._mapped.weights, group, self._trees[1 - group].products())
             self._mapped.leaf_rows[group] = leaf_rows
         gradient = self._trees[group].mttkrp(place, leaf_rows)
-        return np.column_stack([gradient, self._row_totals(mode, self._mapped.values)])
+        parts = [gradient, self._row_totals(mode, self._mapped.values)]
+        if maps.curve is not None:
+            curves = maps.curve(self.values, np.maximum(self._current_model(), maps.lower))
+            parts.insert(1, self._second_derivatives(mode, curves * np.ones_like(self.values), factors))
+        return np.column_stack(parts)
+
+    def _second_derivatives(self, mode: int, curves: Floats, factors: Factors) -> Matrix:
+        """Return the sum of ``curve v v^T`` of each row of a mode, (I_mode, R * R): the MTTKRP of pairs of columns."""
+        tree = self.pattern
+        if not (curves == 1).all():
+            tree = copy(tree)
+            tree._matrix, tree._leaf_rows = self._with(curves), [None, None]
+        others = [None if m == mode else np.asarray(each, np.float64) for m, each in enumerate(factors)]
+        pairs = Pairs(next(each.shape[1] for each in others if each is not None))
+        rows = tree.mttkrp(mode, [None if each is None else pairs.products(each.T).T for each in others])
+        return rows[:, pairs.index.reshape(-1)]
 
     def _row_totals(self, mode: int, numbers: Floats) -> NDArray[np.float64]:
         """Return the sum of the numbers of all nonzeros in each row of a mode."""

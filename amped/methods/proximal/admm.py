@@ -1,40 +1,76 @@
 """ADMM for one mode (Huang, Sidiropoulos and Liavas, IEEE Trans. Signal Processing 64(19), 2016).
 
-Minimises ``-<B, Z> + <Z G, Z> / 2 + penalties`` over the matrices Z that meet the constraints. G, the product of the
-other modes' Gram matrices, is factorised once.
+Minimises ``-<B, Z> + sum_i <z_i G_i, z_i> / 2 + penalties`` over the matrices Z that meet the constraints. The matrices
+G_i are factorised once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .operators import Proximal
-
-Matrix = NDArray[np.float64]
+from ...backend.device import Array
+from .arrays import HOST, Arrays
+from .equations import RowEquations, RowGrams, SharedGram
+from .operators import Block
+from .terms import ModeTerms
 
 INNER = 10  # iterations; more only while the objective is above that of the start
 ROUNDS = 3  # of inner iterations at most
 RELATIVE = 1e-4  # residuals, as parts of the norms of the solution and the dual, at which they end
 STEPS = 10  # of the proximal gradient, if ADMM has not reached the objective of the start
+ON_DEVICE = 5  # inner iterations between tests of the residuals where the host must wait for a device
 
 
-class RowEquations(NamedTuple):
-    """The least-squares problem of rows: the rows of the MTTKRP, (rows, R), and the Gram product, (R, R)."""
+class Constrained(Protocol):
+    """The constraints of the rows that a rank owns: a `Proximal`, or one that also knows the rows of other ranks."""
 
-    source: Matrix
-    gram: Matrix
+    terms: ModeTerms
+    blocks: list[Block]
+
+    def hold(self, matrix: Array) -> None:
+        """Take the values of fixed elements."""
+
+    def penalty(self, matrix: Array) -> Any:
+        """Return this rank's part of the penalty."""
+
+    @property
+    def curvature(self) -> float:
+        """The largest second derivative of the penalty on differences."""
+
+    def gradient(self, matrix: Array) -> Array | float:
+        """Return the gradient of the penalty on differences."""
+
+    def primary(self, matrix: Array, step: Any) -> Array:
+        """Return the first proximal operator."""
+
+
+class Storage(NamedTuple):
+    """How rows are stored, and what the ranks that share a mode have in common.
+
+    Attributes
+    ----------
+    arrays : Arrays
+    rounded : callable
+        Rounds rows to the precision in which they are stored.
+    total : callable
+        Sums numbers, which are on the device, over the ranks; returns them in host memory.
+    """
+
+    arrays: Arrays = HOST
+    rounded: Callable[[Array], Array] = lambda rows: rows
+    total: Callable[[Array], NDArray[np.float64]] = lambda numbers: numbers
 
 
 class Solution(NamedTuple):
     """The rows of a mode, their duals (see `solve`), and both parts of the objective."""
 
-    rows: Matrix
-    dual: Matrix
-    data: float  # -<B, Z> + <Z G, Z> / 2
+    rows: Array
+    dual: Array
+    data: float  # -<B, Z> + sum <z_i G_i, z_i> / 2
     penalty: float
 
     @property
@@ -44,23 +80,13 @@ class Solution(NamedTuple):
 
 
 class ModeSolver:
-    """Solves the rows of a mode.
+    """Solves the rows of a mode."""
 
-    Parameters
-    ----------
-    proximal : Proximal
-    rounded : callable
-        Rounds rows to the precision in which they are stored.
-    total : callable
-        Sums numbers over the ranks that share the rows, in place.
-    """
+    def __init__(self, constrained: Constrained, storage: Storage) -> None:
+        self._constrained, self._storage = constrained, storage
+        self._between = 1 if storage.arrays.on_host else ON_DEVICE
 
-    def __init__(
-        self, proximal: Proximal, rounded: Callable[[Matrix], Matrix], total: Callable[[Matrix], object]
-    ) -> None:
-        self._proximal, self._rounded, self._total = proximal, rounded, total
-
-    def solve(self, equations: RowEquations, start: Matrix, dual: Matrix) -> Solution:
+    def solve(self, equations: RowEquations, start: Array, dual: Array) -> Solution:
         """Return rows whose objective is at most that of `start`, which must meet the constraints.
 
         Parameters
@@ -70,59 +96,78 @@ class ModeSolver:
         dual : (blocks, rows, R) array
             The dual variables of the proximal operators, not divided by rho.
         """
-        before = self._measured(equations, start, dual)
-        ridged = RowEquations(equations.source, equations.gram + self._proximal.terms.l2 * np.eye(len(equations.gram)))
-        if not self._proximal.blocks:
-            rows = ridged.source @ np.linalg.pinv(ridged.gram, hermitian=True)
-            after = self._measured(equations, self._rounded(rows), dual)
-            return after if after.value <= before.value else before
-        rows = start
+        constrained, rounded = self._constrained, self._storage.rounded
+        constrained.hold(start)
+        if isinstance(equations, RowGrams) and constrained.terms.takes_zero_rows:
+            start = self._without_elements(equations, start)
+        at_start, ridged = self._measured(equations, start), equations.ridged(constrained.terms.l2)
+        if not constrained.blocks:
+            return self._better(equations, at_start, rounded(ridged.least_squares(start)), start, dual)
+        if isinstance(equations, SharedGram) and constrained.terms.only_orthonormal:
+            # The quadratic part of the objective is the same for all matrices with orthonormal columns.
+            return self._better(equations, at_start, rounded(constrained.primary(equations.source, 1.0)), start, dual)
+        rows, rho = start, self._rho(ridged)
+        solve = ridged.shifted(len(constrained.blocks) * rho)
         for _ in range(ROUNDS):
-            rows, dual = self._iterated(ridged, rows, dual)
-            after = self._measured(equations, self._rounded(rows), dual)
-            if after.value <= before.value:
-                return after
-        after = self._measured(equations, self._descended(ridged, start), dual)
-        return after if after.value <= before.value else before._replace(dual=dual)
+            rows, dual = self._iterated(ridged.source, solve, rho, rows, dual)
+            found = self._better(equations, at_start, rounded(rows), start, dual)
+            if found.rows is not start:
+                return found
+        return self._better(equations, at_start, self._descended(ridged, start), start, dual)
 
-    def _measured(self, equations: RowEquations, rows: Matrix, dual: Matrix) -> Solution:
-        data = np.vdot(rows @ equations.gram, rows) / 2 - np.vdot(equations.source, rows)
-        sums = np.array([data, self._proximal.penalty(rows)])
-        self._total(sums)
-        return Solution(rows, dual, float(sums[0]), float(sums[1]))
+    def _without_elements(self, equations: RowGrams, start: Array) -> Array:
+        """Return the start, in which rows without elements are those closest to zero that meet the constraints."""
+        xp = self._storage.arrays.xp
+        return xp.where(equations.traces > 0, start, self._constrained.primary(xp.zeros_like(start), 0.0))
 
-    def _iterated(self, equations: RowEquations, rows: Matrix, dual: Matrix) -> tuple[Matrix, Matrix]:
+    def _better(self, equations: RowEquations, at_start: Array, rows: Array, start: Array, dual: Array) -> Solution:
+        """Return rows, or those of the start if its objective is lower; `at_start` are the parts of the latter."""
+        both = self._storage.arrays.xp.stack([at_start, self._measured(equations, rows)])
+        before, after = self._storage.total(both).tolist()
+        return Solution(rows, dual, *after) if sum(after) <= sum(before) else Solution(start, dual, *before)
+
+    def _measured(self, equations: RowEquations, rows: Array) -> Array:
+        """Return both parts of the objective, those of this rank's rows."""
+        xp = self._storage.arrays.xp
+        data = xp.vdot(equations.multiplied(rows) / 2 - equations.source, rows)
+        return self._storage.arrays.numbers([data, self._constrained.penalty(rows)])
+
+    def _rho(self, equations: RowEquations) -> Any:
+        """Return the penalty parameter; rows that constraints relate have the same."""
+        if not (isinstance(equations, RowGrams) and self._constrained.terms.columnwise):
+            return equations.sizes()
+        sizes = equations.sizes()
+        total = self._storage.total(self._storage.arrays.numbers([sizes.sum(), float(len(sizes))]))
+        return float(total[0] / total[1])
+
+    def _iterated(
+        self, source: Array, solve: Callable[[Array], Array], rho: Any, rows: Array, dual: Array
+    ) -> tuple[Array, Array]:
         """Return rows and duals after `INNER` iterations of ADMM, or fewer if both residuals are small."""
-        from scipy.linalg import cho_factor, cho_solve
+        blocks, arrays, step = self._constrained.blocks, self._storage.arrays, 1 / rho
+        copies, scaled = [rows] * len(blocks), [each / rho for each in dual]
+        for number in range(1, INNER + 1):
+            sums = list[Any]()
+            free = solve(source + rho * sum(copies[1:], copies[0]) + rho * sum(scaled[1:], scaled[0]))
+            for k, block in enumerate(blocks):
+                new = block(free - scaled[k], step)
+                difference, change = new - free, new - copies[k]
+                scaled[k], copies[k] = scaled[k] + difference, new
+                if number % self._between == 0:
+                    sums += map(arrays.square, (difference, new, change, scaled[k]))
+            if sums:
+                numbers = self._storage.total(arrays.numbers(sums)).reshape(-1, 2, 2).sum(axis=0)
+                if (numbers[:, 0] <= RELATIVE**2 * numbers[:, 1]).all():
+                    break
+        return arrays.xp.ascontiguousarray(copies[0]), rho * arrays.xp.stack(scaled)
 
-        blocks, rank = self._proximal.blocks, len(equations.gram)
-        rho = float(np.trace(equations.gram)) / rank or 1.0
-        factor = cho_factor(equations.gram + len(blocks) * rho * np.eye(rank))
-        copies, scaled = np.stack([rows] * len(blocks)), dual / rho
-        for _ in range(INNER):
-            right = equations.source + rho * (copies + scaled).sum(axis=0)
-            free = cho_solve(factor, right.T).T
-            sums = np.zeros((2, 2))
-            for number, block in enumerate(blocks):
-                new = block(free - scaled[number], 1 / rho)
-                difference, change = new - free, new - copies[number]
-                scaled[number] += difference
-                copies[number] = new
-                sums += [[_square(difference), _square(new)], [_square(change), _square(scaled[number])]]
-            self._total(sums)
-            if (sums[:, 0] <= RELATIVE**2 * sums[:, 1]).all():
-                break
-        return np.ascontiguousarray(copies[0]), rho * scaled
-
-    def _descended(self, equations: RowEquations, rows: Matrix) -> Matrix:
+    def _descended(self, equations: RowEquations, rows: Array) -> Array:
         """Return rows after some steps of the proximal gradient, which never increase the objective."""
-        proximal = self._proximal
-        step = 1 / (np.linalg.norm(equations.gram, 2) + proximal.curvature or 1.0)
+        constrained, bounds = self._constrained, equations.bounds()
+        if isinstance(equations, RowGrams) and constrained.terms.columnwise:
+            bounds = float(self._storage.total(self._storage.arrays.numbers([bounds.max()]))[0])  # at least the maximum
+        step = 1 / (bounds + constrained.curvature or 1.0) if isinstance(bounds, float) else 1 / bounds
         for _ in range(STEPS):
-            gradient = rows @ equations.gram - equations.source + proximal.gradient(rows)
-            rows = self._rounded(proximal.primary(rows - step * gradient, float(step)))
+            gradient = equations.multiplied(rows) - equations.source + constrained.gradient(rows)
+            rows = self._storage.rounded(constrained.primary(rows - step * gradient, step))
         return rows
-
-
-def _square(matrix: Matrix) -> float:
-    return float(np.vdot(matrix, matrix))

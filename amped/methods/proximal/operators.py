@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...backend.device import Array
 from ...errors import InputError
+from .arrays import HOST, Arrays
 from .projections import project
 from .terms import ModeTerms
 
 Matrix = NDArray[np.float64]
-Block = Callable[[Matrix, float], Matrix]
+Block = Callable[[Array, Any], Array]
 """Takes a matrix and a step."""
 NO_STEP = 1e-8  # with which a proximal operator hardly changes a matrix that meets the constraints
 
@@ -22,37 +24,52 @@ NO_STEP = 1e-8  # with which a proximal operator hardly changes a matrix that me
 class Proximal:
     """The constraints of a mode, except for the ridge `ModeTerms.l2`, as a sum of functions with proximal operators.
 
+    Parameters
+    ----------
+    terms : ModeTerms
+    arrays : Arrays
+        Those of the matrices.
+    fixed : (rows, R) bool array, optional
+        Elements that keep the values of `hold`.
+
     Attributes
     ----------
     blocks : list of callables
         The proximal operators; the results of the first one meet the constraints. Empty for least squares.
     """
 
-    def __init__(self, terms: ModeTerms) -> None:
-        self.terms = terms
+    def __init__(self, terms: ModeTerms, arrays: Arrays = HOST, fixed: Array = None) -> None:
+        self.terms, self.arrays, self._fixed = terms, arrays, fixed
+        self._values: Array = None
         self.blocks: list[Block] = []
         if not replace(terms, smooth=0.0, order=1).free:
             self.blocks.append(self.primary)
         if terms.smooth:
-            self.blocks.append(self._smoothed)
+            self.blocks.append(self.smoothed)
 
-    def projected(self, matrix: Matrix) -> Matrix:
+    def hold(self, matrix: Array) -> None:
+        """Take the values of the fixed elements from a matrix."""
+        self._values = matrix if self._fixed is not None else None
+
+    def projected(self, matrix: Array) -> Array:
         """Return the matrix that the run starts from instead of `matrix`: one that meets the constraints."""
-        return self._users(matrix, NO_STEP) if self.terms.function is not None else project(matrix, self.terms)
+        self.hold(matrix)
+        if self.terms.function is not None:
+            return self._users(matrix, NO_STEP)
+        return self._with_fixed(project(matrix, self.terms, self.arrays))
 
-    def penalty(self, matrix: Matrix) -> float:
-        """Return the penalty of rows, or of a whole matrix."""
-        terms, result = self.terms, 0.0
+    def penalty(self, matrix: Array) -> Any:
+        """Return the penalty of rows, or of a whole matrix, as a number on the device."""
+        terms, result, arrays = self.terms, 0.0, self.arrays
         if terms.function is not None:
             of_users = getattr(terms.function, "penalty", None)
             return 0.0 if of_users is None else float(of_users(matrix))
         if terms.l1:
-            result += terms.l1 * float(np.abs(matrix).sum())
+            result += terms.l1 * abs(matrix).sum()
         if terms.l2:
-            result += terms.l2 / 2 * float(np.vdot(matrix, matrix))
+            result += terms.l2 / 2 * arrays.square(matrix)
         if terms.smooth:
-            differences = np.diff(matrix, terms.order, axis=0)
-            result += terms.smooth / 2 * float(np.vdot(differences, differences))
+            result += terms.smooth / 2 * arrays.square(arrays.xp.diff(matrix, terms.order, axis=0))
         return result
 
     @property
@@ -60,48 +77,60 @@ class Proximal:
         """The largest second derivative of the penalty on differences."""
         return float(self.terms.smooth * 4**self.terms.order)
 
-    def gradient(self, matrix: Matrix) -> Matrix | float:
+    def gradient(self, matrix: Array) -> Array | float:
         """Return the gradient of the penalty on differences."""
-        terms = self.terms
+        terms, xp = self.terms, self.arrays.xp
         if not terms.smooth or len(matrix) <= terms.order:
             return 0.0
-        padded = np.pad(np.diff(matrix, terms.order, axis=0), ((terms.order, terms.order), (0, 0)))
-        result: Matrix = terms.smooth * (-1) ** terms.order * np.diff(padded, terms.order, axis=0)
-        return result
+        padded = xp.pad(xp.diff(matrix, terms.order, axis=0), ((terms.order, terms.order), (0, 0)))
+        return terms.smooth * (-1) ** terms.order * xp.diff(padded, terms.order, axis=0)
 
-    def primary(self, matrix: Matrix, step: float) -> Matrix:
-        """Return the proximal operator of everything but the penalty on differences and the ridge."""
-        terms = self.terms
+    def primary(self, matrix: Array, step: Any) -> Array:
+        """Return the proximal operator of everything but the penalty on differences and the ridge.
+
+        `step` is a number, or a column of one for each row if the constraints do not relate rows.
+        """
+        terms, xp = self.terms, self.arrays.xp
         if terms.function is not None:
             return self._users(matrix, step)
         if terms.l1 and terms.low >= 0:
             matrix = matrix - step * terms.l1
         elif terms.l1:
-            matrix = np.sign(matrix) * np.maximum(np.abs(matrix) - step * terms.l1, 0.0)
-        return project(matrix, terms)
+            matrix = xp.sign(matrix) * xp.maximum(abs(matrix) - step * terms.l1, 0.0)
+        return self._with_fixed(project(matrix, terms, self.arrays))
 
-    def _smoothed(self, matrix: Matrix, step: float) -> Matrix:
+    def smoothed(self, matrix: Array, step: float) -> Array:
         """Solve ``(I + step smooth D'D) Z = matrix``."""
+        order = self.terms.order
+        if len(matrix) <= order:
+            return matrix.copy()
+        if not self.arrays.on_host:
+            return smoothed_by_fft(matrix, step * self.terms.smooth, order, self.arrays.xp)
         from scipy.linalg import solveh_banded
 
-        if len(matrix) <= self.terms.order:
-            return matrix.copy()
-        bands = step * self.terms.smooth * difference_bands(len(matrix), self.terms.order)
+        bands = step * self.terms.smooth * difference_bands(len(matrix), order)
         bands[0] += 1.0
-        result: Matrix = solveh_banded(bands, matrix, lower=True)
-        return result
+        return solveh_banded(bands, matrix, lower=True)
 
-    def _users(self, matrix: Matrix, step: float) -> Matrix:
-        terms, result = self.terms, np.empty(0)
+    def _with_fixed(self, matrix: Array) -> Array:
+        if self._fixed is None:
+            return matrix
+        assert self._values is not None
+        return self.arrays.xp.where(self._fixed, self._values, matrix)
+
+    def _users(self, matrix: Array, step: float) -> Array:
+        terms, xp = self.terms, self.arrays.xp
         assert terms.function is not None
-        found: Any = terms.function(matrix.copy(), step)
+        where = f"constraint {terms.names[0]}: "
         try:
-            result = np.array(found, np.float64)
-        except (TypeError, ValueError):
-            raise InputError(f"constraint {terms.names[0]}: its result is no matrix: {type(found).__name__}") from None
-        if result.shape != matrix.shape or not np.isfinite(result).all():
-            cause = "not finite" if result.shape == matrix.shape else f"of shape {result.shape}, not {matrix.shape}"
-            raise InputError(f"constraint {terms.names[0]}: its result is {cause}")
+            result = xp.array(terms.function(matrix.copy(), step), np.float64)
+        except (TypeError, ValueError) as error:
+            remedy = "" if self.arrays.on_host else "; on a GPU it takes and returns CuPy arrays: or use device 'cpu'"
+            raise InputError(f"{where}its result is no matrix: {error}{remedy}") from error
+        if result.shape != matrix.shape:
+            raise InputError(f"{where}its result is of shape {result.shape}, not {matrix.shape}")
+        if not bool(xp.isfinite(result).all()):
+            raise InputError(f"{where}its result is not finite")
         return result
 
 
@@ -113,3 +142,31 @@ def difference_bands(length: int, order: int) -> Matrix:
         for k in range(order + 1 - offset):
             bands[offset, k : k + length - order] += stencil[k] * stencil[k + offset]
     return bands
+
+
+def smoothed_by_fft(matrix: Array, weight: float, order: int, xp: Any) -> Array:
+    """Solve ``(I + weight D'D) Z = matrix`` for differences of order 1 or 2, of more than `order` rows.
+
+    First differences of a matrix followed by its mirror image are periodic, so that the Fourier transform solves them.
+    Second differences D lack two rows of the square of that operator; these are subtracted as in the formula of
+    Woodbury.
+    """
+    length = len(matrix)
+    right = matrix
+    if order == 2:
+        edges = xp.zeros((length, 2))
+        edges[0, 0] = edges[length - 1, 1] = 1.0
+        edges[1, 0] -= 1.0
+        edges[length - 2, 1] -= 1.0
+        right = xp.concatenate([matrix, edges], axis=1)
+    frequencies = 2.0 - 2.0 * xp.cos(xp.pi * xp.arange(length + 1) / length)
+    transformed = (
+        xp.fft.rfft(xp.concatenate([right, right[::-1]]), axis=0) / (1.0 + weight * frequencies**order)[:, None]
+    )
+    solved = xp.fft.irfft(transformed, n=2 * length, axis=0)[:length]
+    if order == 1:
+        return xp.ascontiguousarray(solved)
+    rows, corners = solved[:, :-2], solved[:, -2:]
+    (a, b), (c, d) = xp.eye(2) - weight * (edges.T @ corners)
+    inverse = xp.stack([xp.stack([d, -b]), xp.stack([-c, a])]) / (a * d - b * c)
+    return rows + weight * corners @ (inverse @ (edges.T @ rows))

@@ -1,12 +1,15 @@
-"""Euclidean projections of matrices onto the sets of constraints, in NumPy float64."""
+"""Euclidean projections of matrices onto the sets of constraints, in float64, by NumPy or CuPy."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...backend.device import Array
+from .arrays import HOST, Arrays
 from .terms import ModeTerms
 
 Matrix = NDArray[np.float64]
@@ -14,52 +17,65 @@ Matrix = NDArray[np.float64]
 ASSIGNMENTS = 10  # rounds in which rows move between columns that must not overlap
 
 
-def project(matrix: Matrix, terms: ModeTerms) -> Matrix:
+def project(matrix: Array, terms: ModeTerms, arrays: Arrays = HOST) -> Array:
     """Return the matrix that is closest to `matrix`, (I, R), among those that meet the constraints.
 
-    Penalties and functions of users are no sets and do not count. For non-negative orthonormal columns the result meets
+    Penalties, functions of users and fixed elements do not count. For non-negative orthonormal columns the result meets
     the constraints but need not be the closest, which is hard to find.
     """
-    low, high, shape = terms.low, terms.high, terms.shape
+    low, high, shape, xp = terms.low, terms.high, terms.shape, arrays.xp
     if shape == "simplex":
-        return simplex(matrix, axis=1 if terms.option == "rows" else 0)
+        return simplex(matrix, 1 if terms.option == "rows" else 0, xp)
     if shape == "orthonormal":
-        return disjoint(matrix) if terms.nonnegative else polar(matrix)
+        return arrays.by_host(disjoint, matrix) if terms.nonnegative else polar(matrix, arrays)
     if shape == "sparse":
-        result = largest(matrix, terms.count, low, high)
+        result = largest(matrix, terms.count, low, high, xp)
     elif shape == "monotone":
-        result = np.clip(monotone(matrix, terms.option == "decreasing"), low, high)
+        result = bounded(monotone(matrix, terms.option == "decreasing", arrays), low, high, xp)
     elif shape == "unimodal":
-        result = np.column_stack([unimodal(column, low, high) for column in matrix.T])
+        result = unimodal_columns(matrix, low, high, arrays)
     else:
-        result = np.clip(matrix, low, high)
-    return in_ball(result) if terms.ball else result
+        result = bounded(matrix, low, high, xp)
+    return in_ball(result, xp) if terms.ball else result
 
 
-def in_ball(matrix: Matrix) -> Matrix:
+def bounded(matrix: Array, low: float, high: float, xp: Any = np) -> Array:
+    """Return the matrix with all entries moved into the bounds."""
+    if low > -math.inf:
+        matrix = xp.maximum(matrix, low)
+    return xp.minimum(matrix, high) if high < math.inf else matrix
+
+
+def in_ball(matrix: Array, xp: Any = np) -> Array:
     """Shorten columns to a 2-norm of at most 1. After the projection onto a cone this projects onto both."""
-    result: Matrix = matrix / np.maximum(1.0, np.linalg.norm(matrix, axis=0))
-    return result
+    return matrix / xp.maximum(1.0, xp.sqrt(xp.square(matrix).sum(axis=0)))
 
 
-def simplex(matrix: Matrix, axis: int) -> Matrix:
+def simplex(matrix: Array, axis: int, xp: Any = np) -> Array:
     """Project each column (axis 0) or row (axis 1) onto the numbers of at least 0 that add up to 1.
 
-    By sorting (Held, Wolfe and Crowder, Validation of subgradient optimization, 1974).
+    By sorting (FixedElements, Wolfe and Crowder, Validation of subgradient optimization, 1974).
     """
     if axis == 1:
-        return np.ascontiguousarray(simplex(matrix.T, 0).T)
-    descending = -np.sort(-matrix, axis=0)
-    excess = np.cumsum(descending, axis=0) - 1.0
-    counts = np.arange(1, len(matrix) + 1)[:, None]
-    last = len(matrix) - 1 - np.argmax((descending * counts > excess)[::-1], axis=0)
-    columns = np.arange(matrix.shape[1])
-    result: Matrix = np.maximum(matrix - excess[last, columns] / (last + 1), 0.0)
-    return result
+        return xp.ascontiguousarray(simplex(matrix.T, 0, xp).T)
+    descending = -xp.sort(-matrix, axis=0)
+    excess = xp.cumsum(descending, axis=0) - 1.0
+    counts = xp.arange(1, len(matrix) + 1)[:, None]
+    last = len(matrix) - 1 - xp.argmax((descending * counts > excess)[::-1], axis=0)
+    columns = xp.arange(matrix.shape[1])
+    return xp.maximum(matrix - excess[last, columns] / (last + 1), 0.0)
 
 
-def polar(matrix: Matrix) -> Matrix:
-    """Return the closest matrix with orthonormal columns, the factor of the polar decomposition."""
+def polar(matrix: Array, arrays: Arrays = HOST) -> Array:
+    """Return the closest matrix with orthonormal columns, the factor of the polar decomposition.
+
+    That of the triangular factor, (R, R), is computed on the host.
+    """
+    rows, triangle = arrays.xp.linalg.qr(matrix)
+    return rows @ arrays.by_host(_small_polar, triangle)
+
+
+def _small_polar(matrix: Matrix) -> Matrix:
     left, _, right = np.linalg.svd(matrix, full_matrices=False)
     result: Matrix = left @ right
     return result
@@ -98,22 +114,33 @@ def _fill_empty(matrix: Matrix, chosen: NDArray[np.intp]) -> None:
         counts[column], chosen[row] = 1, column
 
 
-def largest(matrix: Matrix, count: int, low: float, high: float) -> Matrix:
+def largest(matrix: Array, count: int, low: float, high: float, xp: Any = np) -> Array:
     """Keep the `count` entries of each column, within bounds, that reduce the distance most; the others become 0."""
-    clipped = np.clip(matrix, low, high)
+    clipped = bounded(matrix, low, high, xp)
     if count >= len(matrix):
         return clipped
-    gains = np.square(matrix) - np.square(matrix - clipped)
-    order = np.argsort(-gains, axis=0, kind="stable")
-    np.put_along_axis(clipped, order[count:], 0.0, axis=0)
-    return clipped
+    gains = xp.square(matrix) - xp.square(matrix - clipped)
+    places = xp.argsort(xp.argsort(-gains, axis=0, kind="stable"), axis=0)
+    return xp.where(places < count, clipped, 0.0)
 
 
-def monotone(matrix: Matrix, decreasing: bool) -> Matrix:
+def monotone(matrix: Array, decreasing: bool, arrays: Arrays = HOST) -> Array:
     """Return the closest matrix with increasing (or decreasing) columns: isotonic regression."""
+    if arrays.isotonic is not None:
+        return arrays.isotonic.monotone(matrix, decreasing)
     from scipy.optimize import isotonic_regression  # takes 0.1 seconds to import
 
-    return np.column_stack([isotonic_regression(column, increasing=not decreasing).x for column in matrix.T])
+    def of_host(numbers: Matrix) -> Matrix:
+        return np.column_stack([isotonic_regression(column, increasing=not decreasing).x for column in numbers.T])
+
+    return arrays.by_host(of_host, matrix)
+
+
+def unimodal_columns(matrix: Array, low: float, high: float, arrays: Arrays = HOST) -> Array:
+    """Return the closest matrix whose columns are as `unimodal` returns them."""
+    if arrays.isotonic is not None:
+        return arrays.isotonic.unimodal(matrix, low, high)
+    return arrays.by_host(lambda numbers: np.column_stack([unimodal(each, low, high) for each in numbers.T]), matrix)
 
 
 def unimodal(column: Matrix, low: float = -math.inf, high: float = math.inf) -> Matrix:

@@ -15,6 +15,7 @@ from partitioner.flags import NUMBER
 from partitioner.validate import real, whole
 
 from ...errors import InputError
+from .fixed import FixedElements, fixed_of_mask, fixed_of_text
 
 Prox = Callable[[NDArray[np.float64], float], NDArray[np.float64]]
 """A user's proximal operator: takes an (I_n, R) matrix and a step; see `ModeTerms.function`."""
@@ -24,7 +25,7 @@ ModeConstraints = str | Prox | Sequence[str]
 FORMS = {
     "nonnegative": "nonnegative", "bounds": "bounds:LOW:HIGH", "l1": "l1:X", "l2": "l2:X", "smooth": "smooth:X[:ORDER]",
     "unimodal": "unimodal", "monotone": "monotone[:decreasing]", "simplex": "simplex[:rows]",
-    "orthonormal": "orthonormal", "sparse": "sparse:K", "ball": "ball",
+    "orthonormal": "orthonormal", "sparse": "sparse:K", "ball": "ball", "fixed": "fixed:rows:0-4 or fixed:columns:0,2",
 }  # fmt: skip
 """The names of constraints, and how they are written."""
 SHAPES = "unimodal", "monotone", "simplex", "orthonormal", "sparse"
@@ -55,6 +56,8 @@ class ModeTerms:
         Nonzeros of a column at most; of the shape "sparse".
     ball : bool
         Whether the 2-norm of a column is at most 1.
+    fixed : FixedElements, optional
+        Elements that keep their initial values.
     function : callable, optional
         A user's proximal operator: ``function(matrix, step)`` returns the Z that minimises
         ``g(Z) + |Z - matrix|_F**2 / (2 step)``. Its attribute ``penalty``, if it has one, returns g(Z); without it
@@ -72,6 +75,7 @@ class ModeTerms:
     option: str = ""
     count: int = 0
     ball: bool = False
+    fixed: FixedElements | None = None
     function: Prox | None = None
 
     @property
@@ -88,7 +92,7 @@ class ModeTerms:
     def scalable(self) -> bool:
         """Whether multiples of a column meet the constraints, except for penalties and the ball."""
         bounds = self.low in (-math.inf, 0.0) and self.high == math.inf
-        return bounds and self.shape in CONES and self.function is None
+        return bounds and self.shape in CONES and self.function is None and self.fixed is None
 
     @property
     def fixes_scale(self) -> bool:
@@ -100,6 +104,16 @@ class ModeTerms:
         """Whether the rows of a matrix depend on each other."""
         row_shape = self.shape == "simplex" and self.option == "rows"
         return bool((self.shape and not row_shape) or self.smooth or self.ball or self.function)
+
+    @property
+    def takes_zero_rows(self) -> bool:
+        """Whether a matrix that meets the constraints may get the row closest to zero in place of any of its rows."""
+        return not (self.smooth or self.function) and (not self.columnwise or self.shape in ("", "sparse"))
+
+    @property
+    def only_orthonormal(self) -> bool:
+        """Whether all matrices with orthonormal columns meet the constraints, with the same penalty."""
+        return self.shape == "orthonormal" and not self.nonnegative and not self.smooth
 
     @property
     def free(self) -> bool:
@@ -133,7 +147,24 @@ def with_nonnegative(terms: ModeTerms) -> ModeTerms:
         return terms
     if terms.function is not None:
         raise InputError(f"constraints: the function {terms.names[0]} must be the only constraint of its mode")
-    return terms_of([*terms.names, "nonnegative"])
+    result = replace(terms, names=(*terms.names, "nonnegative"), low=max(terms.low, 0.0))
+    _check(result)
+    return result
+
+
+def with_fixed(terms: tuple[tuple[int, ModeTerms], ...], masks: object) -> tuple[tuple[int, ModeTerms], ...]:
+    """Return the constraints of all modes with further fixed elements, a mapping of modes to masks."""
+    if not isinstance(masks, Mapping):
+        raise InputError(f"fixed {masks!r}: expected a mapping of modes to masks, such as {{1: mask}}")
+    result = dict(terms)
+    for key, mask in masks.items():
+        mode = whole("fixed: mode", key, 0)
+        name, fixed = fixed_of_mask(mode, mask)
+        before = result.get(mode, ModeTerms())
+        fixed = before.fixed.joined(fixed) if before.fixed else fixed
+        result[mode] = replace(before, names=(*before.names, name), fixed=fixed)
+        _check(result[mode])
+    return tuple(sorted(result.items(), key=lambda each: each[0]))
 
 
 def by_mode(name: str, value: object) -> tuple[tuple[int, ModeTerms], ...]:
@@ -175,6 +206,8 @@ def _with(terms: ModeTerms, text: str) -> ModeTerms:
         if terms.shape:
             raise InputError(f"constraints {terms.shape!r} and {name!r} exclude each other in a mode")
         return _with_shape(terms, name, parts, text)
+    if name == "fixed":
+        return replace(terms, fixed=fixed_of_text(text, parts))
     if name in ("nonnegative", "ball"):
         _check_count(text, name, parts, 0, 0)
         return replace(terms, ball=True) if name == "ball" else replace(terms, low=max(terms.low, 0.0))
@@ -224,6 +257,10 @@ def _number(text: str, part: str, infinite: bool = False) -> float:
 def _check(terms: ModeTerms) -> None:
     """Raise `InputError` for constraints whose proximal operator together is not known."""
     shape, bounded = terms.shape, not (terms.low in (-math.inf, 0.0) and terms.high == math.inf)
+    if terms.function is not None and terms.fixed is not None:
+        raise InputError(f"constraints: the function {terms.names[0]} must be the only constraint of its mode")
+    if terms.fixed is not None:
+        _check_fixed(terms)
     if terms.low >= terms.high:
         raise InputError(f"constraints {', '.join(terms.names)}: no matrix meets them")
     if bounded and shape in ("simplex", "orthonormal"):
@@ -235,3 +272,17 @@ def _check(terms: ModeTerms) -> None:
     if terms.l1 and (shape == "simplex" or (shape not in ("", "sparse") and terms.low != 0)):
         needs = "a constant" if shape == "simplex" else "only supported with 'nonnegative'"
         raise InputError(f"constraint 'l1' together with {shape!r}: {needs}")
+
+
+def _check_fixed(terms: ModeTerms) -> None:
+    """Raise `InputError` unless the projection with fixed elements is that of the others."""
+    fixed, shape = terms.fixed, terms.shape
+    assert fixed is not None
+    mask = fixed.mask
+    if shape == "orthonormal":
+        raise InputError("constraints 'orthonormal' and 'fixed' exclude each other in a mode")
+    by_rows = shape == "simplex" and terms.option == "rows"
+    if by_rows and (fixed.columns or (mask is not None and mask.shape[1] != 1)):
+        raise InputError("constraint 'simplex:rows': only whole rows can be fixed")
+    if (terms.ball or (shape and not by_rows)) and (fixed.rows or (mask is not None and len(mask) != 1)):
+        raise InputError(f"constraint {shape or 'ball'!r}: only whole columns can be fixed")

@@ -210,8 +210,6 @@ def test_streamed_and_compiled() -> None:
         ({"constraints": {1: "unimodal"}, "ridge": 1.0}, "l2:X"),
         ({"constraints": {1: "unimodal"}, "fixed_modes": [1], "init": random_factors(0, DENSE.shape, 3)}, "is fixed"),
         ({"constraints": dict.fromkeys(range(3), "simplex")}, "leave one for the tensor's size"),
-        ({"constraints": {1: "unimodal"}, "mask": "nan"}, "not supported with a mask"),
-        ({"constraints": {1: "unimodal"}, "holdout": 0.1}, "not supported with a mask"),
         ({"constraints": {1: abs}, "nonnegative": True}, "must be the only constraint"),
         ({"constraints": {1: "orthonormal"}, "rank": 8}, "8 columns of 7 rows cannot be orthonormal"),
     ],

@@ -11,7 +11,8 @@ from scipy.linalg import polar
 from scipy.optimize import Bounds, brentq, minimize
 
 from amped.errors import InputError
-from amped.methods.proximal.admm import ModeSolver, RowEquations, Solution
+from amped.methods.proximal.admm import ModeSolver, Solution, Storage
+from amped.methods.proximal.equations import SharedGram
 from amped.methods.proximal.operators import Proximal, difference_bands
 from amped.methods.proximal.projections import project
 from amped.methods.proximal.terms import terms_of
@@ -139,15 +140,15 @@ def test_entries_and_the_ball(names: list[str]) -> None:
 # ADMM
 
 
-def equations_of(seed: int, rows: int = 8, rank: int = 3) -> RowEquations:
+def equations_of(seed: int, rows: int = 8, rank: int = 3) -> SharedGram:
     rng = np.random.default_rng(seed)
     design = rng.random((20, rank))
-    return RowEquations(rng.standard_normal((rows, 20)) @ design, design.T @ design)
+    return SharedGram(rng.standard_normal((rows, 20)) @ design, design.T @ design)
 
 
-def solved(equations: RowEquations, value: Any, calls: int = 60) -> Solution:
+def solved(equations: SharedGram, value: Any, calls: int = 60) -> Solution:
     proximal = Proximal(terms_of(value))
-    solver = ModeSolver(proximal, lambda rows: rows, lambda numbers: None)
+    solver = ModeSolver(proximal, Storage())
     rows = proximal.projected(np.random.default_rng(9).random(equations.source.shape))
     solution = Solution(rows, np.zeros((len(proximal.blocks), *rows.shape)), np.inf, np.inf)
     for _ in range(calls):

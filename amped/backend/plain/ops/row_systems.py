@@ -1,4 +1,4 @@
-"""Gradients of any loss without compiled code."""
+"""Row systems of any loss without compiled code."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from ...ops.mttkrp import Kernel, Offers, Operands, Share
 from ...ops.row_systems import ROW_SYSTEMS, RowSystemsProvider
 from ...ops.rowproblems import RowBytes
 from ..device import PlainDevice
+from ..systems import triangle_size
 from .mttkrp import PlainShard, add_rows, inputs_of
 
 NUMBERS = 4  # per nonzero: the model's value, and a formula with its parts
 
 
 class PlainSystems:
-    """See `RowSystemsProvider`; neither second derivatives nor weights. Formulas may be NumPy functions."""
+    """See `RowSystemsProvider`; without weights. Formulas may be NumPy functions."""
 
     def suits(self, kernel: Kernel, share: Share, maps: Maps) -> bool:
-        return Offers.TREE in kernel.offers and maps.curve is None and not maps.weighted
+        return Offers.TREE in kernel.offers and not maps.weighted
 
     def prepare(self, kernel: Kernel, share: Share, rank: int, maps: Maps) -> None:
         """See `RowSystemsProvider`: nothing is compiled."""
 
     def bytes(self, kernel: Kernel, share: Share, rank: int, curved: bool, nnz: int) -> RowBytes:
-        return RowBytes(0, 8 * NUMBERS * nnz)
+        return RowBytes(0, 8 * (NUMBERS + (triangle_size(rank) if curved else 0)) * nnz)
 
     def make(self, shard: PlainShard, share: Share) -> None:
         """See `RowSystemsProvider`: the tree has the positions of rows."""
