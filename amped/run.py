@@ -35,6 +35,7 @@ from .cli.show import ShowRequest, info, show
 from .cli.table import TableRequest, table
 from .cli.ttm import TtmRequest, ttm
 from .cli.tucker import TuckerRequest, tucker
+from .cli.update import UpdateRequest, update
 from .errors import InputError
 from .options import Options
 from .parallel.mpi import Comm, SingleComm, abort_all, world
@@ -54,6 +55,7 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # the request of each verb, an
     scan: (ScanRequest, "amped scan flights --rank 1-16 --starts 5"),
     show: (ShowRequest, "amped show flights-rank10 --top 5"),
     predict: (PredictRequest, "amped predict flights-rank10 --at june.csv --output june-predicted.csv"),
+    update: (UpdateRequest, "amped update january-rank10 february.csv --mode 2 --output february-rank10"),
     compare: (CompareRequest, "amped compare january-rank10 february-rank10 --plot changes.png"),
     report: (ReportRequest, "amped report flights-rank10 --tensor flights.csv --output flights.html"),
     table: (

@@ -91,7 +91,7 @@ class RefitUpdates:
         steps = {"max_iters": self.params.sweeps, "tol": 0.0, "init": start, **self._options, **how}
         if self._loss.name == "gaussian":
             return cp_als(data, rank, **steps)
-        # A mean is no integer, so that the loss gets another domain and therefore another name.
+        # A mean is not an integer: the loss gets another domain, and therefore another name.
         domain = Domain(self._loss.domain.low, self._loss.domain.high)
         loss = dataclasses.replace(self._loss, name=f"means of {self._loss.name}", domain=domain)
         return cp(data, rank, loss=loss, method="lbfgs", **steps | {"max_iters": STEPS * self.params.sweeps})

@@ -163,6 +163,7 @@ NEEDED = {
     "show": [],
     "report": [],
     "compare": ["m"],
+    "update": ["m"],
     "residuals": ["m"],
     "predict": ["--at", "p.tns"],
     "scan": [],
