@@ -17,12 +17,13 @@ from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import on_root, world
 from ..runs.assembly import Tensor
+from ..runs.candidates import GPUS, AbsentMachine
 from ..runs.gcp import LossTraits, check_method, default_method
 from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
-from ..runs.planned import PlanParams, RunPlan, cp_params, plan_of, planned
+from ..runs.planned import PlanParams, RunPlan, cp_params, plan_elsewhere, plan_of, planned, planned_elsewhere
 from ..runs.session import opened
-from .arguments import argument_options, integer, optional
+from .arguments import argument_options, integer, one_of, optional, positive
 from .gcp import LOSS_ARGUMENTS, MethodName
 
 
@@ -32,7 +33,13 @@ def _rank(name: str, value: object) -> int | tuple[int, ...]:
     return whole(name, value, 1, MAX_DENSE_RANK)
 
 
-PLAN_ARGUMENTS = LOSS_ARGUMENTS | {"rank": Argument(_rank), "ranks": optional(integer(1))}
+PLAN_ARGUMENTS = LOSS_ARGUMENTS | {
+    "rank": Argument(_rank),
+    "ranks": optional(integer(1)),
+    "ranks_per_node": optional(integer(1)),
+    "network": optional(positive("bytes per second above 0")),
+    "gpu": optional(one_of(*GPUS)),
+}
 
 
 @collective(PLAN_ARGUMENTS, argument_options)
@@ -46,6 +53,9 @@ def plan(
     nonnegative: bool | Sequence[int] = False,
     mask: Mask | None = None,
     ranks: int | None = None,
+    ranks_per_node: int | None = None,
+    network: float | None = None,
+    gpu: str | None = None,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
 ) -> RunPlan | None:
@@ -68,6 +78,13 @@ def plan(
         See `cp_als`.
     ranks : int, optional
         Number of processes; by default those of this run. With another number there is no expected time.
+    ranks_per_node : int, optional
+        Plan CP-ALS of a sparse tensor on a machine that is not at hand, which has this number of GPUs per node (8), one
+        per rank.
+    network : float, optional
+        The same: bytes per second of each GPU's network card (50e9).
+    gpu : {"h100", "h200"}, optional
+        The same: the kind of the GPUs ("h100").
     deadline : float, optional
         See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
@@ -89,8 +106,14 @@ def plan(
     >>> found = plan(np.ones((40, 30, 20)), 8, device="cpu", precision="fp64")
     >>> len(found.host_bytes), found.device_bytes[0]["factor matrices"] >= (40 + 30 + 20) * 8 * 8
     (1, True)
+    >>> coordinates = np.random.default_rng(0).integers(0, 500, (3, 9000))
+    >>> tensor = SparseTensor.from_columns(coordinates.astype(np.int32), np.ones(9000), (500, 500, 500))
+    >>> elsewhere = plan(tensor, 8, ranks=64, ranks_per_node=8)
+    >>> str(elsewhere.candidates[0].distribution)
+    'replicated'
     """
     comm, chosen, observed = world(), Options(**options), ObservedParams(mask)  # type: ignore[arg-type]
+    described = AbsentMachine(ranks_per_node, network, gpu)
     with opened(X, comm, chosen, deadline, observed.form(PLAIN, comm)) as (machine, source):
         elements = observe(source, observed, machine, chosen)
         if elements is not None and not isinstance(rank, int):
@@ -104,5 +127,8 @@ def plan(
             params = cp_params(PlanParams(rank, constraints=constraints, observed=elements), loss, chosen_method)
         else:
             params = PlanParams(compression=Compression("hooi", tuple(rank)))
-        run, estimate = planned(source, machine, chosen, params, ranks or comm.size)
-        return on_root(comm, lambda: plan_of(run, estimate))
+        if described.described:
+            elsewhere = planned_elsewhere(source, chosen, params, ranks or comm.size, described)
+            return on_root(comm, lambda: plan_elsewhere(elsewhere))
+        result = planned(source, machine, chosen, params, ranks or comm.size)
+        return on_root(comm, lambda: plan_of(result))

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any, ClassVar
 
-from partitioner.flags import flag, one_or_more, whole_number
+from partitioner.flags import flag, one_or_more, real_number, whole_number
 
 from ..errors import InputError
 from ..methods import gcp
 from ..methods.hosvd import METHODS as COMPRESSIONS
 from ..methods.hosvd import Compression
-from ..operators.placement import Loading, Plan
+from ..operators.placement import Loading
 from ..operators.sources.protocols import DescribedSource, ProductSource
 from ..operators.ttm.plan import TtmPlan, TtmSetting, make_ttm_plan, most_fibres
 from ..parallel.mpi import on_root, together
 from ..report import dense as dense_text
 from ..report.plans import ttm_plans
 from ..report.progress import say
+from ..runs.candidates import GPUS, AbsentMachine
 from ..runs.gcp import LossTraits
 from ..runs.observing import ObservedSource
-from ..runs.planned import PlanParams, cp_params, planned
+from ..runs.planned import PlanParams, cp_params, planned, planned_elsewhere
 from ..runs.products import product_setting
 from .job import Job, VerbSession
 from .requests import TOLERANCES, Masked, Modelled, Request
@@ -37,12 +37,24 @@ class PlanRequest(Masked, Modelled):
     method: str | None = flag(None, "method of cpd or tucker", choices=(*TOLERANCES, *COMPRESSIONS))
     init: str | None = flag(None, "include the memory of this start", choices=("nvecs",), group="start")
     ranks: int | None = flag(None, "number of processes to plan for (those started)", type=whole_number, metavar="P")
+    ranks_per_node: int | None = flag(
+        None, "plan for an absent machine with N GPUs per node (8)", type=whole_number, metavar="N"
+    )
+    network: float | None = flag(
+        None, "absent machine: bytes per second of each GPU's network card (50e9)", type=real_number, metavar="B"
+    )
+    gpu: str | None = flag(None, "absent machine: kind of GPU (h100)", choices=GPUS)
     mode: int | None = flag(None, "plan the product in this mode (ttm)", type=whole_number, metavar="N")
 
     @property
     def core(self) -> tuple[int, ...] | None:
         """The ranks of a planned Tucker decomposition, or None."""
         return self.rank if isinstance(self.rank, tuple) else None
+
+    @property
+    def absent(self) -> AbsentMachine:
+        """The description of a machine that is not at hand."""
+        return AbsentMachine(self.ranks_per_node, self.network, self.gpu)
 
     @property
     def traits(self) -> LossTraits:
@@ -63,6 +75,9 @@ class PlanRequest(Masked, Modelled):
             raise InputError("--mask requires cpd")
         if self.ranks is not None and self.ranks < 1:
             raise InputError(f"--ranks {self.ranks}: at least 1")
+        self.absent.check()
+        if self.absent.described and self.mode is not None:
+            raise InputError("--mode plans a product (ttm) on this machine only")
 
 
 def plan(request: PlanRequest, session: VerbSession) -> int:
@@ -74,12 +89,19 @@ def plan(request: PlanRequest, session: VerbSession) -> int:
         source = job.open()
         observed = job.observe(request.observed)
         source = source if observed is None else observed.placed
-        run, expected = planned(
-            source, job.machine, request.options, _params(request, len(source.shape), observed), ranks
-        )
-        if run.plans is not None:
-            _record(job, request, source, run.plans, seconds=expected.seconds)
-            say("\n".join(filter(None, [run.text(expected), _advice(source, request)])))
+        params = _params(request, len(source.shape), observed)
+        if request.absent.described:
+            candidates = planned_elsewhere(source, request.options, params, ranks, request.absent)
+            if session.comm.rank == 0:
+                _record(job, request, source, ranks, candidates=candidates.facts)
+                say(candidates.text)
+            return job.exit_code()
+        result = planned(source, job.machine, request.options, params, ranks)
+        if (plans := result.run.plans) is not None:
+            memory = [plan.planned_bytes for plan in plans]
+            facts = {} if result.candidates is None else {"candidates": result.candidates.facts}
+            _record(job, request, source, ranks, planned_bytes=memory, seconds=result.estimate.seconds, **facts)
+            say("\n".join(filter(None, [result.text, _advice(source, request)])))
         return job.exit_code()
 
 
@@ -109,13 +131,13 @@ def _record(
     job: Job,
     request: PlanRequest,
     source: DescribedSource | ProductSource,
-    plans: Sequence[Plan] | Sequence[TtmPlan],
+    ranks: int,
     **facts: object,
 ) -> None:
-    """Write the plans and further facts to the metrics."""
+    """Write facts about a plan to the metrics."""
     job.metrics.event(
         "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, rank=request.rank,
-        ranks=len(plans), options=asdict(request.options), planned_bytes=[p.planned_bytes for p in plans], **facts,
+        ranks=ranks, options=asdict(request.options), **facts,
     )  # fmt: skip
 
 
@@ -132,7 +154,8 @@ def _plan_product(request: PlanRequest, session: VerbSession) -> int:
         loading = source.loading(ranks, options.dtype, machine.device.on_host)
         plans = on_root(comm, lambda: _product_plans(source, setting, ranks, loading))
         if plans is not None:
-            _record(job, request, source, plans, mode=mode, fibres=sum(p.fibres for p in plans))
+            memory = [plan.planned_bytes for plan in plans]
+            _record(job, request, source, ranks, planned_bytes=memory, mode=mode, fibres=sum(p.fibres for p in plans))
             say(ttm_plans(plans, machine.device))
         return job.exit_code()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ..backend.exchange import Machine
 from ..backend.losses import Loss
+from ..errors import InputError
 from ..methods import als, apr
 from ..methods.constraints import NONE, Constraints
 from ..methods.gcp import GENERAL, MAX_ITERS
@@ -16,21 +17,24 @@ from ..methods.poisson import Poisson, PoissonMethod
 from ..methods.stochastic import Stochastic
 from ..methods.tucker import check_ranks
 from ..models.dataframe import dataframe
+from ..operators.distributions.forecast import Candidate
 from ..operators.kept_rows import Compaction
 from ..operators.placement import Setting
 from ..operators.sources.lengths import check_lengths
-from ..operators.sources.protocols import DescribedSource
+from ..operators.sources.protocols import DescribedSource, SparseSource
 from ..options import Options
 from ..parallel.mpi import together
+from ..report.candidates import candidate_columns
 from ..report.notebook import plan_html
 from ..report.text import forecast_line
 from .assembly import admm_machine, als_bytes, as_counts, setting_for
+from .candidates import AbsentMachine, Candidates, SharedTensor, candidates_absent, candidates_here
 from .compression import core_setting
 from .gcp import LossWork, planned_loss
 from .kinds import kind_of
 from .observed_runs import ObservedRun, planned_observed
 from .observing import ObservedSource
-from .planning import PlannedRun, TimeEstimate
+from .planning import PlannedRun, PlannedSparseRun, TimeEstimate
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -63,6 +67,11 @@ class RunPlan(NamedTuple):
         The expected time as text, or why it cannot be predicted.
     text : str
         All of this, and the shares of the ranks.
+    candidates : tuple of Candidate
+        For CP-ALS of a sparse tensor on several ranks: how these may share it, the fastest way first. Each has a
+        ``distribution``, ``bytes`` (that each rank sends and receives per iteration), and ``seconds``, by part and in
+        ``total``. Seconds are measured or estimated; see "Many GPUs" in the documentation. For a machine that is not
+        at hand, a plan has candidates only.
 
     Examples
     --------
@@ -76,23 +85,34 @@ class RunPlan(NamedTuple):
     seconds: float | None
     expectation: str
     text: str
+    candidates: tuple[Candidate, ...] = ()
 
-    def to_frame(self) -> DataFrame:
-        """Return the bytes as a pandas DataFrame.
+    def to_frame(self, candidates: bool = False) -> DataFrame:
+        """Return the bytes, or the candidates, as a pandas DataFrame.
+
+        Parameters
+        ----------
+        candidates : bool
+            Whether to return the candidates, as for a machine that is not at hand.
 
         Returns
         -------
         pandas.DataFrame
-            One row per rank, one column per use of device memory, their sum ``device``, and ``host``.
+            One row per rank, one column per use of device memory, their sum ``device``, and ``host``. Or one row per
+            candidate: ``distribution``, ``nodes`` (ranges over which the nodes are distributed, by mode),
+            ``exchange_bytes`` (of the busiest rank per iteration), ``mean_bytes``, ``factor_bytes``, and the seconds of
+            the parts of an iteration, with their sum ``seconds``.
 
         Raises
         ------
         InputError
             If pandas is not installed.
         """
-        return dataframe(self._columns())
+        return dataframe(candidate_columns(self.candidates) if candidates else self._columns())
 
     def _columns(self) -> dict[str, Sequence[object]]:
+        if not self.device_bytes:
+            return candidate_columns(self.candidates)
         uses = {use: [each[use] for each in self.device_bytes] for use in self.device_bytes[0]}
         sums = [sum(each.values()) for each in self.device_bytes]
         return {"rank": range(len(sums)), **uses, "device": sums, "host": self.host_bytes}
@@ -128,10 +148,22 @@ def cp_params(
     return params._replace(work=LossWork.of_counts(poisson, params.rank, MAX_ITERS, params.init))
 
 
-def planned(
-    source: DescribedSource, machine: Machine, options: Options, params: PlanParams, ranks: int
-) -> tuple[PlannedRun, TimeEstimate]:
-    """Plan a decomposition on `ranks` ranks; return it with the expected time. Collective."""
+class PlanResult(NamedTuple):
+    """A planned run, its expected time, and the ways in which ranks may share its tensor, if there are several."""
+
+    run: PlannedRun
+    estimate: TimeEstimate
+    candidates: Candidates | None = None
+
+    @property
+    def text(self) -> str:
+        """All of this as text. Called on rank 0."""
+        text = self.run.text(self.estimate)
+        return text if self.candidates is None else f"{text}\n{self.candidates.text}"
+
+
+def planned(source: DescribedSource, machine: Machine, options: Options, params: PlanParams, ranks: int) -> PlanResult:
+    """Plan a decomposition on `ranks` ranks. Collective."""
     if params.poisson is not None:
         source = as_counts(source, machine, options)
     memory = None
@@ -141,19 +173,42 @@ def planned(
         counted = source if params.observed is None else params.observed.source
         elements = planned_loss(counted, params.observed, machine, options, params.work)
         run = elements.with_memory(memory).plan(ranks)
-        return run, run.forecast(params.constraints)
+        return PlanResult(run, run.forecast(params.constraints))
     if params.observed is not None:
         assert params.rank is not None
         observed = ObservedRun(params.observed, params.rank, machine, options, params.init)
         run = planned_observed(observed._replace(constraints=params.constraints), ranks, memory)
-        return run, run.forecast(params.constraints)
+        return PlanResult(run, run.forecast(params.constraints))
     if params.constraints.terms:
         machine = admm_machine(source, machine, options)
     setting = _setting(source, machine, options, params)
     setting = setting if memory is None else setting._replace(memory=memory)
     check_lengths(source, setting, machine.comm, elsewhere=True)
     run = kind_of(source).plan(source, machine, setting, ranks)
-    return run, run.forecast(params.constraints)
+    estimate = run.forecast(params.constraints)
+    if ranks == 1 or not _is_shared(source, params) or not isinstance(run, PlannedSparseRun):
+        return PlanResult(run, estimate)
+    assert params.rank is not None
+    shared = SharedTensor(cast(SparseSource, source), params.rank, options, run.copies)
+    forecast = None if estimate.doubt or ranks != machine.comm.size else estimate.forecast
+    kernels = None if forecast is None else forecast.compute * ranks
+    return PlanResult(run, estimate, candidates_here(shared, machine, ranks, kernels))
+
+
+def _is_shared(source: DescribedSource, params: PlanParams) -> bool:
+    """Return whether ranks may share the tensor in several ways: sparse tensors in CP-ALS."""
+    others = params.compression, params.poisson, params.work, params.observed
+    return source.kind == "sparse" and not params.constraints.terms and all(each is None for each in others)
+
+
+def planned_elsewhere(
+    source: DescribedSource, options: Options, params: PlanParams, ranks: int, described: AbsentMachine
+) -> Candidates:
+    """Plan a decomposition on a machine that is not at hand. Collective."""
+    if not _is_shared(source, params):
+        raise InputError("machines that are not at hand are planned for CP-ALS of sparse tensors only")
+    assert params.rank is not None
+    return candidates_absent(SharedTensor(cast(SparseSource, source), params.rank, options), ranks, described)
 
 
 def _setting(source: DescribedSource, machine: Machine, options: Options, params: PlanParams) -> Setting:
@@ -177,10 +232,18 @@ def _setting(source: DescribedSource, machine: Machine, options: Options, params
     return setting._replace(root_bytes=memory, compaction=compaction)
 
 
-def plan_of(run: PlannedRun, estimate: TimeEstimate) -> RunPlan:
+def plan_of(result: PlanResult) -> RunPlan:
     """Return a plan as an object for Python. Called on rank 0."""
+    run, estimate, candidates = result
     assert run.plans is not None
     device = tuple(dict(plan.device_bytes) for plan in run.plans)
     host = tuple(plan.host_bytes for plan in run.plans)
     expectation = "" if estimate == (None, None) else forecast_line(*estimate)
-    return RunPlan(device, host, estimate.seconds, expectation, run.text(estimate))
+    found = () if candidates is None else candidates.found
+    return RunPlan(device, host, estimate.seconds, expectation, result.text, found)
+
+
+def plan_elsewhere(candidates: Candidates) -> RunPlan:
+    """Return a plan for a machine that is not at hand as an object for Python."""
+    best = candidates.found[0].seconds.total
+    return RunPlan((), (), best, candidates.head, candidates.text, candidates.found)

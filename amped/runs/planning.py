@@ -51,7 +51,7 @@ class PlannedSparseRun:
     """A planned run of a sparse tensor; see `PlannedRun`."""
 
     def __init__(self, source: ModeCopies, machine: Machine, setting: Setting, ranks: int) -> None:
-        self._source, self._machine, self._setting, self._ranks = source, machine, setting, ranks
+        self.copies, self._machine, self._setting, self._ranks = source, machine, setting, ranks
         self._cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
         self._loading = source.loading(ranks, setting.options.dtype, machine.device.on_host)
         without_overlap = setting._replace(overlaps=False)
@@ -68,7 +68,7 @@ class PlannedSparseRun:
         mine = together(comm, lambda: make_plan(self._cuts, comm.rank, setting, self._loading))
         if doubt := hopeless(mine, self._machine, constraints):
             return TimeEstimate(None, doubt)
-        forecast = foretell(self._source, mine, self._machine, setting, constraints)
+        forecast = foretell(self.copies, mine, self._machine, setting, constraints)
         return TimeEstimate(forecast, forecast.doubt)
 
     def text(self, estimate: TimeEstimate) -> str:

@@ -101,4 +101,4 @@ def _fastest(machine: Machine, matrix: Array, reverse: bool) -> float:
                     exchange.gather_rows(matrix, begin, end)
         times.append(clock.collect()["exchange", 0] / CALLS)
     of_ranks: list[list[float]] = comm.allgather(times[1:])
-    return min(map(max, zip(*of_ranks, strict=True)))
+    return float(min(max(each) for each in zip(*of_ranks, strict=True)))

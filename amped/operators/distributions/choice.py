@@ -13,7 +13,9 @@ from .traffic import RankDistribution, node_count
 MOST_GRIDS = 8  # grids whose cuts are computed
 
 
-def choose(work: Workload, machine: MachineModel, ranks: int, most: int = MOST_GRIDS) -> list[Candidate]:
+def choose(
+    work: Workload, machine: MachineModel, ranks: int, most: int = MOST_GRIDS, compact: Workload | None = None
+) -> list[Candidate]:
     """Return the candidates, the fastest first. Collective if ``work.cut`` is.
 
     All grids are forecast with equal layers; the cuts of the `most` best ones are then computed.
@@ -26,13 +28,15 @@ def choose(work: Workload, machine: MachineModel, ranks: int, most: int = MOST_G
     ranks : int
     most : int
         Number of grids.
+    compact : Workload, optional
+        The workload without grids, if factor matrices then have fewer rows; see `amped.operators.kept_rows`.
     """
-    candidates = [RankDistribution("all-gather", ranks)]
+    others = [RankDistribution("all-gather", ranks)]
+    if ranks > 1 and machine.replicates:
+        others.append(RankDistribution("replicated", ranks))
+    found = [forecast(each, compact or work, machine) for each in others]
     if ranks > 1:
-        if machine.replicates:
-            candidates.append(RankDistribution("replicated", ranks))
-        candidates += best_grids(work, machine, ranks, most)
-    found = [forecast(each, work, machine) for each in candidates]
+        found += [forecast(grid, work, machine) for grid in best_grids(work, machine, ranks, most)]
     return sorted(found, key=lambda candidate: candidate.seconds.total)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from partitioner.shards.partition import Cut
 
 from .machine_model import DeviceSpeed, MachineModel
-from .traffic import SUM_BYTES, Counts, RankDistribution, RowFormat, Traffic, exchange_traffic, node_count
+from .traffic import SUM_BYTES, Counts, RankDistribution, RowFormat, Traffic, exchange_traffic, held_rows, node_count
 
 INDEX_BYTES, VALUE_BYTES = 2, 4  # of a packed nonzero: per input mode, and its value
 
@@ -87,7 +87,7 @@ class Seconds(NamedTuple):
     kernels: float  # that read nonzeros
     exchange: float  # that is not hidden behind kernels
     solve: float
-    latency: float  # launches and small matrices
+    fixed: float  # launches and small matrices
 
     @property
     def total(self) -> float:
@@ -101,6 +101,7 @@ class Candidate(NamedTuple):
     distribution: RankDistribution
     traffic: Traffic
     seconds: Seconds
+    factor_bytes: int  # of the factor matrices of the rank that has most
 
     @property
     def bytes(self) -> list[int]:
@@ -121,7 +122,8 @@ def forecast(
     layers = [Layers.of(cut) for cut in cuts]
     fullest = max(each.fullest for each in layers) if blocks is None else float(blocks.max() / blocks.mean())
     model = CostModel(work, machine, distribution.ranks)
-    return Candidate(distribution, traffic, model.seconds(distribution, layers, fullest))
+    held = int(held_rows(distribution, cuts, work.shape).max()) * work.rows.nbytes
+    return Candidate(distribution, traffic, model.seconds(distribution, layers, fullest), held)
 
 
 class CostModel:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 GPUS_PER_NODE = 8
+ROW_BYTES = 16  # rows in a GPU's memory are padded to multiples
 NETWORK = 50e9  # bytes per second of a network card of 400 Gb/s
 NETWORK_EFFICIENCY = 0.8  # of large messages
 SKEW = 0.4  # the most frequent fraction f of rows gets f**SKEW of the accesses (Zipf with exponent 0.6)

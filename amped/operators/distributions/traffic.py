@@ -155,6 +155,17 @@ def exchange_bytes(distribution: RankDistribution, cuts: Sequence[Cut], rows: Ro
     return result
 
 
+def held_rows(distribution: RankDistribution, cuts: Sequence[Cut], shape: Sequence[int]) -> Counts:
+    """Return the rows of all factor matrices that each rank has in memory, (ranks,)."""
+    if distribution.name != "grid":
+        return np.full(distribution.ranks, sum(shape), np.int64)
+    result = np.zeros(distribution.ranks, np.int64)
+    for cut, layers in zip(cuts, distribution.places.T, strict=True):
+        begin, end, head = cut.rows[:-1], cut.rows[1:], cut.heads
+        result += np.where(head < 0, end - begin, np.maximum(end, head + 1) - head)[layers]
+    return result
+
+
 def _within_layers(distribution: RankDistribution, mode: int, cut: Cut, rows: RowFormat) -> Traffic:
     """Return the traffic of reducing and gathering rows within the layers of a mode."""
     layers = distribution.parts[mode]
