@@ -23,7 +23,7 @@ GatherName = Literal["full", "fp16", "bf16"]
 
 DTYPES: dict[str, FloatDType] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 MOST = {"threads": 1 << 12, "device_memory": 1 << 62, "workspace": 1 << 62}
-DISTRIBUTIONS = "auto", "all-gather"
+DISTRIBUTIONS = "auto", "all-gather", "replicated"
 GRID = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5})+")
 PLACEMENTS, GATHERS = get_args(PlacementName), get_args(GatherName)
 
@@ -58,7 +58,8 @@ class Options:
     grid : str
         How several ranks share a sparse tensor in CP-ALS. "all-gather": each computes some rows of every mode and gets
         all others. "2x1x4": the ranks form a grid, with this many ranges of indices in each mode, and exchange rows
-        with those in the same range only. "auto": what is estimated to be fastest. Other methods use "all-gather".
+        with those in the same range only. "replicated": each computes everything. "auto": what is estimated to be
+        fastest. Other methods use "all-gather".
     workspace : int, optional
         Bytes of scratch memory for partial results of dense tensors. With less memory, elements are read more often.
         The default is 350 MB, or more if that fits and saves reading.
@@ -86,7 +87,7 @@ class Options:
     )
     grid: str = flag(
         "auto",
-        "ranks' shares of a sparse tensor in CP-ALS: auto, all-gather, or a grid such as 2x1x4",
+        "ranks' shares of a sparse tensor in CP-ALS: auto, all-gather, replicated, 2x1x4, ...",
         metavar="Q1xQ2..",
     )
     workspace: int | None = flag(

@@ -12,7 +12,8 @@ import numpy as np
 
 from amped.backend.choose import choose
 from amped.backend.device import Device
-from amped.backend.rows import block_rows
+from amped.backend.rows import block_rows, blocks_of
+from amped.operators.base import Operator
 from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import Comm
@@ -127,15 +128,15 @@ def with_room(source: SyntheticSource, options: Options, comm: Comm) -> Options:
     return replace(options, device_memory=max(1, min(comm.allgather(room))))
 
 
-def fill_factors(operator: SparseOperator) -> None:
+def fill_factors(operator: Operator) -> None:
     """Draw random factor matrices, uniform in (0, 1] and the same on every rank, in device memory."""
-    step = block_rows(operator.ranks[0])
+    rank = operator.ranks[0]
     for mode, length in enumerate(operator.shape):
         rng = Recipe((length,), length, seed=FACTOR_SEED + mode).rng(operator.machine.device.xp)
-        for b in range(0, length, step):
-            end = min(b + step, length)
-            drawn = rng.values(range(b * operator.ranks[0], end * operator.ranks[0]), operator.plan.dtype)
-            operator.work.factors[mode][b:end, : operator.ranks[0]] = drawn.reshape(-1, operator.ranks[0])
+        stored, held = operator.stored(mode), operator.held(mode)
+        for rows in blocks_of(held.stop - held.start, block_rows(rank)):
+            first, last = held.start + rows.start, held.start + rows.stop
+            stored[rows] = rng.values(range(first * rank, last * rank), operator.plan.dtype).reshape(-1, rank)
 
 
 def _median_spans(spans: Sequence[Spans], kind: str, modes: Sequence[int]) -> float:

@@ -18,15 +18,22 @@ from numpy.typing import NDArray
 from partitioner.array_types import HostArray
 
 from ..parallel.mpi import Comm, Reduction
-from .device import Array, Collectives, Device
+from .byte_count import Counted
+from .device import Array, Device
 
 
 class Machine(NamedTuple):
     """The hardware of a run: its ranks, this rank's device, and the collectives for device arrays."""
 
-    comm: Comm
+    comm: Comm  # ranks that share the work
     device: Device
-    exchange: Collectives
+    exchange: Counted
+    others: Comm | None = None  # all ranks of the run, if each does the same work, and `comm` has only this one
+
+    @property
+    def everyone(self) -> Comm:
+        """All ranks of the run."""
+        return self.others or self.comm
 
 
 class RowRanges(NamedTuple):
@@ -70,11 +77,11 @@ def agree(done: Sequence[Sequence[int]], rows: NDArray[np.int64], least: int | N
 def connect(device: Device, comm: Comm) -> Machine:
     """Return the machine of these ranks and their devices. Collective."""
     if device.on_host:
-        return Machine(comm, device, HostExchange(comm))
+        return Machine(comm, device, Counted(HostExchange(comm), comm))
     identities = comm.allgather((os.uname().nodename, device.description))
     exclusive = comm.size > 1 and len(set(identities)) == comm.size
     device_collectives = device.collectives(comm) if exclusive else None
-    return Machine(comm, device, device_collectives or StagedExchange(comm, device.to_host))
+    return Machine(comm, device, Counted(device_collectives or StagedExchange(comm, device.to_host), comm))
 
 
 class _Blocking:

@@ -19,7 +19,15 @@ from ..runs.starting import SHORT_RUNS
 from .job import Job
 from .run_requests import FACTS, RunRequest
 
-OF_ONE_RUN = ["seconds", "seconds_by_kind", "seconds_by_rank", "seconds_an_iteration", "stages", FACTS]
+OF_ONE_RUN = [
+    "seconds",
+    "seconds_by_kind",
+    "seconds_by_rank",
+    "exchange_bytes",
+    "seconds_an_iteration",
+    "stages",
+    FACTS,
+]
 """Parts of a record that differ between runs with the same model; model files leave them out."""
 
 UNRELATED = "metrics deadline no_verify force quiet checkpoint every resume report output starts".split()
@@ -33,7 +41,8 @@ def recorded(request: RunRequest[M], job: Job, run: Run[M]) -> dict[str, object]
         **run.facts(), **request.facts_of_verb, "seconds": run.seconds,
         "tensor": str(request.tensor), **asdict(request.form),
         "command": command(request, job.comm.size, origin, method.state, run.rule),
-        "seconds_by_kind": dict(job.metrics.totals), **_rank_facts(job, method), "versions": versions(),
+        "seconds_by_kind": dict(job.metrics.totals), **_rank_facts(job, method),
+        "exchange_bytes": run.exchange_bytes(), "versions": versions(),
         **({FACTS: origin.facts} if origin.facts else {}),
     }  # fmt: skip
 

@@ -90,7 +90,7 @@ class CpAls(ConstrainedCp[Operator]):
 
     def _pipeline(self) -> Pipelined | None:
         operator = self.operator
-        if not all(operator.machine.comm.allgather(operator.plan.pipelined and self._update.can_pipeline)):
+        if not all(operator.machine.everyone.allgather(operator.plan.pipelined and self._update.can_pipeline)):
             return None
         return Pipelined(operator, self._update.equations, self._update.iteration)
 
@@ -225,7 +225,7 @@ class CpAls(ConstrainedCp[Operator]):
 
     def _agreed(self, status: EquationsStatus) -> tuple[bool, float]:
         """Return whether any rank raised a flag, and rank 0's fit: ranks may differ in the last bit."""
-        comm = self.operator.machine.comm
+        comm = self.operator.machine.everyone
         agreed = np.array([status.flags, status.fit if comm.rank == 0 else -np.inf])
         if comm.size > 1:
             comm.all_reduce(agreed, "max")

@@ -39,13 +39,17 @@ class Pipelined:
         self._kept = [device.empty(state.shape, np.uint8) for state in self._states]
         self._replays: dict[tuple[bool, Hashable], Replay] = {}  # by exactness and `Operator.kept` at the beginning
         self._ends: dict[tuple[bool, Hashable], Hashable] = {}  # `Operator.kept` at the end
+        self._bytes: dict[Replay, int] = {}  # that an iteration exchanges
         self._in_flight = deque[Replay]()  # launched, and not waited for
 
     def next(self, exact: bool, left: int) -> EquationsStatus:
         """Return the status of the next of `left` iterations, after launching the one that follows."""
         while len(self._in_flight) < min(AHEAD, left):
             self._in_flight.append(self._launched((exact, self._operator.kept())))
-        return self._equations.read(self._in_flight.popleft().wait())[0]
+        replay = self._in_flight.popleft()
+        status = self._equations.read(replay.wait())[0]
+        self._operator.machine.exchange.traffic.nbytes += self._bytes[replay]
+        return status
 
     def _launched(self, which: tuple[bool, Hashable]) -> Replay:
         if which not in self._replays:
@@ -92,6 +96,9 @@ class Pipelined:
             ends[exact, begins] = operator.kept()
 
         operator.synchronize()
+        traffic = operator.machine.exchange.traffic
+        before = traffic.nbytes
         replay = operator.machine.device.capture(iteration, self._reported, operator.clock)
         assert replay is not None
+        self._bytes[replay], traffic.nbytes = traffic.nbytes - before, before
         return replay

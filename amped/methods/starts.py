@@ -44,7 +44,7 @@ def best_of(
             method.restart()
         begin(number)
         go()
-        merits.append(method.operator.machine.comm.bcast(method.merit()))
+        merits.append(method.operator.machine.everyone.bcast(method.merit()))
         if count == 1:
             return 0, merits
         if merits[-1] > max(merits[:-1], default=-float("inf")) or kept is None:

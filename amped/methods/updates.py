@@ -217,7 +217,7 @@ class LeastSquares:
 
     def checked_fit(self) -> Passes[tuple[EquationsStatus, bool]]:
         """Compute the fit; return the status with rank 0's fit, and whether the fit was near 1. Collective."""
-        comm = self._operator.machine.comm
+        comm = self._operator.machine.everyone
         self.equations.measure(self._operator.norm)  # may be known only after elements were read
         self.fit()
         status = self.status()

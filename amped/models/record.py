@@ -25,13 +25,13 @@ SOUND: tuple[tuple[Any, str], ...] = (  # expected types of the entries; [T] is 
     ([str], "key more"),
     ({"": NUMBER}, "seconds_by_kind stages"),
     ([{"": NUMBER}], "seconds_by_rank"),
-    ([[int]], "nonzeros_by_rank"),
+    ([[int]], "nonzeros_by_rank exchange_bytes"),
     ({"": str}, "versions formulas"),
     (bool, "converged no_values compact dense"),
     (int, "nonzeros duplicates zeros iterations best_iteration held_out ranks seed index_base steps samples"),
     (NUMBER, "seconds seconds_an_iteration"),
     (str, "command tensor init method value where missing precision device_description tensor_kind mask holdout"),
-    (str, "loss sampling"),
+    (str, "loss sampling distribution"),
 )
 KINDS = {name: kind for kind, names in SOUND for name in names.split()}
 

@@ -31,6 +31,7 @@ class Placed(Protocol):
     ranks: tuple[int, ...]  # columns of each mode's factor matrix
     norm: float  # of the tensor, with values as stored
     whole: bool  # whether this rank holds all rows of the factor matrices; otherwise `factor` exchanges rows
+    distribution: str  # "all-gather", "replicated" or a grid; see `amped.options.Options`
     clock: Clock  # seconds of `copy`, `compute`, `exchange` and `solve` per mode
     kernels: list[str]  # the chosen kernel of each mode
 
@@ -57,6 +58,9 @@ class Placed(Protocol):
 
     def rows(self, mode: int, matrices: Array | None = None) -> Floats:
         """Return the rows of a factor matrix that the operator holds, as `factor` does; see `kept_rows`."""
+
+    def held(self, mode: int) -> slice:
+        """Return the rows of a factor matrix that this rank holds."""
 
     def expand(self, mode: int, rows: Floats) -> Floats:
         """Return the (I_n, R_n) matrix with these rows; other rows are zero."""

@@ -22,7 +22,7 @@ class Columns:
         """View `rank` columns from `first` on, at a distance of `apart`."""
         self._whole, self.columns = whole, slice(first, first + (rank - 1) * apart + 1, apart)
         self.machine, self.options, self.shape = whole.machine, whole.options, whole.shape
-        self.whole = whole.whole
+        self.whole, self.distribution = whole.whole, whole.distribution
         self.norm, self.clock, self.kernels = whole.norm, whole.clock, whole.kernels
         self.ranks = (rank,) * len(whole.shape)
         self.plan = replace(whole.plan, pipelined=False)  # runs wait for each other
@@ -50,6 +50,9 @@ class Columns:
 
     def rows(self, mode: int, matrices: Array | None = None) -> Floats:
         return np.ascontiguousarray(self._whole.rows(mode, matrices)[:, self.columns])
+
+    def held(self, mode: int) -> slice:
+        return self._whole.held(mode)
 
     def expand(self, mode: int, rows: Floats) -> Floats:
         return self._whole.expand(mode, rows)

@@ -25,7 +25,7 @@ class Factors:
     `kept_rows` are the rows of compact matrices, by mode.
     """
 
-    whole = True
+    whole, distribution = True, "all-gather"
     machine: Machine
     shape: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -59,6 +59,9 @@ class Factors:
 
     def expand(self, mode: int, rows: Floats) -> Floats:
         return self.kept_rows[mode].expand(rows) if mode in self.kept_rows else rows
+
+    def held(self, mode: int) -> slice:
+        return slice(0, self.shape[mode])
 
     def changed(self, mode: int) -> None:
         self.work.changed(mode)

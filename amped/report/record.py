@@ -20,7 +20,8 @@ def run_facts(method: Method, source: DescribedSource, seed: int | None, init: s
         "method": method.name, "norm": method.norm, **method.facts,
         "iterations": state.iterations, "converged": state.converged,
         **({} if best is None else {"best_iteration": best}),
-        "ranks": machine.comm.size, "device": machine.device.name, "device_description": machine.device.description,
+        "ranks": machine.everyone.size, "distribution": method.operator.distribution,
+        "device": machine.device.name, "device_description": machine.device.description,
         "precision": method.operator.options.precision, "seed": seed, "init": init, "rank": method.rank,
         **_source_facts(source), "kernels": method.operator.kernels,
     }  # fmt: skip

@@ -40,7 +40,8 @@ from ..operators.base import Operator, Placed
 from ..operators.columns import Columns
 from ..operators.dense.direct import DirectDense
 from ..operators.grid.operator import GridOperator
-from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
+from ..operators.grid.replica import replica
+from ..operators.placement import MAX_RANK, GridParts, Setting, Solving, check_options, nothing
 from ..operators.products import Mttkrp, Phi, SeveralPhi
 from ..operators.sources.dense import DenseSource, of_array, open_dense_source
 from ..operators.sources.distributed import Progress
@@ -53,7 +54,7 @@ from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
 from .compiling import Work, chosen
-from .distributing import grid_for
+from .distributing import ALL_GATHER, distribution_for
 from .kinds import SPARSE, TENSOR_KINDS, kind_of
 
 Tensor = SparseTensor | DenseTensor | Floats | str | os.PathLike[str] | None
@@ -233,12 +234,14 @@ def decomposition(
 
 def _placed(source: DescribedSource, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
     """Place a tensor for MTTKRPs, on a grid of ranks if that is chosen. Collective."""
-    parts = grid_for(source, machine, setting)
-    if parts is None:
+    chosen = distribution_for(source, machine, setting)
+    if chosen == ALL_GATHER:
         return kind_of(source).place(source, machine, setting, budget)
     check_lengths(source, setting, machine.comm)
     sparse = source.sparse(device_memory(machine, setting.options))
-    return GridOperator(sparse, machine, setting._replace(grid=parts), budget)
+    if isinstance(chosen, GridParts):
+        return GridOperator(sparse, machine, setting._replace(grid=chosen), budget)
+    return replica(sparse, machine, setting, budget)
 
 
 def admm_machine(source: DescribedSource, machine: Machine, options: Options) -> Machine:
@@ -376,7 +379,7 @@ def counts(
 def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | None = None) -> None:
     """Set the starting factor matrices of a method, normalised as the method requires. Collective."""
     operator = method.operator
-    comm, dtype = operator.machine.comm, operator.options.dtype
+    comm, dtype = operator.machine.everyone, operator.options.dtype
     if method.own_start is not None:
         factors, init_name = list(method.own_start), None
     else:
@@ -390,7 +393,7 @@ def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | N
 
 def start(operator: Placed, source: DescribedSource, seed: int = 0, init: Init | None = None) -> None:
     """Set the factor matrices of an operator, without normalisation: random ones or those of `init`. Collective."""
-    rank, comm, dtype = operator.ranks[0], operator.machine.comm, operator.options.dtype
+    rank, comm, dtype = operator.ranks[0], operator.machine.everyone, operator.options.dtype
     for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init, as_is=True)):
         operator.set_factor(mode, factor)
 

@@ -107,7 +107,7 @@ class CallbackObserver(RunObserver):
 
     def iterated(self, run: Run[AnyModel], spans: Spans, seconds: float) -> None:
         result = None if self._function is None else self._result(self._function, run)
-        self.stopped = is_true(result, run.method.operator.machine.comm)
+        self.stopped = is_true(result, run.method.operator.machine.everyone)
 
     def _result(self, function: Callable[..., object], run: Run[AnyModel]) -> object:
         state, view = run.method.state, ModelView(run, lambda: self._model_of(run))

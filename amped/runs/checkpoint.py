@@ -211,7 +211,7 @@ class Saver:
         self._method, self._origin, self._labels = method, origin, labels
         self._every = None if folder is None else every
         self._saved = name_of(method.state) if resumed else None
-        self._comm = method.operator.machine.comm
+        self._comm = method.operator.machine.everyone
         self._writer = CheckpointWriter(folder, self._saved) if self._comm.rank == 0 and folder is not None else None
         self._exchanges = folder is not None and not method.operator.whole
         self._reported = False

@@ -10,9 +10,11 @@ from ..operators.placement import GridParts, Setting
 from ..operators.sources.protocols import DescribedSource
 from ..options import DISTRIBUTIONS
 
+ALL_GATHER = "all-gather"
 
-def grid_for(source: DescribedSource, machine: Machine, setting: Setting) -> GridParts | None:
-    """Return the grid of ranks for a tensor; None if each rank gets all rows of all factor matrices.
+
+def distribution_for(source: DescribedSource, machine: Machine, setting: Setting) -> GridParts | str:
+    """Return the grid of ranks for a tensor, or the name of another distribution.
 
     Raises
     ------
@@ -20,8 +22,10 @@ def grid_for(source: DescribedSource, machine: Machine, setting: Setting) -> Gri
         If the requested grid does not fit the tensor or the number of ranks.
     """
     wanted, order, ranks = setting.options.grid, len(source.shape), machine.comm.size
-    if wanted in DISTRIBUTIONS or source.kind != "sparse":
-        return None
+    if ranks == 1 or source.kind != "sparse" or wanted == "auto":
+        return ALL_GATHER
+    if wanted in DISTRIBUTIONS:
+        return wanted
     layers = tuple(map(int, wanted.split("x")))
     if len(layers) != order:
         raise InputError(f"grid {wanted}: has {len(layers)} modes, the tensor {order}")

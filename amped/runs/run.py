@@ -16,6 +16,7 @@ from partitioner.errors import one_line
 from partitioner.host.stages import STAGES
 from partitioner.tensors.device_arrays import is_on_gpu
 
+from ..backend.byte_count import ByteCount
 from ..errors import InputError, warn
 from ..methods import driver
 from ..methods.driver import Method, Spans, StopRule, never
@@ -131,7 +132,7 @@ class Run(Generic[M_co]):
         self.method, self.source, self.params, self.seconds = method, source, params, 0.0
         self.rule = params.rule
         self._comm, self._reporter, self._observers, self._stop = reporter.comm, reporter, observers, stop
-        self._resumed = False
+        self._resumed, self._exchanged = False, list[int]()
 
     def begin(self) -> None:
         """Set the factor matrices and the state, from the first start or a checkpoint."""
@@ -188,6 +189,7 @@ class Run(Generic[M_co]):
         params, where, began = self.params, self.params.checkpoint, time.perf_counter()
         folder, every = (where.folder, where.every) if where else (None, None)
         saver = checkpoint.Saver(folder, self.method, self.origin, every, self._resumed, self.source.labels)
+        self._traffic.take()  # loading is not part of an iteration
         with self._reporter.compiling(), STAGES.of("iterate"), saver:
             best, merits = best_of(
                 self.method,
@@ -210,8 +212,17 @@ class Run(Generic[M_co]):
             begin(self.method, self.source, seed)
 
     def _iterated(self, method: Method, spans: Spans, seconds: float) -> None:
+        self._exchanged.append(self._traffic.take())
         for observer in self._observers:
             observer.iterated(self, spans, seconds)
+
+    @property
+    def _traffic(self) -> ByteCount:
+        return self.method.operator.machine.exchange.traffic
+
+    def exchange_bytes(self) -> list[list[int]]:
+        """Return for each iteration the bytes that each rank sent and received."""
+        return [list(of_ranks) for of_ranks in zip(*self._comm.allgather(self._exchanged), strict=True)]
 
     def model(self) -> M_co:
         """Return the model, with the tensor's labels."""
@@ -248,4 +259,4 @@ def step_limit(method: Method) -> float:
     """Return the time limit of a step in the first iteration, from the bytes that it reads. Collective."""
     operator = method.operator
     slowest = operator.plan.read_bytes / operator.machine.device.least_speed
-    return first_limit(max(operator.machine.comm.allgather(slowest)))
+    return first_limit(max(operator.machine.everyone.allgather(slowest)))

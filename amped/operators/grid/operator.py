@@ -35,6 +35,7 @@ class GridOperator:
     """
 
     whole = False
+    distribution: str
 
     def __init__(self, source: ModeCopies, machine: Machine, setting: Setting, budget: Budget | None = None) -> None:
         """Distribute `source` over the grid of the setting; choose kernels within a budget, if given."""
@@ -42,13 +43,14 @@ class GridOperator:
         assert parts is not None
         check_range(source.value_range, options.dtype, source.path)
         self.machine, self.options, self.shape, self.ranks = machine, options, source.shape, setting.ranks
-        block = block_of(source, parts, comm, options.dtype)
+        self.distribution = "x".join(map(str, parts.layers))
+        self.grid, block = block_of(source, parts, comm, options.dtype)
+        self.norm = block.norm
         source.placed()
         single = connect(machine.device, SingleComm())
         alone = setting._replace(overlaps=False, compaction=None, grid=None)
         memory = 0 if options.placement == "stream" else setting.memory
-        self.grid, self.norm = block.grid, block.norm
-        mine = together(comm, lambda: BlockSource(source, block, comm.rank, DeviceMemory(single, memory)))
+        mine = together(comm, lambda: BlockSource(source, block, DeviceMemory(single, memory)))
         self._block = together(comm, lambda: SparseOperator(mine, single, alone, budget))
         self.clock, self.kernels = self._block.clock, self._block.kernels
         self.plan = _with_owners(self._block.plan, self.grid, comm.rank)
@@ -66,9 +68,9 @@ class GridOperator:
 
     def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:
         self.machine.exchange.wait_comm()
-        self._block.set_factor(mode, factor[self._rows(mode)], columns)
+        self._block.set_factor(mode, factor[self.held(mode)], columns)
 
-    def _rows(self, mode: int) -> slice:
+    def held(self, mode: int) -> slice:
         return self.grid.rows(mode, self.machine.comm.rank)
 
     @property

@@ -28,15 +28,31 @@ class NonzeroColumns(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A rank's block of a tensor: where it is, and its nonzeros, with indices from the block's first rows."""
+    """A rank's block of a tensor: its nonzeros, with indices from the block's first rows, and its lengths."""
 
-    grid: ProcessGrid
     nonzeros: NonzeroColumns
+    shape: tuple[int, ...]
     norm: float  # of the whole tensor, with values as stored
 
 
-def block_of(source: ModeCopies, parts: GridParts, comm: Comm, dtype: FloatDType) -> Block:
-    """Distribute a tensor over a grid; return this rank's block. Collective.
+def whole_block(source: ModeCopies, comm: Comm, dtype: FloatDType) -> Block:
+    """Return the whole tensor as a block, on every rank. Collective."""
+    share = _share(source, comm, dtype)
+    ends = np.cumsum([0, *comm.allgather(share.values.size)])
+    columns, values = [_all(column, ends, comm) for column in share.columns], _all(share.values, ends, comm)
+    return Block(NonzeroColumns(columns, values), source.shape, _rounded_norm(source, share.values, comm))
+
+
+def _all(array: NDArray[Element], ends: NDArray[np.int64], comm: Comm) -> NDArray[Element]:
+    """All-gather arrays; that of rank ``r`` ends at ``ends[r + 1]``."""
+    whole = np.empty(int(ends[-1]), array.dtype)
+    whole[ends[comm.rank] : ends[comm.rank + 1]] = array
+    comm.all_gather_rows(whole, ends[:-1], ends[1:])
+    return whole
+
+
+def block_of(source: ModeCopies, parts: GridParts, comm: Comm, dtype: FloatDType) -> tuple[ProcessGrid, Block]:
+    """Distribute a tensor over a grid; return the grid and this rank's block. Collective.
 
     Each rank loads an equal share of the nonzeros, and sends them to the ranks whose blocks they are in.
     """
@@ -45,9 +61,11 @@ def block_of(source: ModeCopies, parts: GridParts, comm: Comm, dtype: FloatDType
     spans = tuple(_spans(cut, column, comm) for cut, column in zip(cuts, share.columns, strict=True))
     grid = ProcessGrid(cuts, spans, parts.nodes)
     mine = dealt(share, grid.ranks_of(share.columns), comm)
-    for mode, column in enumerate(mine.columns):
-        column -= grid.rows(mode, comm.rank).start
-    return Block(grid, mine, _rounded_norm(source, mine.values, comm))
+    rows = [grid.rows(mode, comm.rank) for mode in range(len(cuts))]
+    for column, held in zip(mine.columns, rows, strict=True):
+        column -= held.start
+    shape = tuple(max(1, held.stop - held.start) for held in rows)  # kernels need a row
+    return grid, Block(mine, shape, _rounded_norm(source, mine.values, comm))
 
 
 def _share(source: ModeCopies, comm: Comm, dtype: FloatDType) -> NonzeroColumns:
@@ -106,11 +124,10 @@ class BlockSource:
 
     stored = False
 
-    def __init__(self, source: ModeCopies, block: Block, rank: int, memory: DeviceMemory) -> None:
-        """Take the block of a rank of `source`; `memory` is that of a machine with this rank only."""
-        rows = [block.grid.rows(mode, rank) for mode in range(len(source.shape))]
-        self.shape = tuple(max(1, each.stop - each.start) for each in rows)  # kernels need a row
-        self.path, self.norm, self.value_range = source.path, block.norm, source.value_range
+    def __init__(self, source: ModeCopies, block: Block, memory: DeviceMemory) -> None:
+        """Take a block of `source`; `memory` is that of a machine with this rank only."""
+        self.shape, self.norm = block.shape, block.norm
+        self.path, self.value_range = source.path, source.value_range
         columns, values = block.nonzeros
         self.value_dtype = values.dtype
         self._tensor: TensorSource | None = None

@@ -86,7 +86,7 @@ def test_cp_als_follows_the_same_path_on_every_grid(comm: Comm, device: str, opt
     given: dict[str, Any] = {"max_iters": 6, "tol": 0, "precision": "fp64", "device": device, **options}
     x, given["init"] = (tensor(), random_factors(0, SHAPE, 5)) if comm.rank == 0 else (None, None)
     expected = amped.cp_als(x, 5, grid="all-gather", **given)
-    for grid in grids(3, comm.size):
+    for grid in [*grids(3, comm.size), "replicated"]:
         model = amped.cp_als(x, 5, grid=grid, **given)
         if comm.rank == 0:
             assert np.allclose(model.fits, expected.fits, rtol=0, atol=1e-12)
@@ -130,7 +130,8 @@ def test_checkpoints_move_between_distributions(comm: Comm, device: str, tmp_pat
     given: dict[str, Any] = {"tol": 0, "precision": "fp64", "device": device, "seed": 2}
     expected = amped.cp_als(x, 5, max_iters=6, **given)
     grid = f"{comm.size}x1x1"
-    for name, first, second in (("a", grid, "all-gather"), ("b", "all-gather", grid)):
+    moves = ("a", grid, "all-gather"), ("b", "replicated", grid), ("c", "all-gather", "replicated")
+    for name, first, second in moves:
         amped.cp_als(x, 5, max_iters=3, checkpoint=folder / name, every=1, grid=first, **given)
         model = amped.cp_als(x, 5, max_iters=6, checkpoint=folder / name, resume=True, grid=second, **given)
         if comm.rank == 0:
