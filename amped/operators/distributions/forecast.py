@@ -14,6 +14,7 @@ from partitioner.shards.partition import Cut
 from .machine_model import DeviceSpeed, MachineModel
 from .traffic import SUM_BYTES, Counts, RankDistribution, RowFormat, Traffic, exchange_traffic, held_rows, node_count
 
+LEAST = 0.05  # fraction of measured kernels that is not launches
 INDEX_BYTES, VALUE_BYTES = 2, 4  # of a packed nonzero: per input mode, and its value
 
 
@@ -135,23 +136,18 @@ class CostModel:
 
     def seconds(self, distribution: RankDistribution, layers: Sequence[Layers], fullest: float = 1.0) -> Seconds:
         """Return the seconds of an iteration; `fullest`: nonzeros of the largest block relative to the mean."""
-        modes = [self.mode(distribution, mode, layer, layers, fullest) for mode, layer in enumerate(layers)]
+        modes = [self.mode(distribution, mode, layer, fullest) for mode, layer in enumerate(layers)]
         return Seconds(*(sum(part) for part in zip(*modes, strict=True)))
 
-    def mode(
-        self, distribution: RankDistribution, mode: int, layer: Layers, layers: Sequence[Layers], fullest: float = 1.0
-    ) -> Seconds:
+    def mode(self, distribution: RankDistribution, mode: int, layer: Layers, fullest: float = 1.0) -> Seconds:
         """Return the seconds of a mode."""
         work, device = self._work, self._machine.device
         kernels_of_one, solve_of_one = self._corrections
-        name, shape = distribution.name, [float(length) for length in work.shape]
-        if name == "grid":
-            held, owned = [each.longest for each in layers], layer.longest * distribution.parts[mode] / self._ranks
-        else:
-            held, owned = shape, layer.longest
-            held[mode] = owned
-        nnz = work.nnz * (1.0 if name == "replicated" else fullest / self._ranks)
-        kernels = kernels_of_one * kernel_seconds(work, device, mode, nnz, held)
+        owned = layer.longest
+        if distribution.name == "grid":
+            owned *= distribution.parts[mode] / self._ranks
+        nnz = work.nnz * (1.0 if distribution.name == "replicated" else fullest / self._ranks)
+        kernels = device.launch + kernels_of_one * kernel_seconds(work, device, mode, nnz, layer.longest)
         exchange = self.exchange(distribution, mode, layer)
         hidden = min(self._machine.overlap * exchange, kernels)
         step = device.mode_step(work.rows.rank)
@@ -173,7 +169,8 @@ class CostModel:
         nodes = min(size, max(1, self.nodes // distribution.nodes[mode]))
         there = links.reduce_scatter(layer.longest * rows.sum_bytes, size, nodes)
         back = links.all_gather(layer.longest * rows.nbytes, size, nodes)
-        return there + back + 2 * split + sums  # of split rows: sums, and solved rows
+        together = links.latency(ranks, self.nodes) if size == ranks else 0.0  # rows and sums, as above
+        return there + back + 2 * split + sums - together  # of split rows: sums, and solved rows
 
     @cached_property
     def _corrections(self) -> tuple[float, float]:
@@ -181,17 +178,19 @@ class CostModel:
         work, device = self._work, self._machine.device
         if work.measured is None:
             return 1.0, 1.0
-        shape = [float(length) for length in work.shape]
-        kernels = sum(kernel_seconds(work, device, mode, work.nnz, shape) for mode in range(work.order))
-        rest = sum(solve_seconds(work, device, length) + device.mode_step(work.rows.rank) for length in shape)
+        kernels = sum(kernel_seconds(work, device, mode, work.nnz, length) for mode, length in enumerate(work.shape))
+        rest = sum(solve_seconds(work, device, length) + device.mode_step(work.rows.rank) for length in work.shape)
+        variable = max(work.measured.kernels - device.launch * work.order, LEAST * work.measured.kernels)
         known = work.measured.rest
-        return work.measured.kernels / kernels, 1.0 if known is None else known / rest
+        return variable / kernels, 1.0 if known is None else known / rest
 
 
-def kernel_seconds(work: Workload, device: DeviceSpeed, mode: int, nnz: float, held: Sequence[float]) -> float:
-    """Return the estimated seconds of the MTTKRP of a mode.
+def kernel_seconds(work: Workload, device: DeviceSpeed, mode: int, nnz: float, summed: float) -> float:
+    """Return the estimated seconds of the MTTKRP of a mode, without launches.
 
-    The nonzeros are read once, a row of each other mode for each nonzero, and a row of sums is written for each row.
+    The nonzeros are read once, a row of each other mode for each nonzero, and a row of sums is written for each row. In
+    the blocks of a grid, rows are counted as if they were read from the whole matrix: that the matrices of blocks are
+    smaller may help, but so far no measurement shows it.
 
     Parameters
     ----------
@@ -200,15 +199,15 @@ def kernel_seconds(work: Workload, device: DeviceSpeed, mode: int, nnz: float, h
     mode : int
     nnz : float
         Nonzeros of the rank.
-    held : sequence of float
-        For each mode the number of rows that the nonzeros refer to.
+    summed : float
+        Rows of the mode to which they belong.
     """
     inputs = [m for m in range(work.order) if m != mode]
-    seconds = nnz * (VALUE_BYTES + INDEX_BYTES * len(inputs)) + held[mode] * work.rows.sum_bytes
+    seconds = nnz * (VALUE_BYTES + INDEX_BYTES * len(inputs)) + summed * work.rows.sum_bytes
     seconds /= device.streamed * device.memory
     for m in inputs:
         accesses = work.nnz / max(1, work.shape[m])
-        seconds += device.rows_read(nnz, work.rows.nbytes, held[m], accesses, 1 / len(inputs))
+        seconds += device.rows_read(nnz, work.rows.nbytes, work.shape[m], accesses, 1 / len(inputs))
     return seconds
 
 

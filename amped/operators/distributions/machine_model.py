@@ -35,14 +35,17 @@ class DeviceSpeed:
         Bytes per second of rows in the cache.
     cache : float
         Bytes of rows that remain in the cache.
+    launch : float
+        Seconds that the kernels of a mode take at least.
     step : float
-        Seconds per mode that depend on neither nonzeros nor rows, at up to 32 components.
+        Seconds of everything else per mode that do not depend on the number of rows, at up to 32 components.
     """
 
     name: str
     memory: float
     cached: float
     cache: float
+    launch: float
     step: float
     scattered: float = 0.7
     streamed: float = 0.85
@@ -50,7 +53,7 @@ class DeviceSpeed:
 
     def mode_step(self, rank: int) -> float:
         """Return the seconds of launches and small matrices per mode."""
-        return self.step * max(1.0, rank / 32)
+        return self.step * max(1.0, rank / 32) ** 2
 
     def rows_read(self, count: float, nbytes: int, length: float, accesses: float, share: float) -> float:
         """Return the seconds for reading `count` rows of `nbytes` bytes of a matrix with `length` rows.
@@ -87,7 +90,7 @@ class Links:
     local: float
     network: float = NETWORK * NETWORK_EFFICIENCY
     ranks_per_node: int = GPUS_PER_NODE
-    hop: float = 10e-6
+    hop: float = 11.5e-6
     node_hop: float = 20e-6
     start: float = 0.3
     summing: float = 1.0
@@ -141,11 +144,11 @@ class MachineModel:
     replicates: bool = True
 
 
-H100 = DeviceSpeed("NVIDIA H100", 3.35e12, 23.3e12, 80e6, 40e-6)
+H100 = DeviceSpeed("NVIDIA H100", 3.35e12, 23.3e12, 80e6, 20e-6, 15e-6)
 H200 = replace(H100, name="NVIDIA H200", memory=4.8e12)
 CARDS = {"h100": H100, "h200": H200}
 NVLINK = Links(365e9)
-CORE = DeviceSpeed("CPU core", 10e9, 58e9, 2e6, 20e-6)
+CORE = DeviceSpeed("CPU core", 10e9, 58e9, 2e6, 5e-6, 20e-6)
 SHARED_MEMORY = Links(3e9, 1e9, 1 << 20, 2e-6, 10e-6)  # MPI on one host
 
 
