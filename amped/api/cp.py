@@ -14,7 +14,7 @@ from ..methods.initial import Init
 from ..methods.poisson import Poisson, PoissonMethod
 from ..methods.proximal.terms import ModeConstraints
 from ..methods.starts import Decomposition
-from ..methods.stopping import MAX_ITERS
+from ..methods.stopping import MAX_ITERS, expected_iterations
 from ..models.kruskal import KruskalTensor
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
@@ -208,7 +208,8 @@ def cp_als(
     ((4, 4, 4), True)
     >>> weights, factors = model
     """
-    budget, chosen = Budget((max_iters or MAX_ITERS) * starts), Options(**options)
+    limit, chosen = max_iters or MAX_ITERS, Options(**options)
+    budget = Budget(limit * starts, expected=expected_iterations(limit, tol) * starts)
     params = ObservedParams(mask, weights)  # type: ignore[arg-type]
     held = HoldoutParams(holdout, holdout_seed, patience)  # type: ignore[arg-type]
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]  # paths are text by now

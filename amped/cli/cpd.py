@@ -18,6 +18,7 @@ from ..errors import InputError
 from ..files import Outputs
 from ..methods import als, apr, gcp
 from ..methods.constraints import NONE
+from ..methods.stopping import expected_iterations
 from ..models.kruskal import KruskalTensor
 from ..operators.sources.protocols import DescribedSource
 from ..report import page
@@ -199,7 +200,8 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
             work = LossWork(loss, self.rank, self.iterations * self.starts, self.init, method, stochastic=how)
             held_out = split.held_out if split else None
             return PlacedMethod(generalised(source, observed, machine, options, work, constraints, held_out))
-        budget = job.budget(self.iterations * self.starts)
+        expected = expected_iterations(self.iterations, self.tol) * self.starts
+        budget = job.budget(self.iterations * self.starts, expected)
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None
         if observed is not None:
             held_out = split.held_out if split else None

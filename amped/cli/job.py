@@ -77,9 +77,9 @@ class Job(Session):
         """Open the tensor and print a line about it."""
         return self.read(self.request.tensor, not self.request.no_verify, self.request.form)
 
-    def budget(self, repeats: int) -> Budget:
+    def budget(self, repeats: int, expected: int | None = None) -> Budget:
         """Return the time budget for choosing kernels if each mode is computed at most `repeats` times."""
-        self.kernel_budget = Budget(repeats, self._began)
+        self.kernel_budget = Budget(repeats, self._began, expected=expected)
         return self.kernel_budget
 
     def say_machine(self) -> None:

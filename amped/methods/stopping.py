@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 MAX_ITERS, TOLERANCE = 50, 1e-5  # the tolerance is that of a single change if the caller sets one of both
 MOST_ITERS, BUDGET = 500, 1 << 32  # iterations by default, and nonzeros times components times modes in all of them
+SETTLED = 200  # iterations in which most runs with a tolerance end
 WINDOW = 14  # iterations whose gain is judged
 NOISE = 1e-8  # gain of a window that may be rounding error
 PERFECT = 1e-5  # distance from a fit of 1 that no longer matters
@@ -38,6 +39,14 @@ def limits_of(max_iters: int | None, tol: float | None, numbers: int = 0) -> Run
     if numbers and max_iters is None and tol is None:
         return RunLimits(max(MAX_ITERS, min(MOST_ITERS, BUDGET // numbers)), TOLERANCE, True)
     return RunLimits(MAX_ITERS if max_iters is None else max_iters, TOLERANCE if tol is None else tol)
+
+
+def expected_iterations(max_iters: int, tol: float | None) -> int:
+    """Return how many iterations to expect of a run with these limits; `tol` None is the default.
+
+    Most runs with a tolerance need far fewer than the largest number.
+    """
+    return max_iters if tol == 0 else min(max_iters, max(SETTLED, max_iters // 10))
 
 
 def expected_gain(fits: Sequence[float]) -> float:

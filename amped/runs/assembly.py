@@ -213,7 +213,7 @@ def decomposition(
     if constraints.terms:
         constraints.check_sizes(source.shape, rank)
         machine = admm_machine(source, machine, options)
-    machine = chosen(machine, source, options, Work(rank, budget.repeats if budget else None))
+    machine = chosen(machine, source, options, Work(rank, budget.likely if budget else None))
 
     def setting() -> Setting:
         solving = als_bytes(source, rank, machine, options, constraints)

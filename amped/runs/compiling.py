@@ -30,6 +30,7 @@ COMPILING = {
     SAMPLES: 4.0,
 }  # seconds, about
 CODE = {name: Compilable(name, seconds, FOLDERS) for name, seconds in COMPILING.items()}
+FEW = {"phi": 5}  # components whose time an update of one mode takes besides that of its components, by product
 SWEPT, MULTIPLIED, UPDATES = 3e-9, 5e-10, {"phi": 2e-9, "rows": 8e-9, SAMPLES: 1e-8}
 """Seconds without compiled code, per nonzero and component: of an iteration; of an iteration of a dense tensor; of an
 update of one mode, by product. Repeated index pairs take a third of it, hypersparse tensors four times as long."""
@@ -133,7 +134,8 @@ def _seconds(source: TensorSize, work: Work) -> float:
     if _is_dense(source):
         each = MULTIPLIED * numbers
     else:
-        each = UPDATES.get(work.product, 0.0) * numbers * len(source.shape) or SWEPT * numbers
+        updated = source.nnz * (work.columns + FEW.get(work.product, 0)) * len(source.shape)
+        each = UPDATES.get(work.product, 0.0) * updated or SWEPT * numbers
         if work.product in (ROWS, MATRICES):
             time = MULTIPLIED * work.elements - COMPILED * source.nnz if work.elements else SUMMED * source.nnz
             each = time * _pairs(work.columns)

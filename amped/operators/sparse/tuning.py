@@ -51,12 +51,20 @@ class Budget:
         Seconds spent on choosing so far.
     computing : float
         Expected seconds of all repeats of the modes timed so far.
+    expected : int or None
+        The number of computations to expect, if it is not `repeats`.
     """
 
     repeats: int | None = None
     began: float = field(default_factory=time.perf_counter)
     spent: float = 0.0
     computing: float = 0.0
+    expected: int | None = None
+
+    @property
+    def likely(self) -> int | None:
+        """The number of computations of each mode to expect; None if unknown."""
+        return self.repeats if self.expected is None else self.expected
 
     def expect(self, seconds: float) -> None:
         """Add a mode that takes `seconds` per computation."""

@@ -8,7 +8,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from amped.methods.stopping import MAX_ITERS, MOST_ITERS, TOLERANCE, RunLimits, expected_gain, limits_of
+from amped.methods.stopping import (
+    MAX_ITERS,
+    MOST_ITERS,
+    SETTLED,
+    TOLERANCE,
+    RunLimits,
+    expected_gain,
+    expected_iterations,
+    limits_of,
+)
 
 
 def end(fit: Callable[[int], float], most: int = 500) -> int:
@@ -62,3 +71,10 @@ def test_rounding_errors_end_a_run() -> None:
 )
 def test_limits(given: tuple[int | None, float | None], numbers: int, limits: RunLimits) -> None:
     assert limits_of(*given, numbers) == limits
+
+
+def test_a_tolerance_ends_most_runs_early() -> None:
+    assert expected_iterations(50, 1e-5) == expected_iterations(50, 0.0) == 50
+    assert expected_iterations(1000, 1e-5) == expected_iterations(1000, None) == SETTLED
+    assert expected_iterations(1000, 0.0) == 1000
+    assert expected_iterations(10_000, 1e-5) == 1000

@@ -7,14 +7,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import amped
+from amped.backend.exchange import Machine
+from amped.options import Options
+from amped.runs import assembly, compiling
 from partitioner.build import partition
-from partitioner.host.worth import SETTING
+from partitioner.host.worth import LOADING, SETTING
 
 DATA = Path(amped.__file__).parent / "data"
 COUNTS = amped.SparseTensor(
@@ -92,6 +96,29 @@ def test_a_store_on_both_paths(precision: Any, monkeypatch: pytest.MonkeyPatch, 
         models.append(amped.cp_als(tmp_path / "store", 2, max_iters=4, tol=0, precision=precision, device="cpu"))
     assert "without compiled code" in models[1].run["device_description"]
     np.testing.assert_allclose(models[0].fits, models[1].fits, rtol=1e-12 if precision == "fp64" else 1e-6)
+
+
+@pytest.mark.parametrize(("tol", "compiles"), [(1e-5, False), (0.0, True)])
+def test_a_run_that_a_tolerance_may_end_does_not_wait_for_the_compiler(
+    tol: float, compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = list[compiling.Work]()
+
+    def chosen(machine: Machine, source: Any, options: Options, work: compiling.Work) -> Machine:
+        works.append(work)
+        return compiling.uncompiled(machine)
+
+    monkeypatch.setattr(assembly, "chosen", chosen)
+    amped.cp_als(COUNTS, 2, max_iters=1000, tol=tol, device="cpu", callback=lambda *_: True)
+    large = SimpleNamespace(shape=(183, 24, 874, 1247), nnz=353_486)
+    seconds = compiling._seconds(large, works[0]._replace(columns=23))
+    assert (seconds > compiling.COMPILING["mttkrp"] + LOADING) == compiles
+
+
+def test_an_update_of_few_components_takes_time_for_each_nonzero() -> None:
+    tensor = SimpleNamespace(shape=(7, 24, 3036), nnz=37_997)
+    one, two = (compiling._seconds(tensor, compiling.Work(rank, 1000, "phi")) for rank in (1, 2))
+    assert one < two < 1.5 * one
 
 
 def test_more_components_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
