@@ -19,9 +19,9 @@ def command_line() -> Iterator[None]:
         _command_lines -= 1
 
 
-def parameter(name: str) -> str:
-    """Return the name of a parameter as the user writes it: ``--index-base`` or ``index_base``."""
-    return f"--{name.replace('_', '-')}" if _command_lines else name
+def parameter(name: str, python: str | None = None) -> str:
+    """Return the name of a parameter as the user writes it: ``--index-base`` or ``index_base``, or another `python`."""
+    return f"--{name.replace('_', '-')}" if _command_lines else name if python is None else python
 
 
 def setting(name: str, value: object = True) -> str:

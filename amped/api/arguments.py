@@ -165,6 +165,14 @@ def function_of(*parameters: str) -> Argument:
     return Argument(convert, None)
 
 
+def _mode(name: str, value: object) -> int | str:
+    return value if isinstance(value, str) else whole(name, value, 0)
+
+
+MODE = Argument(_mode)
+"""A mode, by number or name."""
+
+
 def optional(argument: Argument) -> Argument:
     """Return the same argument, which may also be None."""
     return argument._replace(convert=lambda name, value: None if value is None else argument.convert(name, value))
@@ -195,11 +203,11 @@ LOSS = Argument(_loss, _loss_text)
 """Any loss."""
 
 
-def _constraints(name: str, value: object) -> tuple[tuple[int, ModeTerms], ...]:
+def _constraints(name: str, value: object) -> tuple[tuple[int | str, ModeTerms], ...]:
     return () if value is None else by_mode(name, value)
 
 
-def _constraints_text(terms: tuple[tuple[int, ModeTerms], ...]) -> str:
+def _constraints_text(terms: tuple[tuple[int | str, ModeTerms], ...]) -> str:
     return str({mode: list(each.names) for mode, each in terms})
 
 

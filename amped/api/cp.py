@@ -47,10 +47,10 @@ def cp_als(
     seed: int | None = None,
     init: Init | None = None,
     starts: int = 1,
-    nonnegative: bool | Sequence[int] = False,
+    nonnegative: bool | Sequence[int | str] = False,
     ridge: float | Sequence[float] = 0.0,
-    fixed_modes: Sequence[int] = (),
-    constraints: Mapping[int, ModeConstraints] | None = None,
+    fixed_modes: Sequence[int | str] = (),
+    constraints: Mapping[int | str, ModeConstraints] | None = None,
     mask: Mask | None = None,
     weights: Tensor = None,
     holdout: float | Tensor = None,
@@ -92,18 +92,18 @@ def cp_als(
     starts : int
         Number of random starts, with seeds ``seed`` (0 by default), ``seed + 1``, ... The model with the best fit is
         returned. Not available with `init` or `checkpoint`.
-    nonnegative : bool or sequence of int
+    nonnegative : bool or sequence of int or str
         Constrain all factor matrices, or those of the listed modes, to be non-negative (HALS, Cichocki and Phan 2009).
-        The tensor may have negative values.
+        Modes are counted from 0; those of a tensor with labels also have names. The tensor may have negative values.
     ridge : float or sequence of float
         Number added to the diagonal of the Gram matrix in each mode's equations: one number for all modes, or one per
         mode. The other modes' columns have unit 2-norm there, so that one number ``c`` penalises the lengths of the
         components: no iteration increases ``||X - M||**2 + c * sum(length**2)``. With different numbers each mode
         has a different objective.
-    fixed_modes : sequence of int
+    fixed_modes : sequence of int or str
         Modes whose matrices keep the values of `init`, except for the norms of their columns. See also
         `KruskalTensor.transform`.
-    constraints : mapping of int to str, list of str or callable, optional
+    constraints : mapping of int or str to str, list of str or callable, optional
         Further constraints of modes, such as ``{1: "unimodal", 0: ["nonnegative", "l1:0.1"]}``, by AO-ADMM (Huang,
         Sidiropoulos and Liavas 2016), so far on CPUs. Names: "nonnegative", "bounds:LOW:HIGH", "l1:X", "l2:X",
         "smooth:X" and "smooth:X:2" (first and second differences), "unimodal", "monotone", "monotone:decreasing",
@@ -218,7 +218,7 @@ def cp_als(
         observed = split.fitted if split else call.observe(params)
         comm, machine, source = call.comm, call.machine, call.source
         constraint_params = ConstraintParams(nonnegative, ridge, fixed_modes, constraints)  # type: ignore[arg-type]
-        chosen_constraints = constraint_params.of(len(source.shape))
+        chosen_constraints = constraint_params.of(len(source.shape), source.labels)
         usual = observed is None and not chosen_constraints
         guess = comm.bcast(init is not None) or starts > 1
         request = AlsRequest(max_iters, tol, seed, guess, checkpoint is not None)

@@ -76,9 +76,9 @@ def cp(
     seed: int | None = None,
     init: Init | None = None,
     starts: int = 1,
-    nonnegative: bool | Sequence[int] = False,
+    nonnegative: bool | Sequence[int | str] = False,
     ridge: float | Sequence[float] = 0.0,
-    fixed_modes: Sequence[int] = (),
+    fixed_modes: Sequence[int | str] = (),
     mask: Mask | None = None,
     weights: Tensor = None,
     holdout: float | Tensor = None,
@@ -230,7 +230,8 @@ def cp(
     with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, comm)) as call:
         split = call.hold_out(params, held) if held.given(comm) else None
         observed = split.fitted if split else call.observe(params)
-        terms = ConstraintParams(loss.nonnegative or nonnegative, ridge, fixed_modes).of(len(call.source.shape))  # type: ignore[arg-type]
+        requested = ConstraintParams(loss.nonnegative or nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
+        terms = requested.of(len(call.source.shape), call.source.labels)
         how = stochastic_of(chosen_method, stochastic, seed, limits[0])
         work = LossWork(loss, rank, limits[0] * starts, init, chosen_method, stochastic=how)
         if how and (note := full_gradient_note(call.source, loss, chosen_method)):

@@ -14,6 +14,7 @@ from partitioner.array_types import Floats
 from partitioner.readers import PLAIN as READ_PLAIN
 from partitioner.readers import is_table, open_store
 from partitioner.tensors.interop import AnyTensor
+from partitioner.tensors.labels import mode_names, mode_number
 from partitioner.tensors.observed import NAN, STORED
 from partitioner.tensors.relabel import same_labels
 
@@ -252,13 +253,14 @@ def _core_inverse(model: TuckerTensor, mode: int) -> NDArray[np.float64]:
 def transformed(
     model: AnyModel,
     X: object,
-    mode: int,
+    mode: int | str,
     value: str | None,
     where: str | None,
     unknown: str,
     arguments: Mapping[str, Any],
 ) -> Floats:
     """See `KruskalTensor.transform`: rank 0 reads tables and matches labels. Collective."""
+    mode = mode_number(mode_names(model.labels, len(model.shape)), mode) if isinstance(mode, str) else mode
     keep_zeros, mask = observes_zeros(arguments.get("mask"), model.run.get("mask")), arguments.get("mask")
 
     def prepared() -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Unpack
 
 from partitioner.readers import PLAIN
+from partitioner.tensors.labels import mode_names, mode_number
 
 from ..backend.losses import Loss
 from ..models.scanned import ScannedRank
@@ -20,7 +21,7 @@ from ..runs.holding_out import fraction
 from ..runs.observing import Mask, ObservedParams
 from ..runs.scan_result import Scan, ScanParams, ranks_of
 from ..runs.scanning import scanned
-from .arguments import BOOLEAN, argument_options, function_of, integer, optional
+from .arguments import BOOLEAN, MODE, argument_options, function_of, optional
 from .gcp import LOSS_ARGUMENTS, MethodName
 from .sessions import session
 
@@ -30,7 +31,7 @@ SCAN_ARGUMENTS = {
     "nonnegative": BOOLEAN,
     "halves": BOOLEAN,
     "callback": optional(function_of("the ScannedRank")),
-    "split": optional(integer(0)),
+    "split": optional(MODE),
     "holdout": optional(Argument(fraction)),
 }
 
@@ -49,7 +50,7 @@ def scan(
     tol: float | None = None,
     seed: int = 0,
     halves: bool = True,
-    split: int | None = None,
+    split: int | str | None = None,
     mask: Mask | None = None,
     holdout: float | None = None,
     callback: Callable[[ScannedRank], object] | None = None,
@@ -82,8 +83,8 @@ def scan(
     halves : bool
         Decompose the even and the odd indices of one mode separately, and compare the factor matrices of the other
         modes.
-    split : int, optional
-        The mode that `halves` splits, counted from 0: usually that of the samples. By default the longest.
+    split : int or str, optional
+        The mode that `halves` splits, counted from 0, or its name: usually that of the samples. By default the longest.
     mask : {"nan", "stored"}, array, tensor or path, optional
         The observed elements; see `cp_als`. The figures refer to them; for the core consistency the other elements are
         those of the model.
@@ -127,10 +128,13 @@ def scan(
     elements = ObservedParams(mask)  # type: ignore[arg-type]
     numbers: tuple[int, ...] = tuple(ranks)  # type: ignore[arg-type]
     limits = max_iters, tol
-    params = ScanParams(numbers, starts, seed, loss, method, nonnegative, *limits, halves, split, holdout)
+    params = ScanParams(numbers, starts, seed, loss, method, nonnegative, *limits, halves, None, holdout)
     params = params.resolved(elements.given(world()))
     chosen = Options(**options)
     with session(X, chosen, deadline, verbose, form=elements.form(PLAIN, world())) as call:
+        names = mode_names(call.source.labels, len(call.source.shape))
+        number = mode_number(names, split, "split") if isinstance(split, str) else split
+        params = params._replace(split=number)
         observed = call.observe_all(elements) if holdout else call.observe(elements)
         call.reporter.machine(call.machine, chosen.precision)
         table, stop = ScanTable(call.display), StopOnRequest()

@@ -45,11 +45,12 @@ class SideOutputs(NamedTuple):
         if self.report is not None:
             from ..report import page  # takes a tenth of the time to import amped
 
-            page.check()
+            page.check(self.report)
             outputs.file(Path(self.report), True)
         if self.checkpoint is None:
-            if self.resume:
-                raise InputError("resume needs checkpoint: the folder to continue from")
+            if self.resume or self.every is not None:
+                name, use = ("resume", "to continue from") if self.resume else ("every", "to write to")
+                raise InputError(f"{name} needs checkpoint: the folder {use}")
             return self._metrics(None)
         if starts > 1:
             raise InputError(f"starts {starts}: checkpoint keeps the state of one start")

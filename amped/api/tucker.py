@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from partitioner.readers import PLAIN
 from partitioner.tensors.interop import factors_of
 from partitioner.tensors.lowrank import parts_of
 from partitioner.validate import whole
@@ -24,7 +25,9 @@ from ..parallel.calls import Argument, collective
 from ..parallel.mpi import world
 from ..runs.assembly import Tensor
 from ..runs.callback import RunCallback
-from ..runs.compression import compressed, consistent
+from ..runs.compression import compressed, consistent, consistent_with_gaps
+from ..runs.observed_runs import observe
+from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened
 from .arguments import ARGUMENTS, DEVICE, OutputName, argument_options, one_of, optional, positive
@@ -148,7 +151,12 @@ def _cp_model(name: str, value: object) -> KruskalTensor | None:
 @collective(ARGUMENTS | {"model": Argument(_cp_model, repr, of_root=True)}, argument_options)
 @with_options
 def core_consistency(
-    X: Tensor, model: KruskalTensor | None, *, deadline: float | None = None, **options: Unpack[OptionNames]
+    X: Tensor,
+    model: KruskalTensor | None,
+    *,
+    mask: Mask | None = None,
+    deadline: float | None = None,
+    **options: Unpack[OptionNames],
 ) -> float:
     """Return the core consistency of a CP model, which shows whether it has too many components. Collective.
 
@@ -162,6 +170,8 @@ def core_consistency(
         See `cp_als`.
     model : KruskalTensor
         A CP model, also of another library. Under ``mpirun`` rank 0's is used.
+    mask : {"nan", "stored"}, array, tensor or path, optional
+        The observed elements; see `cp_als`. Others are those of the model.
     deadline : float, optional
         See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
@@ -184,11 +194,14 @@ def core_consistency(
     >>> round(core_consistency(model.full(), model), 6)
     100.0
     """
-    comm, chosen = world(), Options(**options)
-    with opened(X, comm, chosen, deadline) as (machine, source):
+    comm, chosen, params = world(), Options(**options), ObservedParams(mask)  # type: ignore[arg-type]
+    with opened(X, comm, chosen, deadline, params.form(PLAIN, comm)) as (machine, source):
+        observed = observe(source, params, machine, chosen)
         factors = comm.bcast(factors_of(model))
         labels = comm.bcast(getattr(model, "labels", None))
         factors = None if factors is None else in_order_of(LabelledMatrices(factors, labels), source.labels)
         if factors is None or tuple(len(factor) for factor in factors) != source.shape:
             raise InputError(f"the model's shape differs from the tensor's, {source.shape}")
+        if observed is not None:
+            return consistent_with_gaps(observed.source, machine, chosen, factors)
         return consistent(source, machine, chosen, factors)

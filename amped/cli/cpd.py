@@ -99,7 +99,7 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
 
     def check(self) -> None:
         if self.report is not None:
-            page.check()
+            page.check(None if self.report == BESIDE_MODEL else self.report)
         if self.constraint_params.fixed_modes and self.init is None and not self.resume:
             raise InputError("--fixed-modes needs --init with the matrices to keep")
         if self.init == "tucker" and (self.chosen_method != "als" or self.nonnegative or self.nonnegative_modes):

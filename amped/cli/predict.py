@@ -18,8 +18,10 @@ from partitioner.array_types import Floats
 from partitioner.errors import one_line
 from partitioner.flags import flag, path, whole_number
 from partitioner.readers import ReadOptions, is_dense, is_table, open_part, read, settle
+from partitioner.readers.tables.database import identifier
 from partitioner.sorting.tables import Pile
-from partitioner.tensors.labels import as_labels, mode_names
+from partitioner.tensors.interop import AnyTensor
+from partitioner.tensors.labels import Labels, as_labels, mode_names
 from partitioner.wording import alternatives
 
 from ..errors import EXIT_INCOMPLETE, InputError
@@ -43,7 +45,7 @@ class PredictRequest(WritingRequest):
 
     at: Path = flag(
         MISSING,
-        "coordinates: text or .npz with indices, with or without values; or a table with the model's keys",
+        "coordinates: text or .npz with indices, with or without values; or a table with columns for keys or modes",
         type=path,
         metavar="FILE",
     )
@@ -134,8 +136,7 @@ def _elements(request: PredictRequest, model: AnyKind) -> ReadCoordinates:
         if is_table(place):
             if labels is None or labels.keys is None:
                 raise InputError("is a table, but the model has no names of key columns")
-            missing = labels.query.missing if labels.query else "drop"
-            table = read(place, keys=labels.keys, where="true", missing=missing)
+            table = _table(place, labels)
             assert table.labels is not None
             shown = [own[column] for own, column in zip(table.labels, table.columns, strict=True)]  # type: ignore[union-attr]
             return ReadCoordinates(coordinates_of(table, model.shape, labels), shown, None, None)
@@ -149,6 +150,19 @@ def _elements(request: PredictRequest, model: AnyKind) -> ReadCoordinates:
         return ReadCoordinates(coordinates_of(given, model.shape, labels), shown, values, base)
     except InputError as error:
         raise InputError(error.cause, path=place, line=error.line) from None
+
+
+def _table(place: Path, labels: Labels) -> AnyTensor:
+    """Read a table with the keys of the model's table, or else with columns that are named as the modes."""
+    missing, names = labels.query.missing if labels.query else "drop", [identifier(name) for name in labels.names or ()]
+    keys = labels.keys or ()
+    try:
+        return read(place, keys=keys, where="true", missing=missing)
+    except InputError as error:
+        try:
+            return read(place, keys=names, where="true", missing=missing)
+        except InputError:
+            raise error from None
 
 
 def _has_original_indices(model: AnyKind) -> bool:

@@ -50,7 +50,7 @@ class ReportRequest(WritingRequest):
         return {**super().inputs, "--tensor": self.of_tensor}
 
     def check(self) -> None:
-        page.check()
+        page.check(self.output)
         super().check()
 
 

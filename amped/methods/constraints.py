@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partitioner.array_types import Floats
+from partitioner.tensors.labels import Labels, mode_names, mode_number
 from partitioner.validate import real, whole
 
 from ..backend.ops.equations import ConstraintBounds
@@ -21,6 +22,8 @@ from ..operators.placement import MAX_RANK as MOST_MODES  # far more than any te
 from .proximal.terms import ModeTerms, with_nonnegative
 
 Modes = tuple[int, ...]
+NamedModes = tuple[int | str, ...]
+"""Modes by number or name."""
 SWEEPS = 5  # over the columns per solve of a mode; 1 to 10 give similar fits (docs/design/constraints.md)
 UNTIL_SETTLED = 2000  # sweeps at most if only one mode is solved; a row stops when a sweep no longer changes it
 
@@ -28,49 +31,41 @@ UNTIL_SETTLED = 2000  # sweeps at most if only one mode is solved; a row stops w
 class ConstraintParams(NamedTuple):
     """Constraints as requested, before the tensor's order is known."""
 
-    nonnegative: bool | Modes = False
+    nonnegative: bool | NamedModes = False
     ridge: float | tuple[float, ...] = 0.0
-    fixed_modes: Modes = ()
-    terms: tuple[tuple[int, ModeTerms], ...] = ()
+    fixed_modes: NamedModes = ()
+    terms: tuple[tuple[int | str, ModeTerms], ...] = ()
 
-    def of(self, order: int) -> Constraints:
-        """Return the constraints for a tensor of this order; raise `InputError` if a mode does not exist."""
-        modes = tuple(range(order))
-        nonnegative = self.nonnegative if isinstance(self.nonnegative, tuple) else modes if self.nonnegative else ()
-        given = tuple(mode for mode, _ in self.terms)
-        for name, chosen in (("nonnegative", nonnegative), ("fixed_modes", self.fixed_modes), ("constraints", given)):
-            for mode in chosen:
+    def of(self, order: int, labels: Labels | None = None) -> Constraints:
+        """Return the constraints for a tensor of this order; raise `InputError` if a mode does not exist.
+
+        `labels` have the names of the modes.
+        """
+        names = mode_names(labels, order)
+
+        def numbers(parameter: str, modes: NamedModes) -> Modes:
+            found = [mode_number(names, mode, parameter) if isinstance(mode, str) else mode for mode in modes]
+            for mode in found:
                 if mode >= order:
-                    raise InputError(f"{name}: there is no mode {mode}; the tensor has modes 0 to {order - 1}")
+                    raise InputError(f"{parameter}: there is no mode {mode}; the tensor has modes 0 to {order - 1}")
+            return tuple(found)
+
+        fixed = tuple(sorted(set(numbers("fixed_modes", self.fixed_modes))))
+        bounded = self.nonnegative if isinstance(self.nonnegative, tuple) else range(order) if self.nonnegative else ()
+        nonnegative = tuple(sorted(set(numbers("nonnegative", tuple(bounded)))))
+        given = numbers("constraints", tuple(mode for mode, _ in self.terms))
+        if len(set(given)) < len(given):
+            raise InputError("constraints: a mode is given by its name and by its number")
+        terms = tuple(zip(given, (each for _, each in self.terms), strict=True))
         ridge = self.ridge if isinstance(self.ridge, tuple) else (self.ridge,) * order
         if len(ridge) != order:
             raise InputError(f"ridge: {len(ridge)} numbers for a tensor of order {order}: give one, or one per mode")
-        if set(self.fixed_modes) == set(modes):
+        if len(fixed) == order:
             raise InputError("fixed_modes: all modes are fixed; leave at least one to solve")
-        if self.terms:
-            return self._with_terms(nonnegative, ridge, order)
-        result = Constraints(nonnegative, ridge, self.fixed_modes)
-        return result if any((nonnegative, any(ridge), self.fixed_modes)) else NONE
-
-    def _with_terms(self, nonnegative: Modes, ridge: tuple[float, ...], order: int) -> Constraints:
-        """Return constraints that are solved by ADMM in all modes."""
-        if any(ridge):
-            raise InputError("ridge: together with constraints, write it as the constraint 'l2:X' of each mode")
-        terms = dict(self.terms)
-        if both := [mode for mode in terms if mode in self.fixed_modes]:
-            raise InputError(f"constraints: mode {both[0]} is fixed")
-        for mode in set(nonnegative) - set(self.fixed_modes):
-            terms[mode] = with_nonnegative(terms.get(mode, ModeTerms()))
-        solved = [mode for mode in range(order) if mode not in self.fixed_modes]
-        if any(each.penalised for each in terms.values()):
-            for mode in solved:
-                if (each := terms.get(mode, ModeTerms())).scalable and not each.penalised:
-                    terms[mode] = each.in_ball()
-        if all(mode in terms and terms[mode].fixes_scale for mode in range(order)):
-            names = ", ".join(terms[mode].names[0] for mode in solved)
-            raise InputError(f"constraints {names}: all modes have a fixed size; leave one for the tensor's size")
-        nonnegative = tuple(sorted({*nonnegative, *(mode for mode, each in terms.items() if each.nonnegative)}))
-        return Constraints(nonnegative, ridge, self.fixed_modes, tuple(sorted(terms.items(), key=lambda m: m[0])))
+        result = Constraints(nonnegative, ridge, fixed, terms)
+        if terms:
+            return result.by_admm(order)
+        return result if any((nonnegative, any(ridge), fixed)) else NONE
 
 
 @dataclass(frozen=True)
@@ -84,6 +79,26 @@ class Constraints:
 
     def __bool__(self) -> bool:
         return self != NONE
+
+    def by_admm(self, order: int) -> Constraints:
+        """Return these constraints, which include `terms`, as they are solved by ADMM in all modes."""
+        if any(self.ridge):
+            raise InputError("ridge: together with constraints, write it as the constraint 'l2:X' of each mode")
+        terms = dict(self.terms)
+        if both := [mode for mode in terms if mode in self.fixed]:
+            raise InputError(f"constraints: mode {both[0]} is fixed")
+        for mode in set(self.nonnegative) - set(self.fixed):
+            terms[mode] = with_nonnegative(terms.get(mode, ModeTerms()))
+        solved = self.solved(order)
+        if any(each.penalised for each in terms.values()):
+            for mode in solved:
+                if (each := terms.get(mode, ModeTerms())).scalable and not each.penalised:
+                    terms[mode] = each.in_ball()
+        if all(mode in terms and terms[mode].fixes_scale for mode in range(order)):
+            names = ", ".join(terms[mode].names[0] for mode in solved)
+            raise InputError(f"constraints {names}: all modes have a fixed size; leave one for the tensor's size")
+        nonnegative = tuple(sorted({*self.nonnegative, *(mode for mode, each in terms.items() if each.nonnegative)}))
+        return Constraints(nonnegative, self.ridge, self.fixed, tuple(sorted(terms.items(), key=lambda m: m[0])))
 
     @property
     def norm(self) -> int:
@@ -149,16 +164,18 @@ class Constraints:
 NONE = Constraints()
 
 
-def modes_of(name: str, value: Any) -> Modes:
-    """Return modes, counted from 0, in ascending order; raise `InputError` for anything else."""
+def modes_of(name: str, value: Any) -> NamedModes:
+    """Return modes, numbers from 0 or names; raise `InputError` for anything else."""
     try:
-        listed = list(value)
+        listed = [value] if isinstance(value, str) else list(value)
     except TypeError:
         raise InputError(f"{name} {value!r}: expected modes, counted from 0, such as (0, 2)") from None
-    return tuple(sorted({whole(f"{name}: mode", mode, 0, MOST_MODES) for mode in listed}))
+    return tuple(
+        mode if isinstance(mode, str) else whole(f"{name}: mode", mode, 0, MOST_MODES) for mode in dict.fromkeys(listed)
+    )
 
 
-def nonnegative_of(name: str, value: object) -> bool | Modes:
+def nonnegative_of(name: str, value: object) -> bool | NamedModes:
     """Return a bool or modes; raise `InputError` for anything else."""
     return bool(value) if isinstance(value, (bool, np.bool_)) else modes_of(name, value)
 

@@ -39,7 +39,7 @@ class AnyModel(Protocol):
     def labels(self) -> Labels | None:
         """Labels of the rows of each factor matrix, or None."""
 
-    def labelled(self, labels: Iterable[ArrayLike] | None) -> Self:
+    def labelled(self, labels: Iterable[ArrayLike] | Mapping[str, ArrayLike] | None) -> Self:
         """Label the rows of the factor matrices, in place."""
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from partitioner.array_types import Floats
 from partitioner.tensors.conversion import library
+from partitioner.tensors.labels import mode_names, mode_number
 from partitioner.tensors.lowrank import parts_of
-from partitioner.validate import whole
 
 from ..errors import InputError
 from .dataframe import pandas
@@ -102,13 +102,13 @@ class Conversions(FactorModel):
         """
         write_ktensor(path, self.weights, self.host_factors, replace)
 
-    def frame(self, mode: int) -> DataFrame:
+    def frame(self, mode: int | str) -> DataFrame:
         """Return a factor matrix as a pandas DataFrame.
 
         Parameters
         ----------
-        mode : int
-            Counted from 0.
+        mode : int or str
+            Counted from 0, or its name.
 
         Returns
         -------
@@ -121,7 +121,7 @@ class Conversions(FactorModel):
             If the model has no such mode, or pandas is not installed.
         """
         library = pandas("frame()")
-        mode = whole("mode", mode, 0, len(self.factors) - 1)
+        mode = mode_number(mode_names(self.labels, len(self.factors)), mode)
         if self.labels is None:
             return library.DataFrame(self.host_factors[mode].copy())
         labels, names = self.labels[mode], self.labels.names

@@ -115,7 +115,7 @@ class KruskalTensor(Updatable):
     def transform(
         self,
         X: object,
-        mode: int,
+        mode: int | str,
         *,
         loss: str | Loss | None = None,
         nonnegative: bool | None = None,
@@ -141,8 +141,8 @@ class KruskalTensor(Updatable):
             nonzeros whose labels the model lacks are dropped, with a warning. If either has no labels, the lengths must
             be equal. A table (a frame, or the file of one) must have the model's key columns. Under ``mpirun`` the data
             of rank 0 is used.
-        mode : int
-            Counted from 0.
+        mode : int or str
+            Counted from 0, or its name.
         loss : str or Loss, optional
             See `cp`. By default the loss that the model was fitted with: "poisson" after `cp_apr`.
         nonnegative : bool, optional

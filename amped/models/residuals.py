@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from partitioner.array_types import HostArray, Integers
 from partitioner.tensors.dense import DenseTensor
-from partitioner.tensors.labels import Labels, mode_names
+from partitioner.tensors.labels import Labels, mode_names, mode_number
 from partitioner.tensors.sparse import SparseTensor
 
 from .absent import absent_elements
@@ -152,7 +152,7 @@ class Residuals(NamedTuple):
         InputError
             If Matplotlib is not installed, or the file cannot be written.
         """
-        from ..report.pictures import draw_slices, mode_number
+        from ..report.pictures import draw_slices
 
         return draw_slices(self.slices[mode_number(self.names, mode)], path, ax)
 

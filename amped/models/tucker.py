@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from partitioner.array_types import Floats, Integers
 from partitioner.host.threads import parallel_map, threads_for
 from partitioner.tensors.lowrank import check_memory
+from partitioner.validate import whole
 
 from ..errors import InputError
 from ..files import factors_in
@@ -110,7 +111,7 @@ class TuckerTensor(FactorModel):
     def transform(
         self,
         X: object,
-        mode: int,
+        mode: int | str,
         *,
         value: str | None = None,
         where: str | None = None,
@@ -127,8 +128,8 @@ class TuckerTensor(FactorModel):
         ----------
         X : tensor, array, table or path
             See `KruskalTensor.transform`.
-        mode : int
-            Counted from 0.
+        mode : int or str
+            Counted from 0, or its name.
         value, where, unknown, deadline, output : str, str, str, float and str, optional
             See `KruskalTensor.transform`.
         **options : optional
@@ -284,7 +285,7 @@ class TuckerTensor(FactorModel):
         """
         from ..report.notebook import core_columns
 
-        return dataframe(core_columns(self, count))
+        return dataframe(core_columns(self, whole("count", count, 1)))
 
     def _repr_html_(self) -> str:
         from ..report.notebook import core_table

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from importlib.resources import files
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from .metrics import versions
 from .timing import balance, stages
 
 REQUIRED = {"jinja2": "Jinja2", "matplotlib": "Matplotlib"}
+EXTENSIONS = "", ".html", ".htm"
 REMEDY = "pip install 'amped[report]'"
 TOP, MORE = 6, 24  # visible labels per column, and further ones that can be unfolded and searched
 SHORT = 7  # maximum length of a mode whose labels are all shown, in their order
@@ -84,10 +86,12 @@ def missing() -> str | None:
     return next((name for module, name in REQUIRED.items() if find_spec(module) is None), None)
 
 
-def check() -> None:
-    """Raise `InputError` if a required library is not installed."""
+def check(path: str | os.PathLike[str] | None = None) -> None:
+    """Raise `InputError` if a required library is not installed, or the file has the extension of another format."""
     if (name := missing()) is not None:
         raise InputError(f"a report needs {name}: {REMEDY}")
+    if path is not None and Path(path).suffix.lower() not in EXTENSIONS:
+        raise InputError(f"a report is an .html file: name it {Path(path).stem}.html", path=path)
 
 
 def write(
@@ -99,6 +103,7 @@ def write(
     mask: object = None,
 ) -> None:
     """Write the report of a model to a file; see `page`, and `write_whole` for errors."""
+    check(path)
     write_text(path, page(model, tensor, run, mask), replace)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.array_types import Floats, HostArray
-from partitioner.tensors.labels import Labels, as_labels
+from partitioner.tensors.labels import Labels, as_labels, mode_number
 from partitioner.tensors.relabel import mode_order, places
 from partitioner.validate import whole
 
@@ -64,12 +65,12 @@ def draw(
     overlay: Mapping[str, Any] | None = None,
 ) -> Figure:
     """Draw a model; see `KruskalTensor.plot`."""
-    names, drawn = mode_names(model), _labels(model, labels or {})
-    chosen = range(len(names)) if modes is None else [mode_number(names, mode) for mode in modes]
+    names, drawn = mode_names(model), _labels(model, _mapping("labels", labels))
+    chosen = _modes(names, modes)
     numbers = _numbers(model, components)
     others = [
         _overlay(model, str(name), each, COLOURS[number % len(COLOURS)])
-        for number, (name, each) in enumerate((overlay or {}).items(), 1)
+        for number, (name, each) in enumerate(_mapping("overlay", overlay).items(), 1)
     ]
 
     def columns(number: int, mode: int) -> list[Column]:
@@ -77,7 +78,7 @@ def draw(
         own = None if model.labels is None else model.labels[mode]
         return [mine, *(column for other in others for column in other.columns(mine, own, number, mode))]
 
-    replaced = {mode_number(names, mode): title for mode, title in (titles or {}).items()}
+    replaced = {mode_number(names, mode, "titles"): title for mode, title in _mapping("titles", titles).items()}
     shown_titles = [replaced.get(mode, _title(names[mode], model.labels, mode, drawn[mode])) for mode in chosen]
     if ax is not None and np.array(ax, object).ndim == 0 and len(chosen) == 1 and not others:
         grid = [("", [_together(model, numbers, chosen[0], drawn[chosen[0]])])]
@@ -112,19 +113,30 @@ def _title(name: str, known: Labels | None, mode: int, labels: HostArray | None)
     return f"{name} ({one_line(unit)})" if unit else name
 
 
-def mode_number(names: Sequence[str], mode: int | str) -> int:
-    """Return the number of a mode, given by number or name; raise `InputError` if it does not exist."""
-    if isinstance(mode, str):
-        if mode not in names:
-            raise InputError(f"modes: {mode!r} is none of {', '.join(map(repr, names))}")
-        return names.index(mode)
-    return whole("modes", mode, 0, len(names) - 1)
+def _modes(names: Sequence[str], modes: object) -> list[int]:
+    """Return the numbers of the modes to draw: all, or one or several by number or name."""
+    listed = range(len(names)) if modes is None else _listed("modes", modes)
+    return [mode_number(names, mode, "modes") for mode in listed]
 
 
-def _numbers(model: KruskalTensor, components: Sequence[int] | None) -> list[int]:
-    if components is None:
-        return list(range(min(MOST, model.rank)))
-    return [whole("components", number, 0, model.rank - 1) for number in components]
+def _numbers(model: KruskalTensor, components: object) -> list[int]:
+    listed = range(min(MOST, model.rank)) if components is None else _listed("components", components)
+    return [whole("components", number, 0, model.rank - 1) for number in listed]
+
+
+def _listed(name: str, value: Any) -> list[Any]:
+    """Return one or several numbers or names as a list; raise `InputError` if there is none."""
+    listed = [value] if isinstance(value, (str, int)) or np.ndim(value) == 0 else list(value)
+    if not listed:
+        raise InputError(f"{name}: expected at least one")
+    return listed
+
+
+def _mapping(name: str, value: object) -> Mapping[Any, Any]:
+    """Return a mapping, empty for None; raise `InputError` for other types."""
+    if not isinstance(value, (Mapping, NoneType)):
+        raise InputError(f"{name} is of type {type(value).__name__}: expected a mapping")
+    return value or {}
 
 
 def _labels(model: KruskalTensor, replaced: Mapping[int | str, Any]) -> list[HostArray | None]:
@@ -132,7 +144,7 @@ def _labels(model: KruskalTensor, replaced: Mapping[int | str, Any]) -> list[Hos
     names = mode_names(model)
     every: list[HostArray | None] = [*(model.labels or [None] * len(names))]
     for mode, labels in replaced.items():
-        at, array = mode_number(names, mode), as_labels(labels)
+        at, array = mode_number(names, mode, "labels"), as_labels(labels)
         if array.shape != (model.shape[at],):
             raise InputError(f"labels of mode {names[at]}: shape {array.shape}, expected ({model.shape[at]},)")
         every[at] = array
@@ -202,7 +214,7 @@ def draw_comparison(
 ) -> Figure:
     """Draw the columns of two models over each other; see `Comparison.plot`."""
     names = [one_line(mode.name) for mode in comparison.modes]
-    chosen = [comparison.modes[mode_number(names, mode)] for mode in (range(len(names)) if modes is None else modes)]
+    chosen = [comparison.modes[mode] for mode in _modes(names, modes)]
     grid = []
     for pair in comparison.pairs[:MOST]:
         panels = []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..models.scanned import ScannedRank, Suggestion
 from .progress import Display
 
+LEAST_PERCENT = -999
 HEADS = "components", "explained", "reached", "match", "halves", "consistency", "iterations", "seconds"
 
 
@@ -53,9 +54,16 @@ def line(tried: ScannedRank) -> str:
         f"{tried.reached}/{len(tried.explained)}",
         "-" if tried.match is None else f"{tried.match:.2f}",
         "-" if tried.halves is None else f"{tried.halves:.2f}",
-        "-" if tried.consistency is None else f"{tried.consistency:.0f} %",
+        _percent(tried.consistency),
         *([] if tried.holdout is None else [f"{tried.holdout:.4g} ± {tried.holdout_error:.1g}"]),
         str(tried.iterations),
         f"{tried.seconds:.3g}",
     ]
     return "  ".join(cell.rjust(len(head)) for cell, head in zip(cells, _heads(tried), strict=True))
+
+
+def _percent(consistency: float | None) -> str:
+    """Return a core consistency as text: how far below zero it is means nothing."""
+    if consistency is None:
+        return "-"
+    return f"{consistency:.0f} %" if consistency > LEAST_PERCENT else f"< {LEAST_PERCENT} %"

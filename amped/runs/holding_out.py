@@ -13,6 +13,7 @@ from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.observed import NAN, STORED
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import real
+from partitioner.wording import parameter, setting
 
 from ..errors import InputError
 from ..methods.held_out import HeldOut
@@ -68,7 +69,7 @@ class HoldoutSource(NamedTuple):
 def all_observed(source: DescribedSource, comm: Comm) -> ObservedParams:
     """Return parameters by which all elements of a dense tensor are observed; NaN is an error. Collective."""
     if source.kind == "sparse":
-        cause = f"holdout needs mask={STORED!r} (--mask {STORED}) or another mask for a sparse tensor"
+        cause = f"{parameter('holdout')} needs {setting('mask', STORED)} or another mask for a sparse tensor"
         raise InputError(f"{cause}: elements that are not stored are zeros, not unknown", path=source.path)
     source.value_range  # noqa: B018 - raises if an element is NaN
     return ObservedParams(NAN if comm.rank == 0 else None)

@@ -19,7 +19,7 @@ ORIGIN, COUNT = "updated_from", "updates_done"  # entries of the record
 def checksum(model: KruskalTensor, parameters: object) -> int:
     """Return a number by which a series of updates is recognised: of the first model and the parameters."""
     result = zlib.crc32(repr(parameters).encode(), zlib.crc32(model.weights.tobytes()))
-    for factor in model.factors:
+    for factor in model.host_factors:
         result = zlib.crc32(np.ascontiguousarray(factor).tobytes(), result)
     return result
 

@@ -87,7 +87,7 @@ class ModelUpdates:
         """Continue from another model, of rank 0."""
         comm = self.comm
         self.shape: tuple[int, ...] = comm.bcast(() if model is None else model.shape)
-        factors = [share(comm, None if model is None else model.factors[m]) for m in self._modes]
+        factors = [share(comm, None if model is None else model.host_factors[m]) for m in self._modes]
         weights = share(comm, None if model is None else model.weights)
         slice_weights = share(comm, None if model is None else _slice_weights(model, self._last))
         self._start = factors, weights, slice_weights

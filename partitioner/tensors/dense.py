@@ -15,6 +15,7 @@ from ..array_types import DType, HostArray
 from ..errors import InputError
 from ..host.memory import available_memory
 from ..host.threads import parallel_map, threads_for
+from ..wording import setting
 from .cf_attributes import unpacked
 from .conversion import AsDense
 from .device_arrays import is_exported, is_on_gpu
@@ -261,9 +262,8 @@ class DenseTensor(AsDense):
         if self.gaps and math.isnan(value):
             cause = f"element {list(index)} is missing: only CP decompositions and scan accept missing elements"
             raise InputError(f"{cause}; fill them first", path=self.path)
-        missing = (
-            "; if NaN means missing, use mask='nan' (--mask nan) in a CP decomposition" if math.isnan(value) else ""
-        )
+        use = f"; if NaN means missing, use {setting('mask', 'nan')} in a CP decomposition"
+        missing = use if math.isnan(value) else ""
         raise InputError(f"element {list(index)} is {value}: every element must be finite{missing}", path=self.path)
 
     def digest(self, place: Place = ()) -> int:

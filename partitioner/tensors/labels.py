@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from ..array_types import HostArray, Integers
 from ..errors import InputError
+from ..validate import whole
 
 TEXT = np.dtypes.StringDType(na_object=None)
 KINDS = "biufMmT"  # bools, numbers, times, durations, strings
@@ -89,13 +90,15 @@ class Labels(tuple[HostArray, ...]):
         return type(self), (tuple(self), self.names, self.query, self.units)
 
     @classmethod
-    def of(cls, labels: Iterable[ArrayLike] | None, shape: Sequence[int]) -> Labels | None:
+    def of(cls, labels: Iterable[ArrayLike] | Mapping[str, ArrayLike] | None, shape: Sequence[int]) -> Labels | None:
         """Return labels in canonical form; raise `InputError` unless each index of each mode has one."""
         if labels is None:
             return None
-        arrays = [as_labels(each) for each in labels]
+        arrays = [as_labels(each) for each in (labels.values() if isinstance(labels, Mapping) else labels)]
         if [each.shape for each in arrays] != [(length,) for length in shape]:
             raise InputError(f"labels of shapes {[each.shape for each in arrays]} for a tensor of shape {tuple(shape)}")
+        if isinstance(labels, Mapping):
+            return cls(arrays, [str(name) for name in labels])
         return cls(arrays, *(getattr(labels, name, None) for name in ("names", "query", "units")))
 
     @property
@@ -134,16 +137,17 @@ class Labelled:
         return self._labels
 
     @labels.setter
-    def labels(self, labels: Iterable[ArrayLike] | None) -> None:
+    def labels(self, labels: Iterable[ArrayLike] | Mapping[str, ArrayLike] | None) -> None:
         self._labels = Labels.of(labels, self.shape)
 
-    def labelled(self, labels: Iterable[ArrayLike] | None) -> Self:
+    def labelled(self, labels: Iterable[ArrayLike] | Mapping[str, ArrayLike] | None) -> Self:
         """Set the labels of this tensor in place.
 
         Parameters
         ----------
-        labels : sequence of (I_n,) arrays, or None
-            One array per mode. Raises `InputError` if their number or lengths do not match the shape.
+        labels : sequence of (I_n,) arrays, mapping, or None
+            One array per mode. The keys of a mapping, such as ``{"sample": samples, "emission": wavelengths}``, are the
+            names of the modes. Raises `InputError` if the number or lengths of arrays do not match the shape.
 
         Returns
         -------
@@ -157,6 +161,15 @@ class Labelled:
 def mode_names(labels: Labels | None, order: int) -> Sequence[str]:
     """Return the name of each mode: its table key, or "mode N"."""
     return (labels.names if labels is not None else None) or [f"mode {mode}" for mode in range(order)]
+
+
+def mode_number(names: Sequence[str], mode: object, parameter: str = "mode") -> int:
+    """Return the number of a mode, given by number or name; raise `InputError`, which names the parameter."""
+    if isinstance(mode, str):
+        if mode not in names:
+            raise InputError(f"{parameter}: {mode!r} is none of {', '.join(map(repr, names))}")
+        return list(names).index(mode)
+    return whole(parameter, mode, 0, len(names) - 1)
 
 
 def as_labels(labels: ArrayLike) -> HostArray:

@@ -241,7 +241,7 @@ def test_wrong_flags(folder: Path) -> None:
     write_tns(folder / "x.tns", np.array([[0, 0, 0], [3, 2, 1]]), np.array([1.0, 2.0]))
     cpd = ["cpd", "x.tns", "--rank", 1, "--device", "cpu"]
     for flags, cause in [
-        (["--holdout", 0.5], "holdout needs mask='stored' (--mask stored)"),
+        (["--holdout", 0.5], "--holdout needs --mask stored or another mask"),
         (["--mask", "stored", "--holdout", 1], "--holdout 1: expected a fraction between 0 and 1"),
         (["--mask", "stored", "--holdout", "nan"], "--holdout nan"),
         (["--mask", "stored", "--holdout", "none.tns"], "none.tns: no such file"),

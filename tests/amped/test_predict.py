@@ -192,6 +192,20 @@ def test_table(folder: Path) -> None:
     assert lines[1:] == [f"a,1,{float(expected[0, 0])!r}", f"b,2,{float(expected[1, 1])!r}", "c,1,nan"]
 
 
+def test_columns_named_as_the_modes(folder: Path) -> None:
+    """Such as those of the file that `residuals` writes; the keys of the table are expressions of other columns."""
+    Path("seen.csv").write_text("who,date,n\na,2026-01-01,1\na,2026-01-02,2\nb,2026-01-01,3\nb,2026-01-02,5\n")
+    fit = ["--value", "n", "--rank", 1, "--device", "cpu", "--quiet"]
+    for key, name in (("day(date) AS day", "day"), ("day(date)", "day(date)")):
+        succeeded(run_amped("cpd", "seen.csv", "--key", "who", "--key", key, *fit, "--output", f"{name} model"))
+        succeeded(run_amped("residuals", f"{name} model", "seen.csv", "--output", f"{name}.csv"))
+        lines = succeeded(run_amped("predict", f"{name} model", "--at", f"{name}.csv")).out.splitlines()
+        assert lines[0] == f"who,{name},predicted"
+        assert len(lines) == 5
+    Path("wrong.csv").write_text("who,days\na,1\n")
+    refused(run_amped("predict", "day model", "--at", "wrong.csv"), "--key 'day(date)': no column date")
+
+
 def test_compact_indices(folder: Path) -> None:
     at = np.array([[10, 7], [20, 7], [20, 9]])
     write(folder / "x.tns", at, np.array([1.5, 2.5, 3.5]))

@@ -167,15 +167,15 @@ def with_fixed(terms: tuple[tuple[int, ModeTerms], ...], masks: object) -> tuple
     return tuple(sorted(result.items(), key=lambda each: each[0]))
 
 
-def by_mode(name: str, value: object) -> tuple[tuple[int, ModeTerms], ...]:
-    """Return the constraints of all modes from a mapping, in the order of the modes; raise `InputError`."""
+def by_mode(name: str, value: object) -> tuple[tuple[int | str, ModeTerms], ...]:
+    """Return the constraints of all modes from a mapping by number or name; raise `InputError`."""
     if not isinstance(value, Mapping):
         example = '{1: "unimodal", 0: ["nonnegative", "l1:0.1"]}'
         raise InputError(f"{name} {value!r}: expected a mapping such as {example}")
-    return tuple(sorted(((whole(f"{name}: mode", m, 0), terms_of(v)) for m, v in value.items()), key=lambda m: m[0]))
+    return tuple((m if isinstance(m, str) else whole(f"{name}: mode", m, 0), terms_of(v)) for m, v in value.items())
 
 
-def from_texts(texts: Sequence[str]) -> tuple[tuple[int, ModeTerms], ...]:
+def from_texts(texts: Sequence[str]) -> tuple[tuple[int | str, ModeTerms], ...]:
     """Return the constraints of all modes from texts such as "1:smooth:0.1"; raise `InputError`."""
     result = dict[int, list[str]]()
     for text in texts:

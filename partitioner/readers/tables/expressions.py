@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -104,7 +105,7 @@ class TableColumns:
             name = self.sql[position]
             return f"({identifier(name)})", {"class": "COLUMN_REF", "column_names": [name]}
         sql = f"({text}\n)"  # the newline ends a trailing comment
-        syntax = _syntax(database, label, sql)
+        syntax = self._syntax(database, label, text)
         changed = False
         for mention in self._mentions(label, syntax):
             values = self.sql[mention.position]
@@ -139,7 +140,7 @@ class TableColumns:
                 usage.values.add(position)
                 usage.keys |= {position} if number < keys else set()
                 continue
-            syntax = _syntax(database, name, f"({text}\n)")
+            syntax = self._syntax(database, name, text)
             for mention in self._mentions(name, syntax):
                 (usage.texts if mention.text else usage.values).add(mention.position)
                 if number < keys and _selected(syntax).get("column_names") is mention.names:
@@ -153,6 +154,24 @@ class TableColumns:
             return self.find(text.strip()) if position is None else position
         except InputError as error:
             raise InputError(f"{name}: {error.cause}") from None
+
+    def _syntax(self, database: Database, name: str, text: str) -> Tree:
+        """Return the syntax tree of an expression; errors suggest quotes for names that need them."""
+        try:
+            return _syntax(database, name, f"({text}\n)")
+        except InputError as error:
+            quoted_text = self._quoted(database, text)
+            hint = "" if quoted_text is None else f"; a word of SQL, or a name with blanks or signs: {quoted_text}"
+            raise InputError(f"{error.cause}{hint}") from None
+
+    def _quoted(self, database: Database, text: str) -> str | None:
+        """Return an invalid expression with quotes around a column name if it is valid then, or None."""
+        for name in sorted(self.names, key=len, reverse=True):
+            changed = re.sub(rf'(?<![\w"]){re.escape(name)}(?![\w"])', lambda _, name=name: identifier(name), text)
+            with suppress(InputError):
+                if changed != text and _syntax(database, "", f"({changed}\n)"):
+                    return changed
+        return None
 
     def _mentions(self, name: str, syntax: Tree) -> Iterator[Mention]:
         """Yield the table's columns in an expression."""

@@ -383,7 +383,8 @@ class TablePart:
 def check_keys(form: ReadOptions) -> None:
     """Raise `InputError` for a table without keys, or options that do not apply to tables."""
     if not form.key:
-        raise InputError("a table: --key EXPR, or amped.read(path, keys=[...]), specifies the column of each mode")
+        python = "amped.read(path, keys=[...]) or from_frame(frame, keys=[...])"
+        raise InputError(f"a table: {parameter('key EXPR', python)} specifies the column of each mode")
     if not MIN_ORDER <= len(form.key) <= MAX_ORDER:
         keys = f"{len(form.key)} key{'s' * (len(form.key) > 1)}"
         raise InputError(f"{keys}: a tensor has {MIN_ORDER} to {MAX_ORDER} modes")

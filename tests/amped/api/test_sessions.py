@@ -80,6 +80,7 @@ def test_every_and_verbose(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     ("how", "cause"),
     [
         ({"resume": True}, "resume needs checkpoint: the folder to continue from"),
+        ({"every": 5}, "every needs checkpoint: the folder to write to"),
         ({"checkpoint": "new", "starts": 2}, "starts 2: checkpoint keeps the state of one start"),
         ({"checkpoint": "c"}, "iteration-2: exists already; resume=True continues from it; or name another folder"),
         ({"checkpoint": "c", "resume": True, "seed": 1}, "its run began with seed 0, not seed 1: pass the same start"),

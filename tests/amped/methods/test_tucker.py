@@ -189,3 +189,23 @@ def test_cp_from_a_compressed_start(device: str, dense: bool) -> None:
     assert started > max(0.95, amped.cp_als(tensor, 3, **how).fits[0])
     with pytest.raises(InputError, match="negative entries"):
         amped.cp_als(tensor, 3, init="tucker", nonnegative=True, **how)
+
+
+def test_core_consistency_of_data_with_gaps() -> None:
+    """It is that of the tensor which the model completes, as in a scan."""
+    rng = np.random.default_rng(1)
+    factors = [rng.random((n, 2)) for n in (9, 8, 7)]
+    whole = np.einsum("ir,jr,kr->ijk", *factors) + 1e-2 * rng.standard_normal((9, 8, 7))
+    gaps = np.where(rng.random(whole.shape) < 0.3, np.nan, whole)
+    model = amped.cp_als(gaps, 3, mask="nan", max_iters=30, precision="fp64", device="cpu")
+    completed = np.where(np.isnan(gaps), model.full(), whole)
+    wanted = amped.core_consistency(completed, model, precision="fp64", device="cpu")
+    masked = np.ma.masked_invalid(gaps)
+    for found in (
+        amped.core_consistency(gaps, model, mask="nan", precision="fp64", device="cpu"),
+        amped.core_consistency(whole, model, mask=~np.isnan(gaps), precision="fp64", device="cpu"),
+        amped.core_consistency(masked, model, precision="fp64", device="cpu"),
+    ):
+        assert found == pytest.approx(wanted, rel=1e-6)
+    with pytest.raises(InputError, match="every element must be finite"):
+        amped.core_consistency(gaps, model, device="cpu")

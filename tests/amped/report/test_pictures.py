@@ -250,3 +250,27 @@ def test_units_of_xarray_go_with_the_model(folder: Path) -> None:
         assert [axes.get_title() for axes in each.plot().axes] == ["time", "emission (nm)", "place"]
     score = model.score(data.transpose("place", "time", "emission"))
     assert score == pytest.approx(model.score(data))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"modes": []}, "modes: expected at least one"),
+        ({"components": []}, "components: expected at least one"),
+        ({"components": 2}, "components 2: expected an integer from 0 to 1"),
+        ({"labels": [WEEK]}, "labels is of type list: expected a mapping"),
+        ({"titles": ["day"]}, "titles is of type list: expected a mapping"),
+        ({"titles": {"days": "x"}}, "titles: 'days' is none of 'weekday', 'emission', 'place'"),
+        ({"overlay": ["model"]}, "overlay is of type list: expected a mapping"),
+    ],
+)
+def test_wrong_arguments(model: KruskalTensor, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        model.plot(**how)
+
+
+def test_one_mode_and_one_component_without_lists(model: KruskalTensor) -> None:
+    figures = [model.plot(modes=1, components=np.int64(0)), model.plot(modes="emission", components=0)]
+    for figure in figures:
+        (axes,) = figure.axes
+        assert np.array_equal(axes.lines[0].get_ydata(), model.factors[1][:, 0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from forms import in_turn
 
+import amped
 from partitioner.errors import InputError
 from partitioner.readers import ReadOptions, read, read_frame
 from partitioner.readers.tables.database import Database
@@ -158,3 +160,29 @@ def test_a_sum_of_many_terms_is_understood() -> None:
                 columns.expression(database, "--value", "v" + terms)
         with pytest.raises(InputError, match="--value: "):
             columns.expression(database, "--value", "v" + " + v" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("key", "better"),
+    [
+        ("hour(ordered at)", 'hour("ordered at")'),
+        ("upper(order)", 'upper("order")'),
+        ("amount €", None),  # a column
+        ("amount € + 1", '"amount €" + 1'),
+    ],
+)
+def test_names_that_need_quotes(key: str, better: str | None) -> None:
+    """The error has the expression with quotes, which is then valid."""
+    pandas = pytest.importorskip("pandas")
+    row = {"ordered at": [pandas.Timestamp(0)], "order": ["x"], "amount €": [1]}
+    frame = pandas.DataFrame(row)
+    if better is not None:
+        with pytest.raises(InputError, match=f"syntax error.*: {re.escape(better)}$"):
+            amped.from_frame(frame, [key, "order"])
+    amped.from_frame(frame, [better or key, "order"])
+
+
+def test_no_quotes_are_suggested_for_other_errors() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match=r'syntax error at or near "[^"]*"$'):
+        amped.from_frame(pandas.DataFrame({"a": [1], "b": [1]}), ["a +", "b"])
