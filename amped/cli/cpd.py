@@ -99,7 +99,7 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
 
     def check(self) -> None:
         if self.report is not None:
-            page.check(None if self.report == BESIDE_MODEL else self.report)
+            page.check()
         if self.constraint_params.fixed_modes and self.init is None and not self.resume:
             raise InputError("--fixed-modes needs --init with the matrices to keep")
         if self.init == "tucker" and (self.chosen_method != "als" or self.nonnegative or self.nonnegative_modes):
@@ -111,6 +111,8 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
             reason = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
             raise InputError(f"--starts {self.starts}: {reason}")
         super().check()
+        if self.report not in (None, BESIDE_MODEL):
+            page.check(self.report)
 
     def _check_holdout(self) -> None:
         if self.holdout is None:

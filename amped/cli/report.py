@@ -32,6 +32,8 @@ class ReportRequest(WritingRequest):
     )
     output: Path | None = flag(None, f"file to write (MODEL/{REPORT})", type=path, metavar="FILE.html")
 
+    title: str | None = flag(None, "title of the report (the tensor's name)", metavar="TEXT")
+
     @property
     def place(self) -> Path:
         """The file of the report."""
@@ -50,8 +52,9 @@ class ReportRequest(WritingRequest):
         return {**super().inputs, "--tensor": self.of_tensor}
 
     def check(self) -> None:
-        page.check(self.output)
+        page.check()
         super().check()
+        page.check(self.output)
 
 
 def report(request: ReportRequest, session: VerbSession) -> int:
@@ -69,7 +72,7 @@ def _written(request: ReportRequest) -> bool:
         model = cp_model(load_with_record(request.tensor), request.tensor, refusal)
         request.claim(outputs)
         tensor = None if request.of_tensor is None else _compared(request.of_tensor, model)
-        page.write(model, request.place, tensor, replace=request.replace)
+        page.write(model, request.place, tensor, replace=request.replace, title=request.title)
     return True
 
 

@@ -313,8 +313,9 @@ class KruskalTensor(Updatable):
         mask: object = None,
         value: str | None = None,
         where: str | None = None,
+        title: str | None = None,
     ) -> None:
-        """Write a self-contained HTML report: the fit, and the components with pictures.
+        """Write a self-contained HTML report: the components in words and pictures, and the fit.
 
         Parameters
         ----------
@@ -326,6 +327,8 @@ class KruskalTensor(Updatable):
             See `score`.
         value, where : str, optional
             Query of a table; see `transform`.
+        title : str, optional
+            By default the name of the tensor's file.
 
         Raises
         ------
@@ -335,7 +338,7 @@ class KruskalTensor(Updatable):
         from ..report.page import write_report
 
         tensor, partial = (None, False) if X is None else self._elements(X, mask, value, where)
-        write_report(self, path, tensor, STORED if partial else None)
+        write_report(self, path, tensor, STORED if partial else None, title)
 
     def predict_at(self, columns: Sequence[Integers]) -> NDArray[np.float64]:
         """Return the model's values at the given indices (one array per mode), (n,); multithreaded."""

@@ -31,6 +31,7 @@ from .calendar import calendar_rows
 from .components import as_text, number_text
 from .facts import Run
 from .metrics import versions
+from .sentences import sentences
 from .timing import balance, stages
 
 REQUIRED = {"jinja2": "Jinja2", "matplotlib": "Matplotlib"}
@@ -101,10 +102,11 @@ def write(
     run: Run | None = None,
     replace: bool = True,
     mask: object = None,
+    title: str | None = None,
 ) -> None:
     """Write the report of a model to a file; see `page`, and `write_whole` for errors."""
     check(path)
-    write_text(path, page(model, tensor, run, mask), replace)
+    write_text(path, page(model, tensor, run, mask, title), replace)
 
 
 def compared_tensor(source: DescribedSource, model: KruskalTensor) -> SparseTensor | DenseTensor | None:
@@ -132,6 +134,7 @@ def page(
     tensor: SparseTensor | DenseTensor | None = None,
     run: Run | None = None,
     mask: object = None,
+    title: str | None = None,
 ) -> str:
     """Return the report of a model as HTML.
 
@@ -144,6 +147,8 @@ def page(
         The record of the run; by default `model.run`.
     mask : optional
         The observed elements of the tensor; see `KruskalTensor.score`.
+    title : str, optional
+        By default the name of the tensor's file.
 
     Raises
     ------
@@ -166,7 +171,8 @@ def page(
     )
     html: str = template.render(
         style=Markup(style), script=Markup(script), script_hash=_hash(script), safe=Markup,
-        title=facts.title(record), question=facts.question(model, record), numbers=facts.numbers(record),
+        title=title or facts.title(record), sentences=sentences(model),
+        question=facts.question(model, record), numbers=facts.numbers(record),
         meaning=facts.meaning(record), series=_series(record), command=facts.command(record),
         names=facts.names_of(model), shape=model.shape, cards=_cards(model), positive=_positive(model),
         min_congruence=MIN_CONGRUENCE, pictured=PICTURED, most=_listed(model),
@@ -259,7 +265,11 @@ def _residuals(model: KruskalTensor, tensor: SparseTensor | DenseTensor) -> list
 
 
 def write_report(
-    model: KruskalTensor, path: str | os.PathLike[str], tensor: SparseTensor | DenseTensor | None, mask: object
+    model: KruskalTensor,
+    path: str | os.PathLike[str],
+    tensor: SparseTensor | DenseTensor | None,
+    mask: object,
+    title: str | None,
 ) -> None:
     """See `KruskalTensor.report`. The record of a Python function has no versions: the current ones are added."""
-    write(model, path, tensor, {"versions": versions()} | model.run if model.run else {}, mask=mask)
+    write(model, path, tensor, {"versions": versions()} | model.run if model.run else {}, mask=mask, title=title)

@@ -167,7 +167,8 @@ class TableColumns:
     def _quoted(self, database: Database, text: str) -> str | None:
         """Return an invalid expression with quotes around a column name if it is valid then, or None."""
         for name in sorted(self.names, key=len, reverse=True):
-            changed = re.sub(rf'(?<![\w"]){re.escape(name)}(?![\w"])', lambda _, name=name: identifier(name), text)
+            parts = re.split(rf'(?<![\w"]){re.escape(name)}(?![\w"])', text)
+            changed = identifier(name).join(parts)
             with suppress(InputError):
                 if changed != text and _syntax(database, "", f"({changed}\n)"):
                     return changed

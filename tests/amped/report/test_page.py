@@ -270,6 +270,8 @@ def test_ranks_write_one_report(folder: Path) -> None:
         (["cpd", "small.tns", "--rank", 2, "--report", "small.tns", "--force"], ("both",)),
         (["report", "model.npz", "--output", "there.html"], ("there.html", "exists already; --force")),
         (["report", "model.npz", "--output", "model.npz", "--force"], ("both",)),
+        (["cpd", "small.tns", "--rank", 2, "--report", "r.pdf"], ("r.pdf", "an .html file: name it r.html")),
+        (["report", "model.npz", "--output", "r.docx"], ("r.docx", "an .html file: name it r.html")),
         (["report", "nothing"], ("nothing", "No such file")),
         (["report", "model.npz", "--tensor", "small.tns"], ("9 x 7 x 5", "4 x 5")),
         (["report", "tucker.npz"], ("Tucker", "CP models")),
@@ -452,7 +454,7 @@ def test_days_of_the_week_are_complete_and_in_order() -> None:
     names = sorted("Mon Tue Wed Thu Fri Sat Sun".split())
     column = np.array([[3.0], [1], [0], [2], [5], [4], [6]])  # of a Sat nothing
     model = amped.KruskalTensor(np.ones(1), [column, np.ones((2, 1))]).labelled([names, ["a", "b"]])
-    days = re.findall(r"\b(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b", page.page(model).split("<main")[-1])
+    days = re.findall(r"\b(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b", page.page(model).split('id="components"')[-1])
     assert list(dict.fromkeys(days)) == "Mon Tue Wed Thu Fri Sat Sun".split()
 
 
@@ -462,3 +464,14 @@ def test_axes_of_series_need_no_room_for_a_common_factor() -> None:
     assert "1e6" not in texts
     assert any(text.endswith("M") for text in texts)
     assert "0.8" in re.findall(r"<text[^>]*>([^<]*)</text>", charts.series_chart([0.5, 0.9], "fit"))
+
+
+def test_sentences_and_a_title_come_first(folder: Path) -> None:
+    model = amped.KruskalTensor(np.array([3.0, 1.0]), [np.eye(4, 2), np.ones((1, 2))]).labelled([list("abcd"), ["x"]])
+    model.report("r.html", title="Spring & summer")
+    read = text_of(Path("r.html").read_text())
+    assert read.index("Spring & summer") < read.index("75% of the model: mode 0: a; mode 1: x")
+    assert read.index("25% of the model: mode 0: b; mode 1: x") < read.index("Component 1")
+    model.save("model.npz")
+    succeeded(run_amped("report", "model.npz", "--title", "Autumn"))
+    assert "Autumn" in text_of(Path("model.html").read_text())

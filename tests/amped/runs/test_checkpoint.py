@@ -40,6 +40,7 @@ from command import (
 )
 from forms import exhaustive
 
+import amped
 from amped.errors import EXIT_INTERRUPTED, EXIT_STOPPED, InputError
 from amped.methods.driver import MethodState
 from amped.parallel.progress import CURRENT, LOADING_SECONDS
@@ -180,6 +181,55 @@ def test_what_a_run_killed_in_its_twelfth_iteration_leaves(folder: Path, how: st
     result = finish([sys.executable, "run.py", how], env=environment())
     assert result.code == -signal.SIGKILL
     assert checkpoint.names_in("c") == names
+
+
+EMBEDDED = """
+import logging, os, signal, sys
+import numpy as np
+import amped
+
+victim, last = map(int, sys.argv[1:])
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
+logging.basicConfig(level=logging.INFO, filename="run.log")
+
+def kill(iteration, fit):
+    if iteration == 12 and rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+X = np.random.default_rng(0).random((5, 4, 3))
+model = amped.cp_als(
+    X, 2, max_iters=last, tol=0, device="cpu", checkpoint="c", every=5, resume=True, metrics="m.jsonl", callback=kill,
+)
+if rank == 0:
+    model.save("model.npz")
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_program_under_mpirun_continues_after_a_rank_was_killed(folder: Path, victim: int) -> None:
+    """With checkpoints, metrics and a log: the same program again gives the model of an uninterrupted run."""
+    Path("run.py").write_text(EMBEDDED)
+
+    def run(*arguments: int) -> Any:
+        line = [*mpirun_line(2), sys.executable, "run.py", *map(str, arguments)]
+        return finish(line, env=environment())
+
+    killed = run(victim, 20)
+    assert killed.code != 0
+    assert checkpoint.names_in("c") == ["iteration-10", "iteration-5"]
+    assert run(-1, 20).code == 0
+    found = amped.load("model.npz")
+    numbers = [
+        each["iteration"]
+        for line in Path("m.jsonl").read_text().splitlines()
+        if (each := json.loads(line))["event"] == "iteration"
+    ]
+    assert numbers[-10:] == list(range(11, 21))
+    assert "resumed after iteration 10 from c" in Path("run.log").read_text()
+    whole = amped.cp_als(np.random.default_rng(0).random((5, 4, 3)), 2, max_iters=20, tol=0, device="cpu")
+    assert len(found.fits) == 20
+    np.testing.assert_allclose(found.fits, whole.fits, atol=1e-6)
+    np.testing.assert_allclose(found.factors[0], whole.factors[0], atol=1e-4)
 
 
 def test_a_wait_for_the_disk_is_no_step_without_progress(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
