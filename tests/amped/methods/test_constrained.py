@@ -343,7 +343,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"nonnegative": (0, 3)}, "nonnegative: there is no mode 3; the tensor has modes 0 to 2"),
     ({"nonnegative": (-1,)}, "nonnegative: mode -1: expected"),
     ({"nonnegative": 2}, "nonnegative 2: expected modes, counted from 0"),
-    ({"nonnegative": "all"}, "nonnegative: mode 'a': expected"),
+    ({"nonnegative": "all"}, "nonnegative: 'all' is none of 'mode 0', 'mode 1', 'mode 2'"),
     ({"fixed_modes": (7,), "init": SIGNED}, "fixed_modes: there is no mode 7"),
     ({"fixed_modes": (0.5,), "init": SIGNED}, "fixed_modes: mode 0.5"),
     ({"fixed_modes": 1, "init": SIGNED}, "fixed_modes 1: expected modes"),

@@ -474,4 +474,4 @@ def test_sentences_and_a_title_come_first(folder: Path) -> None:
     assert read.index("25% of the model: mode 0: b; mode 1: x") < read.index("Component 1")
     model.save("model.npz")
     succeeded(run_amped("report", "model.npz", "--title", "Autumn"))
-    assert "Autumn" in text_of(Path("model.html").read_text())
+    assert "Autumn" in text_of(Path("report.html").read_text())
