@@ -94,12 +94,14 @@ class SharedTensor(NamedTuple):
     rank: int
     options: Options
     compact: ModeCopies | None = None  # the tensor without most empty rows, unless it is on a grid
+    one_copy: bool = False  # whether mode 0's nonzeros serve all modes, unless it is on a grid
 
     def workloads(self, columns: int, measured: Measured | None = None) -> tuple[Workload, Workload]:
         """Return the workloads on a grid, and otherwise; rows have `columns` numbers in memory."""
         source, rows = self.source, RowFormat(self.rank, columns, self.options.dtype.itemsize)
         work = Workload(source.shape, source.nnz, rows, source.cut, measured)
-        return work, replace(work, shape=self.compact.shape, cut=self.compact.cut) if self.compact else work
+        held = self.compact or source
+        return work, replace(work, shape=held.shape, cut=held.cut, one_copy=self.one_copy)
 
 
 def candidates_here(shared: SharedTensor, machine: Machine, ranks: int, compute: float | None = None) -> Candidates:

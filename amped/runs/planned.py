@@ -189,7 +189,8 @@ def planned(source: DescribedSource, machine: Machine, options: Options, params:
     if ranks == 1 or not _is_shared(source, params) or not isinstance(run, PlannedSparseRun):
         return PlanResult(run, estimate)
     assert params.rank is not None
-    shared = SharedTensor(cast(SparseSource, source), params.rank, options, run.copies)
+    one_copy = machine.comm.bcast(run.plans is not None and any(mode.any_row for mode in run.plans[0].modes))
+    shared = SharedTensor(cast(SparseSource, source), params.rank, options, run.copies, one_copy)
     forecast = None if estimate.doubt or ranks != machine.comm.size else estimate.forecast
     kernels = None if forecast is None else forecast.compute * ranks
     return PlanResult(run, estimate, candidates_here(shared, machine, ranks, kernels))

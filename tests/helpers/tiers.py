@@ -43,6 +43,7 @@ UNEVEN = """
     amped/operators/grid/test_grid_mpi.py::test_cp_als_follows_the_same_path_on_every_grid
     amped/operators/grid/test_grid_mpi.py::test_heavy_rows_are_split
     amped/test_hypersparse_mpi.py
+    amped/test_planned_bytes_mpi.py
     amped/test_stochastic_mpi.py
     amped/test_tables_mpi.py::test_a_store_has_the_same_bytes
     amped/test_tables_mpi.py::test_compact

@@ -31,7 +31,7 @@ def choose(
     compact : Workload, optional
         The workload without grids, if factor matrices then have fewer rows; see `amped.operators.kept_rows`.
     """
-    others = [RankDistribution("all-gather", ranks)]
+    others = [RankDistribution("all-gather", ranks, one_copy=(compact or work).one_copy)]
     if ranks > 1 and machine.replicates:
         others.append(RankDistribution("replicated", ranks))
     found = [forecast(each, compact or work, machine) for each in others]

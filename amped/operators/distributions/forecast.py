@@ -39,6 +39,8 @@ class Workload:
         that depends only on this object and the machine model.
     measured : Measured, optional
         By default times are estimated.
+    one_copy : bool
+        See `RankDistribution`.
     """
 
     shape: tuple[int, ...]
@@ -46,6 +48,7 @@ class Workload:
     rows: RowFormat
     cut: Callable[[int, int], Cut]
     measured: Measured | None = None
+    one_copy: bool = False
 
     @property
     def order(self) -> int:
@@ -163,7 +166,10 @@ class CostModel:
         sums = links.all_reduce(rows.small_sums(ranks) * SUM_BYTES, ranks, self.nodes)
         split = links.all_reduce(layer.split * rows.sum_bytes, ranks, self.nodes) if layer.split else 0.0
         if distribution.name == "all-gather":  # rows and sums travel in one message
-            whole = links.all_gather(self._work.shape[mode] * rows.nbytes, ranks, self.nodes)
+            length = self._work.shape[mode]
+            whole = links.all_gather(length * rows.nbytes, ranks, self.nodes)
+            if distribution.summed(mode):
+                split = links.reduce_scatter(length * rows.sum_bytes, ranks, self.nodes)
             return whole + split + sums - links.latency(ranks, self.nodes)
         size = ranks // distribution.parts[mode]
         nodes = min(size, max(1, self.nodes // distribution.nodes[mode]))

@@ -38,12 +38,19 @@ class RankDistribution:
     ranks : int
     parts, nodes : tuple of int
         Of a grid: the numbers of layers, and the numbers of ranges over which the nodes are distributed, by mode.
+    one_copy : bool
+        Of all-gather: whether the nonzeros of mode 0 serve all modes. Any rank may then contribute to any row.
     """
 
     name: DistributionName
     ranks: int
     parts: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
+    one_copy: bool = False
+
+    def summed(self, mode: int) -> bool:
+        """Return whether ranks sum all rows of a mode among all of them, although there is no grid."""
+        return self.one_copy and mode > 0
 
     def parts_of(self, mode: int) -> int:
         """Return the number of parts into which the nonzeros of a mode are cut."""
@@ -138,7 +145,9 @@ def mode_traffic(distribution: RankDistribution, mode: int, cut: Cut, rows: RowF
     sums = all_reduce(rows.small_sums(ranks), ranks)
     split = all_reduce(cut.split_rows.size * rows.columns, ranks)
     if distribution.name == "all-gather":
-        return all_gather(np.diff(cut.rows) * rows.nbytes) + split + sums
+        owned = np.diff(cut.rows)
+        partial = reduce_scatter(owned * rows.sum_bytes) if distribution.summed(mode) else split
+        return all_gather(owned * rows.nbytes) + partial + sums
     solved = all_reduce(cut.split_rows.size * rows.rank, ranks, rows.itemsize)
     return _within_layers(distribution, mode, cut, rows) + split + solved + sums
 

@@ -96,6 +96,20 @@ def test_all_gather_exchanges_what_its_rings_send(ranks):
     assert exchange_bytes(RankDistribution("all-gather", ranks), cuts, ROWS) == wires.total
 
 
+def test_one_copy_of_the_nonzeros_sums_all_rows_but_those_of_mode_0():
+    cuts = _cuts(_columns(), (4, 4, 4))
+    wires = Wires(4)
+    for mode, cut in enumerate(cuts):
+        owned = [int(rows) for rows in np.diff(cut.rows)]
+        wires.gather([0, 1, 2, 3], [rows * ROWS.columns * ROWS.itemsize for rows in owned])
+        wires.reduce_all(_small(4))
+        if mode == 0:
+            wires.reduce_all(cut.split_rows.size * ROWS.columns)
+        else:
+            wires.reduce([0, 1, 2, 3], [rows * ROWS.columns * 8 for rows in owned])
+    assert exchange_bytes(RankDistribution("all-gather", 4, one_copy=True), cuts, ROWS) == wires.total
+
+
 def test_replicated_tensors_exchange_nothing():
     cuts = _cuts(_columns(), (1, 1, 1))
     assert exchange_bytes(RankDistribution("replicated", 4), cuts, ROWS) == [0] * 4
