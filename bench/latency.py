@@ -17,12 +17,14 @@ import numpy as np
 
 from amped.backend.exchange import Machine
 from amped.errors import InputError
-from amped.methods import als
 from amped.methods.als import CpAls
-from amped.methods.constraints import ConstraintParams
+from amped.methods.constrained_als import ConstrainedAls
+from amped.methods.constraints import ConstraintParams, Constraints
 from amped.methods.driver import Method, Spans, StopRule
 from amped.methods.driver import run as iterate
 from amped.methods.prediction import foretell, hopeless
+from amped.methods.proximal.terms import from_texts
+from amped.operators.base import Operator
 from amped.operators.placement import Setting, make_plan, nonzero_bytes
 from amped.operators.sources.protocols import DescribedSource
 from amped.operators.sources.sparse import open_source
@@ -77,6 +79,14 @@ CONSTRAINTS = {
     "nonnegative": ConstraintParams(nonnegative=True),
     "ridge": ConstraintParams(ridge=1e-3),
     "fixed": ConstraintParams(fixed_modes=(0,)),
+    "admm-nonnegative": ConstraintParams(terms=from_texts([f"{mode}:nonnegative" for mode in range(3)])),
+    "admm-simplex-rows": ConstraintParams(terms=from_texts(["0:simplex:rows", "1:nonnegative"])),
+    "admm-l1": ConstraintParams(terms=from_texts([f"{mode}:l1:0.01" for mode in range(3)])),
+    "admm-smooth": ConstraintParams(terms=from_texts(["1:smooth:0.1"])),
+    "admm-monotone": ConstraintParams(terms=from_texts(["1:monotone"])),
+    "admm-unimodal": ConstraintParams(terms=from_texts(["1:unimodal"])),
+    "admm-orthonormal": ConstraintParams(terms=from_texts(["1:orthonormal"])),
+    "admm-sparse": ConstraintParams(terms=from_texts(["1:sparse:100"])),
 }
 
 
@@ -89,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", nargs="+", type=int, metavar="T", help="of a rank, on a CPU (its share of the cores)")
     add("--grid", default="auto", metavar="Q1xQ2..", help="how ranks share the tensor (auto)")
     add("--iterations", type=int, default=100, help="at least (100)")
-    add("--constraint", choices=CONSTRAINTS, default="none", help="of the matrices: of all, or the first one is fixed")
+    add("--constraint", choices=CONSTRAINTS, default="none", help="of the matrices of all modes, or of one of them")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -158,7 +168,7 @@ def measured(args: argparse.Namespace, source: DescribedSource, rank: int, machi
     """Place a tensor and time iterations. Collective."""
     comm, constraints = machine.comm, CONSTRAINTS[args.constraint].of(len(source.shape))
     room = with_room(source, options, comm) if isinstance(source, SyntheticSource) else options
-    solving = als.solving_bytes(machine, room.dtype, len(source.shape), constraints)
+    solving = assembly.als_bytes(source, rank, machine, room, constraints)
     foreseen = _foreseen(source, machine, setting_for(source, rank, machine, room, solving))
     free_memory(machine.device.xp)
     begin = time.perf_counter()
@@ -166,7 +176,7 @@ def measured(args: argparse.Namespace, source: DescribedSource, rank: int, machi
     operator.synchronize()
     loading = time.perf_counter() - begin
     fill_factors(operator)
-    seconds, kinds = timed(CpAls(operator, constraints), args.iterations)
+    seconds, kinds = timed(_method(operator, constraints), args.iterations)
     return {
         "device": machine.device.name,
         "constraint": args.constraint,
@@ -183,6 +193,17 @@ def measured(args: argparse.Namespace, source: DescribedSource, rank: int, machi
         "seconds_of_kernels": sum(kinds.values()),
         "foreseen": foreseen,
     }
+
+
+def _method(operator: Operator, constraints: Constraints) -> CpAls | ConstrainedAls:
+    """Return the method, with a start that meets the constraints. Collective."""
+    if not constraints.terms:
+        return CpAls(operator, constraints)
+    method = ConstrainedAls(operator, constraints)
+    factors = [operator.factor(mode) for mode in range(operator.order)]
+    for mode, factor in enumerate(method.started(factors, "")):
+        operator.set_factor(mode, factor)
+    return method
 
 
 def _foreseen(source: DescribedSource, machine: Machine, setting: Setting) -> Facts:
@@ -208,7 +229,7 @@ class _Watch:
         self.spans.append(spans)
 
 
-def timed(method: CpAls, least: int) -> tuple[list[float], dict[str, float]]:
+def timed(method: CpAls | ConstrainedAls, least: int) -> tuple[list[float], dict[str, float]]:
     """Return the seconds of at least `least` iterations, and those of each kind of work; of the slowest rank.
 
     Nothing is read between iterations: they follow one another as in a run. There are pauses between bursts of them.
@@ -230,7 +251,7 @@ def timed(method: CpAls, least: int) -> tuple[list[float], dict[str, float]]:
     return seconds, {kind: max(each[kind] for each in by_rank) for kind in WORK_KINDS}
 
 
-def _burst(method: CpAls, count: int) -> _Watch:
+def _burst(method: CpAls | ConstrainedAls, count: int) -> _Watch:
     watch = _Watch()
     iterate(method, StopRule(method.state.iterations + count, tol=0), [watch])
     return watch

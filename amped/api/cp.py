@@ -105,14 +105,14 @@ def cp_als(
         `KruskalTensor.transform`.
     constraints : mapping of int or str to str, list of str or callable, optional
         Further constraints of modes, such as ``{1: "unimodal", 0: ["nonnegative", "l1:0.1"]}``, by AO-ADMM (Huang,
-        Sidiropoulos and Liavas 2016), so far on CPUs. Names: "nonnegative", "bounds:LOW:HIGH", "l1:X", "l2:X",
+        Sidiropoulos and Liavas 2016). Names: "nonnegative", "bounds:LOW:HIGH", "l1:X", "l2:X",
         "smooth:X" and "smooth:X:2" (first and second differences), "unimodal", "monotone", "monotone:decreasing",
         "simplex" (columns), "simplex:rows", "orthonormal", "sparse:K" (nonzeros of a column), "ball" (columns of a
         2-norm of at most 1). No iteration increases ``||X - M||**2 / 2`` plus the penalties ``X |U|_1``,
         ``X |U|_F**2 / 2`` and ``X |D U|_F**2 / 2``; with any of these, modes without a penalty or bounds are in the
         ball, as otherwise their size would make the penalty vanish. A function ``prox(matrix, step)`` is a proximal
-        operator; its attribute ``penalty``, a function of the matrix, returns the penalty (by default 0, as of a
-        set). Not with `ridge`.
+        operator, on GPUs of CuPy arrays; its attribute ``penalty``, a function of the matrix, returns the penalty (by
+        default 0, as of a set). Not with `ridge`.
     mask : {"nan", "stored"}, array, tensor or path, optional
         The observed elements; others are missing and do not count (by default all are observed). "nan": all but NaN,
         of a dense tensor. "stored": the stored elements of a sparse tensor, including explicit zeros that it keeps.

@@ -11,13 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.array_types import Floats
 
-from ..backend.device import Array
+from ..backend import rows
+from ..backend.device import Array, Device
+from ..backend.ops.row_admm import ROW_ADMM
 from ..backend.ops.solve import SolverBytes
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator, in_turn
@@ -28,6 +31,7 @@ from .proximal.admm import Constrained, ModeSolver, Solution, Storage
 from .proximal.arrays import Arrays
 from .proximal.equations import RowEquations, SharedGram
 from .proximal.operators import Proximal
+from .proximal.row_by_row import DeviceIterations, OwnRows, make_row_by_row
 from .proximal.shared import SharedColumns, SharedRows
 from .proximal.terms import ModeTerms
 from .updates import DivergedError, gains, gram_of
@@ -36,12 +40,14 @@ Matrix = NDArray[np.float64]
 
 NEAR = 0.99  # fit from which MTTKRPs use double precision, because their rounding errors are a part of the residual
 ARRAYS = 6  # of the rows of a mode that ADMM holds at a time
+STACKS = 13  # more, for unimodal regression on a GPU
 
 
 @dataclass
 class DualState(MethodState):
     """The state of a run, some of whose arrays are elsewhere: `collect` copies them here. Collective."""
 
+    collective: ClassVar[bool] = True
     collect: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
     def copy(self) -> MethodState:
@@ -88,6 +94,7 @@ class ConstrainedAls(ConstrainedCp[Operator]):
         self._solvers = {mode: ModeSolver(self._constrained(mode), storage) for mode in self._modes}
         self._duals = dict[int, Array]()  # by mode, of all rows; those of other ranks may be old
         self.restart()
+        self._row_by_row = self._make_row_by_row()
 
     def _whole(self, mode: int, terms: ModeTerms, rows: slice = slice(None)) -> Proximal:
         """Return the proximal operators of all or some rows of a mode."""
@@ -105,6 +112,15 @@ class ConstrainedAls(ConstrainedCp[Operator]):
             return SharedColumns(whole, self._rows[mode])
         return self._whole(mode, whole.terms, self._rows[mode].mine)
 
+    def _make_row_by_row(self) -> DeviceIterations | None:
+        """Return the iterations of a device that solves all modes row by row. Collective."""
+        places = dict[int, OwnRows]()
+        for mode, each in self._proximal.items():
+            mine, dual = self._rows[mode].mine, self._duals.get(mode)
+            fixed = None if each.fixed is None else self._arrays.xp.ascontiguousarray(each.fixed[mine])
+            places[mode] = OwnRows(None if dual is None else dual[0, mine], fixed)
+        return make_row_by_row(self.operator, {mode: each.terms for mode, each in self._proximal.items()}, places)
+
     def restart(self, state: MethodState | None = None) -> None:
         """See `Restartable`."""
         self.state = state or MethodState(self._new_duals(), {name: [] for name in self.SERIES})
@@ -118,9 +134,14 @@ class ConstrainedAls(ConstrainedCp[Operator]):
     def state(self, state: MethodState) -> None:
         series, at = state.series, (state.iterations, state.mode, state.converged)
         self._state = DualState(state.arrays, series, *at, collect=self._collect)
-        to_device = self.operator.machine.device.to_device
-        self._duals = {mode: to_device(state.arrays[name]) for mode, name in self._names.items()}
+        for mode, name in self._names.items():
+            new = self.operator.machine.device.to_device(state.arrays[name])
+            if mode in self._duals:  # captured work refers to them
+                self._duals[mode][...] = new
+            else:
+                self._duals[mode] = new
         self._grams: list[Matrix] | None = None  # of this state
+        self._on_device = False  # whether `_row_by_row` has this state
         self._penalties: dict[int, float] | None = None
 
     @property
@@ -155,6 +176,9 @@ class ConstrainedAls(ConstrainedCp[Operator]):
         state = self.state
         if self._penalties is None:
             self._load()
+        if self._row_by_row is not None and not state.mode:
+            self._record(self._iterate(self._row_by_row))
+            return True
         solution = Solution(np.empty(0), np.empty(0), 0.0, 0.0)
         for mode in [mode for mode in self._modes if mode >= state.mode]:
             if mode > state.mode and stop():
@@ -164,6 +188,22 @@ class ConstrainedAls(ConstrainedCp[Operator]):
         state.mode = 0
         self._record(solution.data)
         return True
+
+    def _iterate(self, row_by_row: DeviceIterations) -> float:
+        """Compute an iteration row by row; return what `_record` takes. Collective."""
+        assert self._penalties is not None
+        if not self._on_device:
+            row_by_row.load([self._gram(mode) for mode in range(self.order)])
+            self._on_device, self._grams = True, None
+        numbers = row_by_row.iteration(self._in_double)
+        self._penalties.update({mode: float(numbers[mode, 1]) for mode in self._modes})
+        return float(numbers[self._modes[-1], 0])
+
+    @property
+    def _in_double(self) -> bool:
+        """Whether MTTKRPs compute in double precision."""
+        fits = self.state.series["fit"]
+        return gains(self.operator.options) and bool(fits) and fits[-1] > NEAR
 
     def _record(self, data: float) -> None:
         """Record an iteration; `data`: see `Solution`."""
@@ -200,11 +240,10 @@ class ConstrainedAls(ConstrainedCp[Operator]):
 
     def _equations(self, mode: int) -> RowEquations:
         """Return the equations of the rows of a mode that this rank owns. Collective."""
-        operator, fits = self.operator, self.state.series["fit"]
+        operator, self._on_device = self.operator, False
         if self._grams is None:
             self._grams = [self._gram(m) for m in range(self.order)]
-        double = gains(operator.options) and bool(fits) and fits[-1] > NEAR
-        source = operator.mttkrp(mode, None, in_turn(mode, operator.order, self._modes), double)
+        source = operator.mttkrp(mode, None, in_turn(mode, operator.order, self._modes), self._in_double)
         gram = np.prod([each for m, each in enumerate(self._grams) if m != mode], axis=0)
         if not np.isfinite(gram).all() or (self._arrays.on_host and not np.isfinite(source).all()):
             raise DivergedError(f"iteration {self.state.iterations + 1}, mode {mode}: the equations are not finite")
@@ -229,7 +268,12 @@ class ConstrainedAls(ConstrainedCp[Operator]):
 
     def _gram(self, mode: int) -> Matrix:
         """Return the Gram matrix of a factor matrix. Collective."""
-        result = gram_of(self.operator, mode)
+        if self._arrays.on_host:
+            result = gram_of(self.operator, mode)
+        else:
+            total = self._arrays.xp.zeros((self.rank, self.rank))
+            rows.add_gram(self._arrays.xp, self.operator.owned(mode), total)
+            result = np.array(self._arrays.to_host(total))
         if self.operator.machine.comm.size > 1:
             self.operator.machine.comm.all_reduce(result, "sum")
         return result
@@ -268,13 +312,18 @@ class ConstrainedAls(ConstrainedCp[Operator]):
         return result.arrange(norm=self.norm, kept=kept)
 
 
-def solving_bytes(shape: Sequence[int], rank: int, constraints: Constraints) -> Solving:
+def solving_bytes(shape: Sequence[int], rank: int, constraints: Constraints, device: Device) -> Solving:
     """Return the memory that this method needs in addition to the MTTKRP."""
-    terms = dict(constraints.terms)
+    terms, longest = dict(constraints.terms), max(shape)
     blocks = [len(Proximal(terms.get(mode, ModeTerms())).blocks) for mode in range(len(shape))]
     duals = 8 * rank * sum(count * length for count, length in zip(blocks, shape, strict=True))
+    arrays = ARRAYS + 3 * max(blocks)
+    if not device.on_host and any(each.shape == "unimodal" for each in terms.values()):
+        arrays += STACKS
+    provider = ROW_ADMM.first(device, lambda each: each.suits(rank))
+    small = 0 if provider is None else provider.bytes(len(shape), rank, longest)
 
     def takes(rows: int, rank: int) -> SolverBytes:
-        return SolverBytes(duals, 8 * (ARRAYS + 3 * max(blocks)) * rank * max(shape))
+        return SolverBytes(duals + small, 8 * arrays * rank * longest)
 
     return takes

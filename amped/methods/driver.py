@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ Spans = dict[tuple[str, int], float]
 class MethodState:
     """State of a decomposition: together with the factor matrices, all that is needed to continue it."""
 
+    collective: ClassVar[bool] = False  # whether `copy` is
     arrays: dict[str, NDArray[np.float64]]  # data that the method keeps between modes
     series: dict[str, list[float]]  # one number per iteration; the measure of convergence comes first
     iterations: int = 0  # complete ones

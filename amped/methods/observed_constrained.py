@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..backend.device import Device
 from ..backend.formulas import formula_of
 from ..backend.losses import Maps
 from ..backend.ops.solve import SolverBytes
@@ -70,6 +71,9 @@ class ObservedConstrainedAls(ConstrainedAls):
         """See `Method`: the constraints, and which elements are observed."""
         return {**self._observed.facts, **super().facts}
 
+    def _make_row_by_row(self) -> None:
+        """See `ConstrainedAls`: rows have their own matrices."""
+
     def _equations(self, mode: int) -> RowGrams:
         """See `ConstrainedAls`; the sums are valid until the next mode."""
         operator, rank = self._systems, self.rank
@@ -86,9 +90,9 @@ class ObservedConstrainedAls(ConstrainedAls):
         self.state.series["rmse"].append(math.sqrt(squares / self._observed.total))
 
 
-def solving_bytes(shape: Sequence[int], rank: int, constraints: Constraints) -> Solving:
+def solving_bytes(shape: Sequence[int], rank: int, constraints: Constraints, device: Device) -> Solving:
     """Return the memory that this method needs in addition to the row systems."""
-    admm = constrained_als.solving_bytes(shape, rank, constraints)
+    admm = constrained_als.solving_bytes(shape, rank, constraints, device)
 
     def takes(rows: int, rank: int) -> SolverBytes:
         kept, passing = admm(rows, rank)

@@ -54,7 +54,7 @@ from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
 from .compiling import Work, chosen
-from .distributing import ALL_GATHER, distribution_for
+from .distributing import ALL_GATHER, check_gathers, distribution_for
 from .kinds import SPARSE, TENSOR_KINDS, kind_of
 
 Tensor = SparseTensor | DenseTensor | Floats | str | os.PathLike[str] | None
@@ -212,7 +212,7 @@ def decomposition(
     """
     if constraints.terms:
         constraints.check_sizes(source.shape, rank)
-        machine = admm_machine(source, machine, options)
+        check_gathers(options, "constraints")
     machine = chosen(machine, source, options, Work(rank, budget.likely if budget else None))
 
     def setting() -> Setting:
@@ -244,20 +244,12 @@ def _placed(source: DescribedSource, machine: Machine, setting: Setting, budget:
     return replica(sparse, machine, setting, budget)
 
 
-def admm_machine(source: DescribedSource, machine: Machine, options: Options) -> Machine:
-    """Return the machine of a run under constraints that are solved by ADMM, so far a CPU. Collective."""
-    host = on_host(machine, options, "constraints")
-    if host is not machine and not isinstance(source, DenseSource):
-        source.sparse(device_memory(machine, options)).leave_device()
-    return host
-
-
 def als_bytes(
     source: DescribedSource, rank: int, machine: Machine, options: Options, constraints: Constraints
 ) -> Solving:
     """Return the memory that CP-ALS needs in addition to the MTTKRP."""
     if constraints.terms:
-        return constrained_als.solving_bytes(source.shape, rank, constraints)
+        return constrained_als.solving_bytes(source.shape, rank, constraints, machine.device)
     return als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
 
 

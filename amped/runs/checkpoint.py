@@ -213,7 +213,8 @@ class Saver:
         self._saved = name_of(method.state) if resumed else None
         self._comm = method.operator.machine.everyone
         self._writer = CheckpointWriter(folder, self._saved) if self._comm.rank == 0 and folder is not None else None
-        self._exchanges = folder is not None and not method.operator.whole
+        whole = method.operator.whole and not method.state.collective
+        self._exchanges = folder is not None and not whole
         self._reported = False
         self.failed = False  # after `finish`, on rank 0: whether the last state could not be saved
 
@@ -255,7 +256,7 @@ class Saver:
             self.failed = self._saved is None
 
     def _write(self, due: bool, suffix: str = "") -> None:
-        """Start writing a checkpoint if it is `due` on rank 0, where the factor matrices may have to be gathered."""
+        """Start writing a checkpoint if it is `due` on rank 0, where factor matrices or the state may be gathered."""
         if self._exchanges:
             due = self._comm.bcast(due)
         if not due:

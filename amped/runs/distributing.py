@@ -8,9 +8,15 @@ from ..backend.exchange import Machine
 from ..errors import InputError
 from ..operators.placement import GridParts, Setting
 from ..operators.sources.protocols import DescribedSource
-from ..options import DISTRIBUTIONS
+from ..options import DISTRIBUTIONS, Options
 
 ALL_GATHER = "all-gather"
+
+
+def check_gathers(options: Options, what: str) -> None:
+    """Raise `InputError`, which names `what` is computed, if a distribution without all-gathers is requested."""
+    if options.grid not in ("auto", ALL_GATHER):
+        raise InputError(f"grid {options.grid!r}: not supported together with {what}; use {ALL_GATHER!r}")
 
 
 def distribution_for(source: DescribedSource, machine: Machine, setting: Setting) -> GridParts | str:

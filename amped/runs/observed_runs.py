@@ -153,7 +153,7 @@ def _constrained(run: ObservedRun, budget: Budget | None, held_out: HeldOut | No
     placed, terms, constraints = run.observed.placed, run.observed.terms, run.constraints
     constraints.check_sizes(run.observed.source.shape, run.rank)
     machine = row_machine(run.observed, run.rank, run.machine, run.options, constrained=True)
-    work = Work(run.rank, budget.repeats if budget else None, MATRICES)
+    work = Work(run.rank, budget.likely if budget else None, MATRICES)
     run = run._replace(machine=chosen(machine, placed, run.options, work))
     operator = SPARSE.place(placed, run.machine, _systems_setting(run), None)
     if held_out is not None:
@@ -164,7 +164,7 @@ def _constrained(run: ObservedRun, budget: Budget | None, held_out: HeldOut | No
 def _systems_setting(run: ObservedRun) -> Setting:
     """Return the setting for row systems of the elements. Collective."""
     setting, observed = run.setting(run.observed.placed), run.observed
-    solving = observed_constrained.solving_bytes(observed.source.shape, run.rank, run.constraints)
+    solving = observed_constrained.solving_bytes(observed.source.shape, run.rank, run.constraints, run.machine.device)
     product = systems(observed.terms.scales is not None)
     return setting._replace(product=product, overlaps=False, solving=solving)
 

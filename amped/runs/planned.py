@@ -27,7 +27,7 @@ from ..parallel.mpi import together
 from ..report.candidates import candidate_columns
 from ..report.notebook import plan_html
 from ..report.text import forecast_line
-from .assembly import admm_machine, als_bytes, as_counts, setting_for
+from .assembly import als_bytes, as_counts, setting_for
 from .candidates import AbsentMachine, Candidates, SharedTensor, candidates_absent, candidates_here
 from .compression import core_setting
 from .gcp import LossWork, planned_loss
@@ -179,8 +179,6 @@ def planned(source: DescribedSource, machine: Machine, options: Options, params:
         observed = ObservedRun(params.observed, params.rank, machine, options, params.init)
         run = planned_observed(observed._replace(constraints=params.constraints), ranks, memory)
         return PlanResult(run, run.forecast(params.constraints))
-    if params.constraints.terms:
-        machine = admm_machine(source, machine, options)
     setting = _setting(source, machine, options, params)
     setting = setting if memory is None else setting._replace(memory=memory)
     check_lengths(source, setting, machine.comm, elsewhere=True)

@@ -69,7 +69,7 @@ def test_on_two_ranks(folder: Path) -> None:
     assert case["seconds_by_kind"]["exchange"] > 0
 
 
-@pytest.mark.parametrize("constraint", ["nonnegative", "fixed"])
+@pytest.mark.parametrize("constraint", ["nonnegative", "fixed", "admm-monotone"])
 def test_constraints(folder: Path, constraint: str) -> None:
     flags = ["--device", "cpu", "--case", "small", "--iterations", "8", "--output", str(folder)]
     main(["latency", *flags, "--constraint", constraint])

@@ -24,13 +24,18 @@ def smooth_tensor(seed: int, shape: Sequence[int] = (20, 40, 15), noise: float =
     return clean, clean + noise * clean.std() * rng.standard_normal(clean.shape)
 
 
+def proximal_of(terms: ModeTerms, mode: int, factor: np.ndarray) -> Proximal:
+    """Return the constraints of a mode."""
+    return Proximal(terms, fixed=None if terms.fixed is None else terms.fixed.of(mode, *factor.shape))
+
+
 def dense_ao_admm(
     dense: np.ndarray, start: Sequence[np.ndarray], iterations: int, constraints: dict[int, Any], **others: Any
 ) -> tuple[list[np.ndarray], list[float]]:
     """Return the factor matrices, and the objective after each iteration."""
     found = ConstraintParams(**others, terms=by_mode("constraints", constraints)).of(dense.ndim)
     terms = dict(found.terms)
-    proximal = [Proximal(terms.get(mode, ModeTerms())) for mode in range(dense.ndim)]
+    proximal = [proximal_of(terms.get(mode, ModeTerms()), mode, factor) for mode, factor in enumerate(start)]
     factors = [each.projected(factor) for each, factor in zip(proximal, start, strict=True)]
     duals = [np.zeros((len(each.blocks), *factor.shape)) for each, factor in zip(proximal, factors, strict=True)]
     objectives = list[float]()
@@ -52,7 +57,7 @@ def observed_ao_admm(
 ) -> tuple[list[np.ndarray], list[float]]:
     """Return the factor matrices, and the objective after each iteration, of a tensor whose elements have weights."""
     terms = dict(ConstraintParams(terms=by_mode("constraints", constraints)).of(dense.ndim).terms)
-    proximal = [Proximal(terms.get(mode, ModeTerms())) for mode in range(dense.ndim)]
+    proximal = [proximal_of(terms.get(mode, ModeTerms()), mode, factor) for mode, factor in enumerate(start)]
     factors = [each.projected(factor) for each, factor in zip(proximal, start, strict=True)]
     duals = [np.zeros((len(each.blocks), *factor.shape)) for each, factor in zip(proximal, factors, strict=True)]
     objectives, letters = list[float](), "abcdef"[: dense.ndim]

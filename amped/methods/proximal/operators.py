@@ -34,12 +34,14 @@ class Proximal:
 
     Attributes
     ----------
+    fixed : (rows, R) bool array or None
+        See the parameter.
     blocks : list of callables
         The proximal operators; the results of the first one meet the constraints. Empty for least squares.
     """
 
     def __init__(self, terms: ModeTerms, arrays: Arrays = HOST, fixed: Array = None) -> None:
-        self.terms, self.arrays, self._fixed = terms, arrays, fixed
+        self.terms, self.arrays, self.fixed = terms, arrays, fixed
         self._values: Array = None
         self.blocks: list[Block] = []
         if not replace(terms, smooth=0.0, order=1).free:
@@ -49,7 +51,7 @@ class Proximal:
 
     def hold(self, matrix: Array) -> None:
         """Take the values of the fixed elements from a matrix."""
-        self._values = matrix if self._fixed is not None else None
+        self._values = matrix if self.fixed is not None else None
 
     def projected(self, matrix: Array) -> Array:
         """Return the matrix that the run starts from instead of `matrix`: one that meets the constraints."""
@@ -113,10 +115,10 @@ class Proximal:
         return solveh_banded(bands, matrix, lower=True)
 
     def _with_fixed(self, matrix: Array) -> Array:
-        if self._fixed is None:
+        if self.fixed is None:
             return matrix
         assert self._values is not None
-        return self.arrays.xp.where(self._fixed, self._values, matrix)
+        return self.arrays.xp.where(self.fixed, self._values, matrix)
 
     def _users(self, matrix: Array, step: float) -> Array:
         terms, xp = self.terms, self.arrays.xp

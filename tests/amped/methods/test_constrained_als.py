@@ -211,6 +211,7 @@ def test_streamed_and_compiled() -> None:
         ({"constraints": {1: "unimodal"}, "fixed_modes": [1], "init": random_factors(0, DENSE.shape, 3)}, "is fixed"),
         ({"constraints": dict.fromkeys(range(3), "simplex")}, "leave one for the tensor's size"),
         ({"constraints": {1: abs}, "nonnegative": True}, "must be the only constraint"),
+        ({"constraints": {1: "unimodal"}, "grid": "replicated"}, "not supported together with constraints"),
         ({"constraints": {1: "orthonormal"}, "rank": 8}, "8 columns of 7 rows cannot be orthonormal"),
     ],
 )

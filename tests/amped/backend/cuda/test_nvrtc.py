@@ -47,6 +47,7 @@ STEPS = {"begin_rows", "end_rows", "clear_rows", "step", "advance"}
 WIDE = {"prepare", "sweep", "unpack", "settle", "constrain", "finish", "add_squares", "fit", "add_dots", "keep"}
 EQUATIONS = {"prepare", "constrain", "widen", "finish", "fit", "add_dots", "keep"}
 MEANT = {"177-D", "68-D"}  # a constant that a layout does not use; an unsigned sum with a negative VALUE_LOW
+ROW_ADMM, MOST_IN_ROW_ADMM = {"prepare", "solve_rows", "add_parts"}, 64  # bytes: with two blocks per multiprocessor
 FEW = 8  # bytes; a layout has as many threads as registers allow, and each more costs speed
 MOST_IN_DOUBLE = 128
 MOST_IN_A_BLOCK = 48  # columns of a matrix that a block of threads has
@@ -327,6 +328,8 @@ def test_packing_and_sums_of_chunks(architecture: str, every: bool) -> None:
         if rank <= MOST_IN_A_BLOCK:
             check(compiled("equations", macros, architecture), EQUATIONS, FEW)
         check(compiled("nonnegative", macros | {"LANES": lanes(rank)}, architecture), {"hals"}, FEW)
+        check(compiled("row_admm", {"RANK": rank, "REAL": real}, architecture), ROW_ADMM, MOST_IN_ROW_ADMM)
+    check(compiled("isotonic", {}, architecture), {"monotone", "prefix_errors", "find_peaks"})
     for real in REALS.values() if every else ["double"]:
         check(compiled("equations_large", {"REAL": real, "SIDE": 64}, architecture), WIDE)
         check(compiled("rows_large", {"REAL": real}, architecture), {"store", "add"}, FEW)
