@@ -101,6 +101,12 @@ class Evaluation(Conversions):
         ------
         InputError
             If the shapes differ, or `X` has only zeros.
+
+        Examples
+        --------
+        >>> model = KruskalTensor(np.ones(1), [np.ones((2, 1)), np.ones((2, 1))])
+        >>> model.score(np.array([[1.0, 1.0], [1.0, np.nan]]), mask="nan")
+        1.0
         """
         tensor, partial = self._elements(X, mask, value, where, unknown)
         if (loss := self.known_loss) is not None:

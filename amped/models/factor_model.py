@@ -170,6 +170,12 @@ class FactorModel(Labelled, Unconverted):
         ------
         InputError
             If the file cannot be written, or its name has the extension of another format.
+
+        Examples
+        --------
+        >>> KruskalTensor(np.ones(1), [np.ones((3, 1)), np.ones((4, 1))]).save("model.npz")
+        >>> KruskalTensor.load("model.npz").shape
+        (3, 4)
         """
         factors = {f"factor_{n}": f for n, f in enumerate(self.host_factors)}
         write_npz(path, {**self._head(), **factors, **named(self.labels), **history_arrays(self)}, replace)

@@ -99,6 +99,12 @@ class Conversions(FactorModel):
         ------
         InputError
             If the file cannot be written.
+
+        Examples
+        --------
+        >>> KruskalTensor(np.ones(1), [np.ones((3, 1)), np.ones((4, 1))]).export("model.ktn")
+        >>> load("model.ktn").shape
+        (3, 4)
         """
         write_ktensor(path, self.weights, self.host_factors, replace)
 
@@ -119,6 +125,12 @@ class Conversions(FactorModel):
         ------
         InputError
             If the model has no such mode, or pandas is not installed.
+
+        Examples
+        --------
+        >>> model = KruskalTensor(np.ones(1), [np.ones((2, 1)), np.array([[0.2], [0.8]])])
+        >>> model.labelled({"user": ["Ann", "Bob"], "item": ["tea", "jam"]}).frame("item")[0].to_dict()
+        {'tea': 0.2, 'jam': 0.8}
         """
         library = pandas("frame()")
         mode = mode_number(mode_names(self.labels, len(self.factors)), mode)

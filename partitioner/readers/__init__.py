@@ -166,7 +166,8 @@ def read_frame(frame: object, form: ReadOptions) -> SparseTensor:
 
     if not is_frame(frame):
         kinds = "a pandas, cuDF, Polars or Arrow table, or a DuckDB relation"
-        raise InputError(f"frame is of type {type(frame).__name__}: expected {kinds}")
+        lazy = "; frame.compute() returns one" if hasattr(frame, "compute") else ""
+        raise InputError(f"frame is of type {type(frame).__name__}: expected {kinds}{lazy}")
     name = series_name(frame)
     if name is not None and form.value is None:
         form = replace(form, value=name)

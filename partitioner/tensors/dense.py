@@ -63,6 +63,12 @@ class DenseTensor(AsDense):
     ------
     InputError
         If the order is not in 2..8, a mode has length 0, or elements are not real numbers.
+
+    Examples
+    --------
+    >>> X = DenseTensor(np.ones((2, 3))).labelled({"sample": ["a", "b"], "emission": [350.0, 360.0, 370.0]})
+    >>> X.shape, round(X.norm() ** 2), X.labels.names
+    ((2, 3), 6, ('sample', 'emission'))
     """
 
     kind: ClassVar[str] = "dense"

@@ -252,6 +252,7 @@ CONVERTERS: dict[tuple[str, str], Callable[[Any], AnyTensor]] = {
         [
             ("pandas", "Series"), ("polars", "DataFrame"), ("polars", "LazyFrame"), ("pyarrow", "Table"),
             ("pyarrow", "RecordBatch"), ("pyarrow", "RecordBatchReader"), ("cudf", "DataFrame"), ("cudf", "Series"),
+            ("dask", "DataFrame"), ("dask", "Series"),
             ("duckdb", "DuckDBPyRelation"), ("_duckdb", "DuckDBPyRelation"),
         ],
         _refuse_table,

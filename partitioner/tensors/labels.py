@@ -153,6 +153,12 @@ class Labelled:
         -------
         the tensor
             The same object, not a copy.
+
+        Examples
+        --------
+        >>> X = SparseTensor([[0, 1], [1, 0]], [1.0, 2.0]).labelled({"user": ["Ann", "Bob"], "item": ["tea", "jam"]})
+        >>> X.labels.names, X.labels[1].tolist()
+        (('user', 'item'), ['tea', 'jam'])
         """
         self.labels = labels
         return self

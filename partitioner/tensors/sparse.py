@@ -71,6 +71,14 @@ class SparseTensor(AsArray):
         If the order is not in 2..8, there is no nonzero, an index lies outside `shape`, a mode is longer than 2**31 -
         1, or a value is not finite. Also, when nonzeros are sorted, if a sum of duplicates overflows or all sums are
         zero.
+
+    Examples
+    --------
+    >>> X = SparseTensor([[0, 2, 1], [3, 0, 1], [0, 2, 1]], [1.0, 2.0, 4.0], shape=(4, 3, 2))
+    >>> X.nnz, X.duplicates, X.values.tolist()
+    (2, 1, [5.0, 2.0])
+    >>> X[0, 2, 1], X[3].shape
+    (np.float64(5.0), (3, 2))
     """
 
     _columns: NDArray[np.int32]

@@ -170,6 +170,16 @@ def test_what_is_no_frame(given: object) -> None:
         amped.from_frame(given, ["a", "b"])
 
 
+def test_a_lazy_frame_of_another_library() -> None:
+    """Such as Dask's."""
+
+    class Lazy:
+        def compute(self) -> None: ...
+
+    with pytest.raises(amped.InputError, match=r"frame is of type Lazy: .*; frame.compute\(\) returns one"):
+        amped.from_frame(Lazy(), ["a", "b"])
+
+
 def test_faults_of_frames() -> None:
     frame = pyarrow.table({"k": ["a", None], "v": [1, 2]})
     with pytest.raises(amped.InputError, match="keys: 1 is not a string: expected a column or an SQL expression"):
