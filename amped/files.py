@@ -223,7 +223,7 @@ def _place(draft: Path, target: Path, replace: bool) -> None:
         os.link(draft, target)
     except OSError:
         if os.path.lexists(target):
-            raise TakenError("another program has written it in the meantime", path=target) from None
+            raise TakenError("exists already, or another program has just written it", path=target) from None
         os.rename(draft, target)  # the file system has no hard links
 
 

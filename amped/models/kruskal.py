@@ -325,10 +325,8 @@ class KruskalTensor(Updatable):
             The data of the fit; see `score`. The report then includes the fit to it and the largest residuals.
         mask : optional
             See `score`.
-        value, where : str, optional
-            Query of a table; see `transform`.
-        title : str, optional
-            By default the name of the tensor's file.
+        value, where, title : str, optional
+            Query of a table; see `transform`. By default the title is the name of the tensor's file.
 
         Raises
         ------
@@ -350,6 +348,8 @@ class KruskalTensor(Updatable):
     @classmethod
     def of_arrays(cls, arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> Self:
         """Return the model in a file's arrays; raise `InputError` if they are invalid."""
+        if "core" in arrays:
+            raise InputError("is a Tucker model: use amped.load or TuckerTensor.load", path=path)
         factors = factors_in(arrays, path)
         weights = arrays.get("weights", np.ones(factors[0].shape[1]))
         if weights.ndim != 1 or weights.dtype.kind not in "fiu":

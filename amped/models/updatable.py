@@ -9,6 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.tensors.labels import mode_names, mode_number
+
 from ..files import faults_of
 from .evaluation import Evaluation
 from .slice_weights import SliceWeights
@@ -22,7 +24,7 @@ class Updatable(Evaluation):
     def update(
         self,
         X: object,
-        mode: int | None = None,
+        mode: int | str | None = None,
         *,
         elements: str = "add",
         forgetting: float = 1.0,
@@ -49,8 +51,8 @@ class Updatable(Evaluation):
             New data, see `transform`. With labels in both, modes are matched by name and indices by label, and labels
             that the model lacks get new rows. Without labels, all slices of `mode` are new, and the other modes have
             the model's lengths. Each item of an iterator is an update. Under ``mpirun`` the data of rank 0 is used.
-        mode : int, optional
-            The mode whose slices grow, counted from 0. None: no slices are new unless labels say so.
+        mode : int or str, optional
+            The mode whose slices grow, counted from 0, or its name. None: no slices are new unless labels say so.
         elements : {"add", "replace"}
             Elements that the model knows already are added to the earlier ones, such as further counts; or they replace
             the earlier ones, for which the model's values are taken.
@@ -98,6 +100,8 @@ class Updatable(Evaluation):
 
         arguments: dict[str, Any] = {"elements": elements, "forgetting": forgetting, "sweeps": sweeps, "step": step}
         arguments |= {"value": value, "where": where, "checkpoint": checkpoint, "every": every, "resume": resume}
+        if isinstance(mode, str):
+            mode = mode_number(mode_names(self.labels, len(self.shape)), mode)
         call: Any = updated
         model: Self = call(self, X, mode, **arguments, deadline=deadline, **options)
         return model

@@ -98,7 +98,9 @@ class Labels(tuple[HostArray, ...]):
         if [each.shape for each in arrays] != [(length,) for length in shape]:
             raise InputError(f"labels of shapes {[each.shape for each in arrays]} for a tensor of shape {tuple(shape)}")
         if isinstance(labels, Mapping):
-            return cls(arrays, [str(name) for name in labels])
+            if not all(isinstance(name, str) for name in labels):
+                raise InputError(f"labels: the names of modes are {', '.join(map(repr, labels))}: expected text")
+            return cls(arrays, list(labels))
         return cls(arrays, *(getattr(labels, name, None) for name in ("names", "query", "units")))
 
     @property

@@ -51,6 +51,22 @@ def test_models() -> None:
     assert model.frame("emission").equals(model.frame(1))
 
 
+def test_update() -> None:
+    model = amped.cp_als(X, 2, **HOW)
+    more = amped.DenseTensor(ARRAY[:2]).labelled(
+        {"sample": [6, 7], "emission": np.arange(5.0), "excitation": list("abcd")}
+    )
+    named, numbered = (model.update(more, mode, device="cpu") for mode in ("sample", 0))
+    assert named.shape == (8, 5, 4)
+    assert np.array_equal(named.factors[0], numbered.factors[0])
+
+
+@pytest.mark.parametrize("names", [(0, 1, 2), ("sample", 1, "excitation")])
+def test_names_of_modes_are_text(names: tuple[Any, ...]) -> None:
+    with pytest.raises(InputError, match="expected text"):
+        amped.DenseTensor(ARRAY).labelled(dict(zip(names, X.labels or (), strict=True)))
+
+
 def test_split() -> None:
     how: dict[str, Any] = {"starts": 1, "max_iters": 5, "device": "cpu"}
     named, numbered = (amped.scan(X, "1-2", split=split, **how) for split in ("excitation", 2))

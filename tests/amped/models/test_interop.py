@@ -50,7 +50,7 @@ def test_text_of_every_size(tmp_path: Path, shape: tuple[int, ...], rank: int, d
     found = amped.load(tmp_path / "x.ktn")
     assert isinstance(found, amped.KruskalTensor)
     same(found, model)
-    with pytest.raises(InputError, match="another program"):
+    with pytest.raises(InputError, match="exists already"):
         model.export(tmp_path / "x.ktn", replace=False)
 
 

@@ -228,3 +228,12 @@ def test_conversions_share_no_memory() -> None:
         frame.iloc[:, :] = -1
     for now, then in zip([model.weights, *model.factors], before, strict=True):
         assert np.array_equal(now, then)
+
+
+def test_a_file_of_another_kind_of_model(tmp_path: Path) -> None:
+    amped.TuckerTensor(np.ones((1, 1)), [np.ones((3, 1)), np.ones((4, 1))]).save(tmp_path / "core.npz")
+    amped.KruskalTensor(np.ones(1), [np.ones((3, 1)), np.ones((4, 1))]).save(tmp_path / "cp.npz")
+    with pytest.raises(amped.InputError, match=r"core\.npz: is a Tucker model: use amped\.load or TuckerTensor\.load"):
+        amped.KruskalTensor.load(tmp_path / "core.npz")
+    with pytest.raises(amped.InputError, match=r"cp\.npz: contains no core"):
+        amped.TuckerTensor.load(tmp_path / "cp.npz")

@@ -61,7 +61,7 @@ def test_a_file(folder: Path, modes: Any) -> None:
     assert [each.tolist() for each in again.labels] == [each.tolist() for each in tensor.labels]
     with np.load("y.npz") as archive:
         assert archive["mode"].shape == (() if modes == 1 else (len(modes),))
-    with pytest.raises(InputError, match="another program has written it"):
+    with pytest.raises(InputError, match="exists already"):
         found.save("y.npz", replace=False)
 
 
