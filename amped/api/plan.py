@@ -128,7 +128,7 @@ def plan(
         else:
             params = PlanParams(compression=Compression("hooi", tuple(rank)))
         if described.described:
-            elsewhere = planned_elsewhere(source, chosen, params, ranks or comm.size, described)
+            elsewhere = planned_elsewhere(source, comm, chosen, params, ranks or comm.size, described)
             return on_root(comm, lambda: plan_elsewhere(elsewhere))
         result = planned(source, machine, chosen, params, ranks or comm.size)
         return on_root(comm, lambda: plan_of(result))

@@ -91,7 +91,7 @@ def plan(request: PlanRequest, session: VerbSession) -> int:
         source = source if observed is None else observed.placed
         params = _params(request, len(source.shape), observed)
         if request.absent.described:
-            candidates = planned_elsewhere(source, request.options, params, ranks, request.absent)
+            candidates = planned_elsewhere(source, session.comm, request.options, params, ranks, request.absent)
             if session.comm.rank == 0:
                 _record(job, request, source, ranks, candidates=candidates.facts)
                 say(candidates.text)

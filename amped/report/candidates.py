@@ -20,6 +20,7 @@ def candidate_columns(candidates: Sequence[Candidate]) -> dict[str, Sequence[obj
         "exchange_bytes": [max(c.bytes) for c in candidates],
         "mean_bytes": [sum(c.bytes) / len(c.bytes) for c in candidates],
         "factor_bytes": [c.factor_bytes for c in candidates],
+        "fullest": [c.fullest for c in candidates],
         **each,
         "seconds": [c.seconds.total for c in candidates],
     }
@@ -36,6 +37,7 @@ def candidate_lines(candidates: Sequence[Candidate], alone: float | None) -> str
         shown["nodes"] = columns["nodes"]
     shown["sent and received"] = [human(max(c.bytes)) for c in candidates]
     shown["factor matrices"] = [human(c.factor_bytes) for c in candidates]
+    shown["nonzeros / mean"] = [f"{c.fullest:.2f}" for c in candidates]
     shown.update(_times(candidates, alone))
     return table(list(shown), list(zip(*shown.values(), strict=True)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,8 +20,11 @@ from ..operators.distributions.machine_model import (
     MachineModel,
 )
 from ..operators.distributions.traffic import RankDistribution, RowFormat, node_count
+from ..operators.placement import GridParts
+from ..operators.sources.balance import fullest_block, sampled_blocks
 from ..operators.sources.protocols import ModeCopies, SparseSource
 from ..options import Options
+from ..parallel.mpi import Comm
 from ..report.candidates import candidate_lines
 
 GPUS = tuple(CARDS)
@@ -77,7 +81,8 @@ class Candidates(NamedTuple):
         """The candidates for metrics, each with the bytes of all ranks."""
         return [
             {"distribution": str(each.distribution), "nodes": each.distribution.nodes, "exchange_bytes": each.bytes,
-             "factor_bytes": each.factor_bytes, **each.seconds._asdict(), "seconds": each.seconds.total}
+             "factor_bytes": each.factor_bytes, "fullest": each.fullest, **each.seconds._asdict(),
+             "seconds": each.seconds.total}
             for each in self.found
         ]  # fmt: skip
 
@@ -91,17 +96,23 @@ class SharedTensor(NamedTuple):
     """A sparse tensor to share among ranks, and what its decomposition needs."""
 
     source: SparseSource
+    comm: Comm
     rank: int
     options: Options
     compact: ModeCopies | None = None  # the tensor without most empty rows, unless it is on a grid
     one_copy: bool = False  # whether mode 0's nonzeros serve all modes, unless it is on a grid
 
-    def workloads(self, columns: int, measured: Measured | None = None) -> tuple[Workload, Workload]:
+    def workloads(self, columns: int, measured: Measured | None) -> tuple[Workload, Workload]:
         """Return the workloads on a grid, and otherwise; rows have `columns` numbers in memory."""
         source, rows = self.source, RowFormat(self.rank, columns, self.options.dtype.itemsize)
         work = Workload(source.shape, source.nnz, rows, source.cut, measured)
         held = self.compact or source
         return work, replace(work, shape=held.shape, cut=held.cut, one_copy=self.one_copy)
+
+    def fullest(self, grids: Sequence[RankDistribution]) -> list[float]:
+        """Return the nonzeros of the fullest blocks of grids relative to the mean, from a sample. Collective."""
+        parts = [GridParts(grid.parts, grid.nodes) for grid in grids]
+        return [fullest_block(each) for each in sampled_blocks(self.source, parts, self.comm, self.options.dtype)]
 
 
 def candidates_here(shared: SharedTensor, machine: Machine, ranks: int, compute: float | None = None) -> Candidates:
@@ -111,11 +122,10 @@ def candidates_here(shared: SharedTensor, machine: Machine, ranks: int, compute:
     """
     device, options = machine.device, shared.options
     columns = device.stride(shared.rank, options.dtype.itemsize)
-    works = shared.workloads(columns, None if compute is None else Measured(compute))
     model = machine_model(machine, not options.deterministic)
     if ranks != machine.comm.size:  # all ranks are on this host
         model = replace(model, links=replace(model.links, ranks_per_node=ranks))
-    found, alone = _found(works, model, ranks)
+    found, alone = _found(shared, columns, model, ranks, None if compute is None else Measured(compute))
     head = f"ways to share the tensor among {ranks} ranks, by the busiest rank"
     if device.on_host:
         return Candidates(found, f"{head}; times are relative:", None)
@@ -125,15 +135,17 @@ def candidates_here(shared: SharedTensor, machine: Machine, ranks: int, compute:
 def candidates_absent(shared: SharedTensor, ranks: int, described: AbsentMachine) -> Candidates:
     """Return the candidates for `ranks` GPUs of a machine that is not at hand. Collective."""
     model, unit = described.model(), ROW_BYTES // shared.options.dtype.itemsize
-    found, alone = _found(shared.workloads(-(-shared.rank // unit) * unit), model, ranks)
+    found, alone = _found(shared, -(-shared.rank // unit) * unit, model, ranks)
     nodes = node_count(ranks, model.links.ranks_per_node)
     network = f" on {nodes} nodes, {(described.network or NETWORK) / 1e9:.3g} GB/s of network per GPU"
     head = f"{ranks} x {model.device.name}{network if nodes > 1 else ''}; one takes about {alone * 1e3:.3g} ms"
     return Candidates(found, f"{head} per iteration. Estimates, by the busiest rank:", alone)
 
 
-def _found(works: tuple[Workload, Workload], model: MachineModel, ranks: int) -> tuple[tuple[Candidate, ...], float]:
-    """Return the candidates, and the forecast seconds of an iteration on one rank."""
-    work, compact = works
+def _found(
+    shared: SharedTensor, columns: int, model: MachineModel, ranks: int, measured: Measured | None = None
+) -> tuple[tuple[Candidate, ...], float]:
+    """Return the candidates, and the forecast seconds of an iteration on one rank. Collective."""
+    work, compact = shared.workloads(columns, measured)
     single = forecast(RankDistribution("all-gather", 1), compact, model).seconds.total
-    return tuple(choose(work, model, ranks, compact=compact)), single
+    return tuple(choose(work, model, ranks, compact=compact, fullest=shared.fullest)), single

@@ -23,7 +23,7 @@ from ..operators.placement import Setting
 from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource, SparseSource
 from ..options import Options
-from ..parallel.mpi import together
+from ..parallel.mpi import Comm, together
 from ..report.candidates import candidate_columns
 from ..report.notebook import plan_html
 from ..report.text import forecast_line
@@ -100,8 +100,9 @@ class RunPlan(NamedTuple):
         pandas.DataFrame
             One row per rank, one column per use of device memory, their sum ``device``, and ``host``. Or one row per
             candidate: ``distribution``, ``nodes`` (ranges over which the nodes are distributed, by mode),
-            ``exchange_bytes`` (of the busiest rank per iteration), ``mean_bytes``, ``factor_bytes``, and the seconds of
-            the parts of an iteration, with their sum ``seconds``.
+            ``exchange_bytes`` (of the busiest rank per iteration), ``mean_bytes``, ``factor_bytes``, ``fullest``
+            (nonzeros of the fullest rank relative to the mean), and the seconds of the parts of an iteration, with
+            their sum ``seconds``.
 
         Raises
         ------
@@ -188,7 +189,7 @@ def planned(source: DescribedSource, machine: Machine, options: Options, params:
         return PlanResult(run, estimate)
     assert params.rank is not None
     one_copy = machine.comm.bcast(run.plans is not None and any(mode.any_row for mode in run.plans[0].modes))
-    shared = SharedTensor(cast(SparseSource, source), params.rank, options, run.copies, one_copy)
+    shared = SharedTensor(cast(SparseSource, source), machine.comm, params.rank, options, run.copies, one_copy)
     forecast = None if estimate.doubt or ranks != machine.comm.size else estimate.forecast
     kernels = None if forecast is None else forecast.compute * ranks
     return PlanResult(run, estimate, candidates_here(shared, machine, ranks, kernels))
@@ -201,13 +202,14 @@ def _is_shared(source: DescribedSource, params: PlanParams) -> bool:
 
 
 def planned_elsewhere(
-    source: DescribedSource, options: Options, params: PlanParams, ranks: int, described: AbsentMachine
+    source: DescribedSource, comm: Comm, options: Options, params: PlanParams, ranks: int, described: AbsentMachine
 ) -> Candidates:
     """Plan a decomposition on a machine that is not at hand. Collective."""
     if not _is_shared(source, params):
         raise InputError("machines that are not at hand are planned for CP-ALS of sparse tensors only")
     assert params.rank is not None
-    return candidates_absent(SharedTensor(cast(SparseSource, source), params.rank, options), ranks, described)
+    shared = SharedTensor(cast(SparseSource, source), comm, params.rank, options)
+    return candidates_absent(shared, ranks, described)
 
 
 def _setting(source: DescribedSource, machine: Machine, options: Options, params: PlanParams) -> Setting:

@@ -22,6 +22,7 @@ from .partition import Cut
 
 HASHED = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio
 MIXED = np.uint64(0xBF58476D1CE4E5B9)
+COMPARED = 32  # ranges up to which comparing with each takes less time than bisection
 SHIFT, DROPPED, UNIT = np.uint64(32), np.uint64(11), 2.0**-53
 
 
@@ -110,13 +111,19 @@ class ProcessGrid:
     def _layers_of(self, mode: int, columns: Sequence[NDArray[np.int32]]) -> NDArray[np.uint16]:
         """Return the layer of each nonzero in a mode."""
         cut, rows = self.cuts[mode], columns[mode]
-        layers = np.zeros(rows.size, np.uint16)
-        for begin in cut.rows[1:-1]:
-            layers += rows >= begin
-        for row, (begin, end) in zip(cut.split_rows, self.spans[mode], strict=True):
-            of_row = np.flatnonzero(rows == row)
-            position = begin + (end - begin) * _hash(mode, [column[of_row] for column in columns])
-            layers[of_row] = np.searchsorted(cut.nonzeros[1:-1], position, "right")
+        begins = cut.rows[1:-1]
+        if begins.size > COMPARED:
+            layers = np.searchsorted(begins, rows, "right").astype(np.uint16)
+        else:
+            layers = np.zeros(rows.size, np.uint16)
+            for begin in begins:
+                layers += rows >= begin
+        if cut.split_rows.size:
+            split = np.minimum(np.searchsorted(cut.split_rows, rows), cut.split_rows.size - 1)
+            spread = np.flatnonzero(cut.split_rows[split] == rows)
+            begin, end = self.spans[mode][split[spread]].T
+            position = begin + (end - begin) * _hash(mode, [column[spread] for column in columns])
+            layers[spread] = np.searchsorted(cut.nonzeros[1:-1], position, "right")
         return layers
 
 

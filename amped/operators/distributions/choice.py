@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from .forecast import Candidate, CostModel, Layers, Workload, forecast
 from .machine_model import MachineModel
 from .traffic import RankDistribution, node_count
 
 MOST_GRIDS = 8  # grids whose cuts are computed
+MOST_BALANCED = 3  # grids of which the fullest blocks are computed, if they can be
+
+Fullest = Callable[[Sequence[RankDistribution]], Sequence[float]]
+"""Returns for each grid the nonzeros of its fullest block relative to the mean."""
 
 
 def choose(
-    work: Workload, machine: MachineModel, ranks: int, most: int = MOST_GRIDS, compact: Workload | None = None
+    work: Workload,
+    machine: MachineModel,
+    ranks: int,
+    most: int = MOST_GRIDS,
+    compact: Workload | None = None,
+    fullest: Fullest | None = None,
 ) -> list[Candidate]:
     """Return the candidates, the fastest first. Collective if ``work.cut`` is.
 
-    All grids are forecast with equal layers; the cuts of the `most` best ones are then computed.
+    All grids are forecast with equal layers; the cuts of the `most` best ones are then computed, and of the best of
+    these the fullest blocks.
 
     Parameters
     ----------
@@ -30,13 +40,24 @@ def choose(
         Number of grids.
     compact : Workload, optional
         The workload without grids, if factor matrices then have fewer rows; see `amped.operators.kept_rows`.
+    fullest : callable, optional
+        See `Fullest`. By default blocks have as many nonzeros as the layers let expect.
     """
     others = [RankDistribution("all-gather", ranks, one_copy=(compact or work).one_copy)]
     if ranks > 1 and machine.replicates:
         others.append(RankDistribution("replicated", ranks))
     found = [forecast(each, compact or work, machine) for each in others]
     if ranks > 1:
-        found += [forecast(grid, work, machine) for grid in best_grids(work, machine, ranks, most)]
+        on_grids = _ranked([forecast(grid, work, machine) for grid in best_grids(work, machine, ranks, most)])
+        best = [each.distribution for each in on_grids[:MOST_BALANCED]]
+        if fullest and best:
+            known = zip(best, fullest(best), strict=True)
+            on_grids[: len(best)] = [forecast(grid, work, machine, of_grid) for grid, of_grid in known]
+        found += on_grids
+    return _ranked(found)
+
+
+def _ranked(found: Iterable[Candidate]) -> list[Candidate]:
     return sorted(found, key=lambda candidate: candidate.seconds.total)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from partitioner.shards.partition import Cut
 
 from .machine_model import DeviceSpeed, MachineModel
-from .traffic import SUM_BYTES, Counts, RankDistribution, RowFormat, Traffic, exchange_traffic, held_rows, node_count
+from .traffic import SUM_BYTES, RankDistribution, RowFormat, Traffic, exchange_traffic, held_rows, node_count
 
 LEAST = 0.05  # fraction of measured kernels that is not launches
 INDEX_BYTES, VALUE_BYTES = 2, 4  # of a packed nonzero: per input mode, and its value
@@ -106,6 +106,7 @@ class Candidate(NamedTuple):
     traffic: Traffic
     seconds: Seconds
     factor_bytes: int  # of the factor matrices of the rank that has most
+    fullest: float  # nonzeros of the fullest rank relative to the mean
 
     @property
     def bytes(self) -> list[int]:
@@ -115,19 +116,19 @@ class Candidate(NamedTuple):
 
 
 def forecast(
-    distribution: RankDistribution, work: Workload, machine: MachineModel, blocks: Counts | None = None
+    distribution: RankDistribution, work: Workload, machine: MachineModel, fullest: float | None = None
 ) -> Candidate:
     """Return the exact bytes and the forecast time of an iteration. Collective if ``work.cut`` is.
 
-    `blocks` are the nonzeros of each rank's block, (ranks,), if known.
+    `fullest` are the nonzeros of the fullest block relative to the mean; by default those of the fullest layer.
     """
     cuts = work.cuts(distribution)
     traffic = exchange_traffic(distribution, cuts, work.rows)
     layers = [Layers.of(cut) for cut in cuts]
-    fullest = max(each.fullest for each in layers) if blocks is None else float(blocks.max() / blocks.mean())
+    fullest = fullest or max(each.fullest for each in layers)
     model = CostModel(work, machine, distribution.ranks)
     held = int(held_rows(distribution, cuts, work.shape).max()) * work.rows.nbytes
-    return Candidate(distribution, traffic, model.seconds(distribution, layers, fullest), held)
+    return Candidate(distribution, traffic, model.seconds(distribution, layers, fullest), held, fullest)
 
 
 class CostModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -92,10 +93,25 @@ def test_measured_times_replace_estimates():
     assert found.seconds.total == pytest.approx(0.06)
 
 
-def test_the_largest_block_sets_the_time_of_kernels():
+def test_the_fullest_block_sets_the_time_of_kernels():
     grid = RankDistribution("grid", 4, (1, 1, 4), (1, 1, 1))
-    even = forecast(grid, LONG, GPUS, np.array([5, 5, 5, 5])).seconds.kernels
-    assert forecast(grid, LONG, GPUS, np.array([4, 4, 4, 8])).seconds.kernels > 1.5 * even
+    even = forecast(grid, LONG, GPUS).seconds.kernels
+    assert forecast(grid, LONG, GPUS, 1.6).seconds.kernels > 1.5 * even
+
+
+def test_uneven_blocks_fall_back():
+    even = choose(LONG, GPUS, 8)
+    asked: list[RankDistribution] = []
+
+    def fullest(grids: Sequence[RankDistribution]) -> list[float]:
+        asked.extend(grids)
+        return [5.0, *(1.0 for _ in grids[1:])]
+
+    uneven = choose(LONG, GPUS, 8, fullest=fullest)
+    assert asked[0] == even[0].distribution
+    assert uneven[0].distribution != even[0].distribution
+    assert {each.distribution for each in uneven} == {each.distribution for each in even}
+    assert next(each.fullest for each in uneven if each.distribution == asked[0]) == 5.0
 
 
 def test_exchange_hides_behind_kernels_where_it_overlaps():
