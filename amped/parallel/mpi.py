@@ -6,6 +6,7 @@ goes through NCCL.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -105,6 +106,15 @@ class MpiComm(ranks.MpiRanks):
         self.local_rank: int = node.Get_rank()
         self.local_size: int = node.Get_size()
         node.Free()
+        self._crowded = any(comm.allgather(self.local_size > (os.cpu_count() or 1)))  # on any host
+
+    def _yield_core(self) -> None:
+        """Wait for the other ranks without a core if there are more ranks than cores. Collective.
+
+        Within a collective call of MPI, ranks that wait poll, and the others compute more slowly.
+        """
+        if self._crowded:
+            self.sleep_until_all()
 
     @recorded
     def bcast(self, item: T) -> T:
@@ -138,6 +148,7 @@ class MpiComm(ranks.MpiRanks):
 
     @recorded
     def all_reduce(self, array: HostArray, reduction: Reduction) -> None:
+        self._yield_core()
         self._comm.Allreduce(self._mpi.IN_PLACE, array, self._mpi.SUM if reduction == "sum" else self._mpi.MAX)
 
     @recorded
@@ -154,6 +165,7 @@ class MpiComm(ranks.MpiRanks):
 
     @recorded
     def all_gather_rows(self, matrix: HostArray, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+        self._yield_core()
         # NumPy does not define the stride of a single row.
         row_bytes = matrix.strides[0] if len(matrix) > 1 else matrix.nbytes
         row = self._mpi.BYTE.Create_contiguous(row_bytes).Commit()

@@ -100,10 +100,14 @@ class MpiRanks:
     def wait_for_all(self) -> None:
         """Wait for the other ranks. Signals can interrupt the wait unless they are only recorded. Collective."""
         if raising():
-            request, seconds = self._comm.Ibarrier(), 0.0
-            while not request.Test():
-                time.sleep(seconds)
-                seconds = min(LONGEST_SLEEP, seconds + 1e-5)
+            self.sleep_until_all()
+
+    def sleep_until_all(self) -> None:
+        """Wait for the other ranks, mostly asleep. Collective."""
+        request, seconds = self._comm.Ibarrier(), 0.0
+        while not request.Test():
+            time.sleep(seconds)
+            seconds = min(LONGEST_SLEEP, seconds + 1e-5)
 
     def swap(self, array: HostArray, to: int, into: HostArray, source: int) -> None:
         """See `Ranks`."""

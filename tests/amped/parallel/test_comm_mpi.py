@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from unittest import mock
 
@@ -55,6 +56,22 @@ def test_all_reduce(comm: Comm) -> None:
             assert np.array_equal(mine, combine(everyone, axis=0))
 
     on_examples(comm, st.tuples(st.integers(0, 9), st.sampled_from(["f4", "f8"]), st.integers(0, 999)), check)
+
+
+def test_ranks_that_wait_leave_their_core_if_there_are_more_ranks_than_cores(
+    comm: Comm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comm, "_crowded", True)
+    matrix, places, seconds = np.zeros((comm.size, 2)), np.arange(comm.size + 1), 0.3
+    comm.bcast(None)
+    if comm.rank == 0:
+        time.sleep(seconds)
+    matrix[comm.rank], total, began = comm.rank, np.ones(1), time.thread_time()
+    comm.all_reduce(total, "sum")
+    comm.all_gather_rows(matrix, places[:-1], places[1:])
+    assert time.thread_time() - began < seconds / 2
+    assert total == comm.size
+    assert np.array_equal(matrix[:, 1], np.arange(comm.size))
 
 
 def test_sum_on(comm: Comm) -> None:
