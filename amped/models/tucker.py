@@ -104,7 +104,18 @@ class TuckerTensor(FactorModel):
         return self
 
     def update(self, X: object, mode: int | None = None, **options: object) -> TuckerTensor:
-        """Raise `InputError`: only CP models can be updated; see `KruskalTensor.update`."""
+        """Refuse new data: only CP models can be updated; see `KruskalTensor.update`.
+
+        Parameters
+        ----------
+        X, mode, **options : object
+            Not used.
+
+        Raises
+        ------
+        InputError
+            Always.
+        """
         advice = "decompose all data again with amped.tucker(..., init=model), or fit new slices by model.transform"
         raise InputError(f"Tucker models cannot be updated: {advice}")
 
