@@ -234,7 +234,7 @@ def decomposition(
 
 def _placed(source: DescribedSource, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
     """Place a tensor for MTTKRPs, on a grid of ranks if that is chosen. Collective."""
-    chosen = distribution_for(source, machine, setting)
+    chosen = distribution_for(source, machine, setting, budget.repeats if budget else None)
     if chosen == ALL_GATHER:
         return kind_of(source).place(source, machine, setting, budget)
     check_lengths(source, setting, machine.comm)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 from ..backend.exchange import Machine
 from ..errors import InputError
-from ..operators.placement import GridParts, Setting
-from ..operators.sources.protocols import DescribedSource
+from ..operators.distributions.forecast import Candidate
+from ..operators.placement import GridParts, Setting, nonzero_bytes
+from ..operators.sources.protocols import DescribedSource, SparseSource
 from ..options import DISTRIBUTIONS, Options
+from .candidates import SharedTensor, candidates_here
 
-ALL_GATHER = "all-gather"
+ALL_GATHER, REPLICATED, GRID = "all-gather", "replicated", "grid"
+DEALING = 1e-7  # seconds per nonzero of a rank, on the host, to distribute blocks
+LEAST_GAIN = 0.03  # of the time of an iteration
+MOST_REPLICATED = 8  # 1 / MOST_REPLICATED of the device memory is for all copies of the nonzeros
 
 
 def check_gathers(options: Options, what: str) -> None:
@@ -19,8 +25,18 @@ def check_gathers(options: Options, what: str) -> None:
         raise InputError(f"grid {options.grid!r}: not supported together with {what}; use {ALL_GATHER!r}")
 
 
-def distribution_for(source: DescribedSource, machine: Machine, setting: Setting) -> GridParts | str:
-    """Return the grid of ranks for a tensor, or the name of another distribution.
+def distribution_for(
+    source: DescribedSource, machine: Machine, setting: Setting, repeats: int | None
+) -> GridParts | str:
+    """Return the grid of ranks for a tensor, or the name of another distribution. Collective.
+
+    Parameters
+    ----------
+    source : DescribedSource
+    machine : Machine
+    setting : Setting
+    repeats : int or None
+        Iterations at most; None: unknown.
 
     Raises
     ------
@@ -28,8 +44,10 @@ def distribution_for(source: DescribedSource, machine: Machine, setting: Setting
         If the requested grid does not fit the tensor or the number of ranks.
     """
     wanted, order, ranks = setting.options.grid, len(source.shape), machine.comm.size
-    if ranks == 1 or source.kind != "sparse" or wanted == "auto":
+    if ranks == 1 or source.kind != "sparse":
         return ALL_GATHER
+    if wanted == "auto":
+        return _fastest(cast("SparseSource", source), machine, setting, repeats)
     if wanted in DISTRIBUTIONS:
         return wanted
     layers = tuple(map(int, wanted.split("x")))
@@ -38,3 +56,32 @@ def distribution_for(source: DescribedSource, machine: Machine, setting: Setting
     if math.prod(layers) != ranks:
         raise InputError(f"grid {wanted}: needs {math.prod(layers)} ranks, {ranks} are running")
     return GridParts(layers, (1,) * order)
+
+
+def _fastest(source: SparseSource, machine: Machine, setting: Setting, repeats: int | None) -> GridParts | str:
+    """Return the distribution with the least expected time of a run, including the distribution of blocks. Collective.
+
+    Ranks without a GPU each exchange rows in their host's memory, or compute too long for exchange to matter.
+    """
+    if repeats is None or not machine.exchange.overlaps:
+        return ALL_GATHER
+    shared = SharedTensor(source, machine.comm, setting.ranks[0], setting.options)
+    found = candidates_here(shared, machine, machine.comm.size).found
+    usual = next(each for each in found if each.distribution.name == ALL_GATHER)
+
+    def seconds(candidate: Candidate) -> float:
+        dealing = DEALING * source.nnz / machine.comm.size if candidate.distribution.name == GRID else 0.0
+        return dealing + repeats * candidate.seconds.total
+
+    fitting = [each for each in found if each.distribution.name != REPLICATED or _is_small(source, machine, setting)]
+    best = min(fitting, key=seconds)
+    if seconds(best) > (1 - LEAST_GAIN) * seconds(usual):
+        return ALL_GATHER
+    chosen = best.distribution
+    return GridParts(chosen.parts, chosen.nodes) if chosen.name == GRID else chosen.name
+
+
+def _is_small(source: SparseSource, machine: Machine, setting: Setting) -> bool:
+    """Return whether the tensor fits easily into the device memory of each rank. Collective."""
+    copies = source.nnz * len(source.shape) * nonzero_bytes(len(source.shape), setting.options.dtype)
+    return MOST_REPLICATED * copies <= min(machine.comm.allgather(setting.memory))

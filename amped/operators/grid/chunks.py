@@ -27,7 +27,7 @@ def chunk_edges(
 ) -> NDArray[np.int64]:
     """Return the edges of the chunks of each owner's rows, (owners, count + 1), the same on all ranks of a layer.
 
-    Chunks have about equal numbers of nonzeros. Collective.
+    RowChunks have about equal numbers of nonzeros. Collective.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def row_parts(edges: NDArray[np.int64]) -> tuple[slice, ...]:
     return slice(0, parts[0].stop), *parts[1:]  # with a row split with the layer before
 
 
-class Chunks:
+class RowChunks:
     """The chunks of a mode on a rank.
 
     Attributes

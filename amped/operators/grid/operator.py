@@ -27,7 +27,7 @@ from ..sources.blocks import Block, BlockSource, block_of
 from ..sources.protocols import DeviceMemory, ModeCopies
 from ..sparse.operator import SparseOperator
 from ..sparse.tuning import Budget
-from .chunks import Chunks, chunk_count, chunk_edges, row_parts
+from .chunks import RowChunks, chunk_count, chunk_edges, row_parts
 from .layers import Layer, SplitRows
 
 
@@ -61,7 +61,7 @@ class GridOperator:
         self.clock, self.kernels = self._block.clock, self._block.kernels
         self.plan = _with_owners(self._block.plan, self.grid, comm.rank)
         resident = all(comm.allgather(not self._block.stream.slots))
-        self._chunks = {m: Chunks(e, self._block.stream.modes[m].row_parts) for m, e in edges.items() if resident}
+        self._chunks = {m: RowChunks(e, self._block.stream.modes[m].row_parts) for m, e in edges.items() if resident}
         self._split = [
             SplitRows(self.grid, mode, machine, self.plan.modes[mode]) if self.grid.spans[mode].size else None
             for mode in range(self.order)
@@ -70,7 +70,9 @@ class GridOperator:
         self._owned = [stored[m.mode][m.owned, : m.rank] for m in self.plan.modes]
         # By mode: whether all rows of the block are complete and owned. A block has a row even if its layer is empty.
         lengths = zip(self._layers, self._split, map(len, self._owned), block.shape, strict=True)
-        self._complete = [layer is split is None and owned == length for layer, split, owned, length in lengths]
+        self._complete = [
+            layer is None and split is None and owned == length for layer, split, owned, length in lengths
+        ]
 
     def _edges(self, block: Block, setting: Setting) -> dict[int, NDArray[np.int64]]:
         """Return the edges of chunks for the modes whose rows are exchanged while others are computed. Collective."""
@@ -215,7 +217,7 @@ class GridOperator:
         self,
         mode: int,
         layer: Layer,
-        chunks: Chunks,
+        chunks: RowChunks,
         queued: Iterator[RowRanges],
         solve: Solve | None,
         sums: Array | None,
