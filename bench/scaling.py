@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -187,8 +187,8 @@ def draw(pyplot: ModuleType, facts: Mapping[str, Any]) -> Figure:
     figure, panels = pyplot.subplots(
         -(-len(cases) // 4), 4, figsize=(10, 2.6 * -(-len(cases) // 4)), layout="constrained", squeeze=False
     )
-    styles: dict[str, Callable[[int], str] | str] = {"today_ms": "-", "best_ms": "-", "best_overlapped_ms": "--"}
-    labels = ("all-gather, as today", "best distribution", "best, exchange overlapped")
+    styles = {"today_ms": "-", "best_ms": "-", "best_overlapped_ms": "--"}
+    labels = ("all-gather", "best distribution", "best, exchange overlapped")
     for axes, case in zip(panels.flat, cases, strict=False):
         alone = case["today_ms"][0]
         axes.loglog(case["gpus"], case["gpus"], "k:", linewidth=1, label="as many times as GPUs")

@@ -28,6 +28,7 @@ from ..parallel.mpi import Comm
 from ..report.candidates import candidate_lines
 
 GPUS = tuple(CARDS)
+MOST_RANKS = (1 << 16) - 1  # blocks have 16-bit numbers
 
 
 class AbsentMachine(NamedTuple):
@@ -134,6 +135,8 @@ def candidates_here(shared: SharedTensor, machine: Machine, ranks: int, compute:
 
 def candidates_absent(shared: SharedTensor, ranks: int, described: AbsentMachine) -> Candidates:
     """Return the candidates for `ranks` GPUs of a machine that is not at hand. Collective."""
+    if ranks > MOST_RANKS:
+        raise InputError(f"{ranks} ranks: at most {MOST_RANKS:,} can be planned")
     model, unit = described.model(), ROW_BYTES // shared.options.dtype.itemsize
     found, alone = _found(shared, -(-shared.rank // unit) * unit, model, ranks)
     nodes = node_count(ranks, model.links.ranks_per_node)

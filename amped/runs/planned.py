@@ -28,7 +28,7 @@ from ..report.candidates import candidate_columns
 from ..report.notebook import plan_html
 from ..report.text import forecast_line
 from .assembly import als_bytes, as_counts, setting_for
-from .candidates import AbsentMachine, Candidates, SharedTensor, candidates_absent, candidates_here
+from .candidates import MOST_RANKS, AbsentMachine, Candidates, SharedTensor, candidates_absent, candidates_here
 from .compression import core_setting
 from .gcp import LossWork, planned_loss
 from .kinds import kind_of
@@ -185,7 +185,7 @@ def planned(source: DescribedSource, machine: Machine, options: Options, params:
     check_lengths(source, setting, machine.comm, elsewhere=True)
     run = kind_of(source).plan(source, machine, setting, ranks)
     estimate = run.forecast(params.constraints)
-    if ranks == 1 or not _is_shared(source, params) or not isinstance(run, PlannedSparseRun):
+    if not 1 < ranks <= MOST_RANKS or not _is_shared(source, params) or not isinstance(run, PlannedSparseRun):
         return PlanResult(run, estimate)
     assert params.rank is not None
     one_copy = machine.comm.bcast(run.plans is not None and any(mode.any_row for mode in run.plans[0].modes))

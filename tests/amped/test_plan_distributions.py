@@ -125,6 +125,7 @@ def test_candidates_are_a_frame_and_metrics(tensor: amped.SparseTensor) -> None:
     [
         (["--ranks-per-node", 0], "ranks per node 0"),
         (["--network", -1], "network -1.0"),
+        (["--gpu", "h100", "--ranks", 65_536], "at most 65,535 can be planned"),
         (["--gpu", "h100", "--mode", 0], "--mode plans a product"),
         (["--gpu", "h100", "--loss", "poisson"], "for CP-ALS of sparse tensors only"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 
 from .forecast import Candidate, CostModel, Layers, Workload, forecast
 from .machine_model import MachineModel
@@ -98,5 +99,6 @@ def grids(shape: tuple[int, ...], ranks: int, nodes: int) -> Iterator[RankDistri
         yield RankDistribution("grid", ranks, tuple(parts), tuple(of_nodes))
 
 
+@cache
 def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
