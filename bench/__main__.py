@@ -40,6 +40,7 @@ from . import (
     tasks,
     time_to_result,
     tucker,
+    updates,
 )
 
 BENCHMARKS = {
@@ -60,6 +61,7 @@ BENCHMARKS = {
     "scaling": scaling,
     "scan": scan,
     "starts": starts,
+    "updates": updates,
     "table": table,
     "tasks": tasks,
     "reliability": reliability,

@@ -50,7 +50,7 @@ class NewElements(NamedTuple):
         columns, values = self.columns[:, perm], self.values[perm]
         for begin in range(0, slices.size, size):
             some = slices[begin : begin + size]
-            first, end = np.searchsorted(columns[mode], [some[0], some[-1] + 1])
+            first, end = np.searchsorted(columns[mode], np.array([some[0], some[-1] + 1], columns.dtype))
             length = max(known, int(some[-1]) + 1)
             lengths = (*self.lengths[:mode], length, *self.lengths[mode + 1 :])
             labels = self.labels

@@ -138,7 +138,10 @@ class ModelUpdates:
             products.load(None, None)
         else:
             columns = new.columns[self._modes]
-            columns[-1] = np.searchsorted(places, columns[-1])
+            if len(known):
+                columns[-1] = np.searchsorted(places, columns[-1])
+            else:
+                columns[-1] -= len(self._slices)
             products.load(columns, new.values)
         change = self._method.run(earlier, self.params.sweeps)
         current = products.host_rows(products.order - 1).astype(np.float64)
@@ -147,10 +150,13 @@ class ModelUpdates:
 
     def _current(self, new: NewElements) -> NDArray[np.int64]:
         """Return the slices of the last mode that an update changes in addition to the other matrices."""
-        known = len(self._slices)
+        known, length, column = len(self._slices), new.lengths[self._last], new.columns[self._last]
         if self.params.mode is None:
-            return np.arange(new.lengths[self._last])
-        return np.union1d(new.columns[self._last], np.arange(known, new.lengths[self._last])).astype(np.int64)
+            return np.arange(length)
+        later = np.arange(known, length)
+        if not column.size or column.min() >= known:
+            return later  # without a search in all elements
+        return np.union1d(column, later).astype(np.int64)
 
     def _lengthen(self, lengths: tuple[int, ...]) -> None:
         """Add rows of zeros for new labels in other modes than the growing one."""

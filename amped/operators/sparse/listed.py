@@ -122,7 +122,7 @@ class ListedProducts:
             for mode in range(self.order)
         ]
         own = comm.scatter(values, parts, self.options.dtype)
-        self._coordinates = device.to_device(np.stack(index, axis=1))
+        self._coordinates = device.xp.ascontiguousarray(device.to_device(np.stack(index)).T)
         self._values = device.to_device(np.ascontiguousarray(own))
 
     def sums(self, mode: int) -> Array:
