@@ -1,7 +1,6 @@
 """Updates of CP models with new elements, from the model itself as a summary of the earlier data.
 
-The last mode is the one that grows. Its rows are those of the current slices, in which there are new elements; of the
-other, earlier slices only sums over their rows are needed.
+Of each mode the current rows are solved: those of the new elements, or all. Of other rows, only sums are needed.
 """
 
 from __future__ import annotations
@@ -32,34 +31,52 @@ HALS_SWEEPS = 50  # at most, of the columns of a non-negative matrix
 EM_STEPS = 10  # of a sweep
 
 
-class EarlierSlices(NamedTuple):
-    """Sums over the rows of the earlier slices that are not current, weighted by forgetting: (R, R) Gram, (R,) sums."""
+class OtherRows(NamedTuple):
+    """Weighted sums over the rows of a mode that are not current: their Gram matrix, (R, R), and their sum, (R,)."""
 
     gram: Matrix
     sums: Matrix
 
     @classmethod
-    def of(cls, rows: Matrix, weights: Matrix) -> EarlierSlices:
+    def of(cls, rows: Matrix, weights: Matrix) -> OtherRows:
         """Return the sums of rows, (n, R), with weights, (n,)."""
         weighted = rows * weights[:, None]
         return cls(weighted.T @ rows, weighted.sum(axis=0))
+
+    @classmethod
+    def none(cls, rank: int) -> OtherRows:
+        """Return the sums over no rows."""
+        return cls(np.zeros((rank, rank)), np.zeros(rank))
+
+    def changed(self, change: Matrix) -> OtherRows:
+        """Return the sums of the rows multiplied by a matrix."""
+        return OtherRows(change.T @ self.gram @ change, self.sums @ change)
+
+    def times(self, number: float) -> OtherRows:
+        """Return the sums with other weights."""
+        return OtherRows(self.gram * number, self.sums * number)
+
+    def plus(self, other: OtherRows) -> OtherRows:
+        """Return the sums over further rows, too."""
+        return OtherRows(self.gram + other.gram, self.sums + other.sums)
 
 
 class Incremental(Protocol):
     """Updates the matrices of `ListedProducts` with the elements that it holds. Its methods are collective."""
 
-    def run(self, earlier: EarlierSlices, sweeps: int) -> Matrix | None:
-        """Update all matrices. Rows of current slices that are new must be zero before.
+    def run(self, others: Sequence[OtherRows], sweeps: int) -> list[Matrix | None]:
+        """Update the current rows of all modes. Rows of new slices and labels must be zero before.
 
         Parameters
         ----------
-        earlier : EarlierSlices
+        others : sequence of OtherRows
+            Of each mode.
         sweeps : int
 
         Returns
         -------
-        (R, R) array or None
-            The rows of the earlier slices have to be multiplied by it. None if they stay as they are.
+        list of (R, R) arrays or None
+            The other rows of each mode have to be multiplied by it. None if they stay as they are.
         """
 
 
@@ -69,42 +86,38 @@ class IncrementalAls:
     This is CP-stream (Smith, Huang, Sidiropoulos and Karypis 2018), extended in two ways: the rows of earlier slices
     change with the other matrices, and slices that are known may have new elements. With ``H_m`` the earlier matrix of
     a mode and ``U_m`` the current one, ``U_n = (sums_n + H_n C) G^-1``, where C and G are elementwise products over the
-    other modes of the (R, R) matrices ``H_m^T U_m`` and ``U_m^T U_m``.
+    other modes of the (R, R) matrices ``H_m^T U_m`` and ``U_m^T U_m``. Rows without new elements are ``H_n C G^-1``.
 
     Parameters
     ----------
     products : ListedProducts
-        MTTKRPs of the new elements, and the matrices.
+        MTTKRPs of the new elements, and the current rows. The last mode is the one that grows.
     nonnegative : collection of int
-        Modes whose entries must not be negative.
+        Modes whose entries must not be negative. Other rows of these modes stay as they are.
     """
 
     def __init__(self, products: ListedProducts, nonnegative: Collection[int]) -> None:
         self._products, self._nonnegative, self._last = products, nonnegative, products.order - 1
         self._device, self._rank = products.machine.device, products.rank
-        self._grams = [self._gram_of(products.rows(mode)) for mode in range(products.order)]
         self._solver = solver(self._device, self._rank, products.options.dtype)
         if nonnegative:
             self._hals = nonnegative_solver(self._device, self._rank, products.options.dtype)
         self._scratch: tuple[int, object, object] = 0, None, None
 
-    def run(self, earlier: EarlierSlices, sweeps: int) -> Matrix | None:
-        """See `Incremental`: solves the current rows, then `sweeps` times the other matrices and the last mode."""
-        last = self._last
-        self._rest_before = self._rest = earlier.gram
-        self._change = np.eye(self._rank)
-        self._before = self._products.matrix.copy()
-        self._grams[last] = self._gram_of(self._products.rows(last))
+    def run(self, others: Sequence[OtherRows], sweeps: int) -> list[Matrix | None]:
+        """See `Incremental`: solves the last mode, then `sweeps` times all modes in turn."""
+        products, last = self._products, self._last
+        self._others = [each.gram for each in others]
+        self._changes = [np.eye(self._rank) for _ in others]
+        self._before = products.matrix.copy()
+        self._grams = [self._gram_of(products.rows(mode)) for mode in range(products.order)]
         self._crosses = list(self._grams)
         self._prepare()
-        self._solve(last)
+        self._solve(last, first=True)
         for _ in range(sweeps):
-            for mode in range(last):
+            for mode in range(products.order):
                 self._solve(mode)
-            self._solve(last)
-            if last not in self._nonnegative:
-                self._change_rest()
-        return None if last in self._nonnegative else self._change
+        return [None if mode in self._nonnegative else change for mode, change in enumerate(self._changes)]
 
     def _prepare(self) -> None:
         """Allocate the scratch memory of the solvers, if the matrices have grown."""
@@ -120,15 +133,14 @@ class IncrementalAls:
         return np.array(self._device.to_host(total))
 
     def _of_others(self, mode: int) -> tuple[Matrix, Matrix]:
-        """Return C and G of a mode, including the earlier slices."""
-        crosses, grams = list(self._crosses), list(self._grams)
-        crosses[self._last] = crosses[self._last] + self._rest_before @ self._change
-        grams[self._last] = grams[self._last] + self._rest
-        others = [m for m in range(len(grams)) if m != mode]
-        return _product([crosses[m] for m in others]), _product([grams[m] for m in others])
+        """Return C and G of a mode."""
+        modes = [m for m in range(self._products.order) if m != mode]
+        crosses = [self._crosses[m] + self._others[m] @ self._changes[m] for m in modes]
+        grams = [self._grams[m] + self._changes[m].T @ self._others[m] @ self._changes[m] for m in modes]
+        return reduce(mul, crosses), reduce(mul, grams)
 
-    def _solve(self, mode: int) -> None:
-        """Solve the rows of a mode with the other matrices fixed."""
+    def _solve(self, mode: int, first: bool = False) -> None:
+        """Solve the rows of a mode with the other matrices fixed; at first these are H, and other rows stay."""
         products, device, rank = self._products, self._device, self._rank
         cross, gram = self._of_others(mode)
         if not (np.isfinite(cross).all() and np.isfinite(gram).all()):
@@ -144,8 +156,10 @@ class IncrementalAls:
             system = System(device.to_device(np.ascontiguousarray(gram)), ones, ones)
             self._hals.run(hals, source, system, HALS_SWEEPS, target, sums)
         else:
-            inverse = device.to_device(np.ascontiguousarray(inverted(gram, CONDITION, np)[0]))
-            self._solver.run(scratch, source, inverse, target, sums)
+            inverse = np.ascontiguousarray(inverted(gram, CONDITION, np)[0])
+            self._solver.run(scratch, source, device.to_device(inverse), target, sums)
+            if not first:
+                self._changes[mode] = cross @ inverse
         device.wait_side()
         self._grams[mode], self._crosses[mode] = self._both(sums.gram, before, target)
 
@@ -159,12 +173,6 @@ class IncrementalAls:
             both[1] += device.xp.matmul(earlier.T, current)
         host = np.array(device.to_host(both))
         return host[0], host[1]
-
-    def _change_rest(self) -> None:
-        """Change the rows of the earlier slices, which are not stored here, to their least-squares solution."""
-        cross, gram = (_product(each[: self._last]) for each in (self._crosses, self._grams))
-        self._change = cross @ inverted(gram, CONDITION, np)[0]
-        self._rest = self._change.T @ self._rest_before @ self._change
 
 
 class IncrementalCounts:
@@ -184,20 +192,23 @@ class IncrementalCounts:
     def __init__(self, products: ListedProducts) -> None:
         self._products, self._last = products, products.order - 1
 
-    def run(self, earlier: EarlierSlices, sweeps: int) -> Matrix | None:
-        """See `Incremental`: `EM_STEPS` steps of the current rows, then `sweeps` times as many of all matrices."""
-        products, device = self._products, self._products.machine.device
+    def run(self, others: Sequence[OtherRows], sweeps: int) -> list[Matrix | None]:
+        """See `Incremental`: `EM_STEPS` steps of the last mode, then `sweeps` times as many of all modes."""
+        products, device, last = self._products, self._products.machine.device, self._last
         before = [products.rows(mode).astype(np.float64) for mode in range(products.order)]
-        sums = np.array(device.to_host(before[-1].sum(axis=0))) + earlier.sums
-        weights = device.to_device(sums)
-        self._counts = [*(each * weights for each in before[:-1]), before[-1]]
+        weights = np.array(device.to_host(before[last].sum(axis=0))) + others[last].sums
+        self._factors = device.to_device(weights)
+        self._counts = [*(each * self._factors for each in before[:last]), before[last]]
+        self._known = [device.to_device(weights * each.sums) for each in others[:last]]
+        self._totals = [device.to_device(np.ones(weights.size)) for _ in self._known]
         for mode, rows in enumerate(before):
-            start = sums / max(1, len(rows)) if mode == self._last else np.full(sums.size, 1 / len(rows))
+            start = weights / max(1, len(rows)) if mode == last else np.full(weights.size, 1 / max(1, len(rows)))
             empty = (rows == 0).all(axis=1)[:, None]
             products.rows(mode)[...] = rows + empty * device.to_device(np.maximum(start, FLOOR))
         for step in range((sweeps + 1) * EM_STEPS):
             self._step(alone=step < EM_STEPS)
-        return None
+        totals = [np.array(device.to_host(each)) for each in self._totals]
+        return [*(np.diag(weights / np.where(each > 0, each, 1)) for each in totals), None]
 
     def _step(self, alone: bool) -> None:
         products = self._products
@@ -206,10 +217,6 @@ class IncrementalCounts:
             rows = products.rows(mode)
             counts = self._counts[mode] + rows * sums
             if mode != self._last:
-                totals = counts.sum(axis=0)
-                counts /= totals + (totals == 0)
+                self._totals[mode] = counts.sum(axis=0) + self._known[mode]
+                counts /= self._totals[mode] + (self._totals[mode] == 0)
             rows[...] = counts
-
-
-def _product(matrices: Sequence[Matrix]) -> Matrix:
-    return reduce(mul, matrices)

@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 from partitioner.array_types import Floats
 
 from ..backend.exchange import Machine
-from ..methods.incremental import EM_STEPS, FLOOR, MTTKRP, PHI, Incremental, IncrementalAls, IncrementalCounts
+from ..methods.incremental import (
+    EM_STEPS,
+    FLOOR,
+    MTTKRP,
+    PHI,
+    Incremental,
+    IncrementalAls,
+    IncrementalCounts,
+    OtherRows,
+)
+from ..models.columns import column_norms
 from ..models.extension import NewElements
 from ..models.kruskal import KruskalTensor
 from ..models.slice_weights import SliceWeights
@@ -18,9 +28,11 @@ from ..operators.sparse.listed import ListedProducts
 from ..options import Options
 from ..parallel.mpi import share
 from .compiling import SAMPLES, Work, chosen
-from .slice_rows import SliceRows
+from .model_rows import ModelRows, Places
 
 Matrix = NDArray[np.float64]
+
+LONG = 2  # rows of a mode per element of an update, from which on only the rows of elements are read and written
 
 
 class UpdateParams(NamedTuple):
@@ -63,6 +75,9 @@ class _Size(NamedTuple):
 class ModelUpdates:
     """A model on all ranks, to which elements are added. Its methods are collective.
 
+    The growing mode and other modes with many more rows than an update has elements are in host memory; an update reads
+    and writes their current rows. Other modes stay on the device.
+
     Parameters
     ----------
     model : KruskalTensor, optional
@@ -77,17 +92,14 @@ class ModelUpdates:
     def __init__(self, model: KruskalTensor | None, params: UpdateParams, machine: Machine, options: Options) -> None:
         self._machine, self._options, self.params, self.comm = machine, options, params, machine.comm
         self.facts: ModelFacts = self.comm.bcast(NO_FACTS if model is None else ModelFacts.of(model))
-        order = len(self.facts.shape)
-        self._last = order - 1 if params.mode is None else params.mode
-        self._modes = [*(m for m in range(order) if m != self._last), self._last]  # in the order of `ListedProducts`
-        self._placed = False
+        self._last = len(self.facts.shape) - 1 if params.mode is None else params.mode
         self.restart(model)
 
     def restart(self, model: KruskalTensor | None) -> None:
         """Continue from another model, of rank 0."""
         comm = self.comm
         self.shape: tuple[int, ...] = comm.bcast(() if model is None else model.shape)
-        factors = [share(comm, None if model is None else model.host_factors[m]) for m in self._modes]
+        factors = [share(comm, None if model is None else model.host_factors[m]) for m in range(len(self.facts.shape))]
         weights = share(comm, None if model is None else model.weights)
         slice_weights = share(comm, None if model is None else _slice_weights(model, self._last))
         self._start = factors, weights, slice_weights
@@ -98,24 +110,32 @@ class ModelUpdates:
         if self._placed:
             return
         self._placed = True
-        facts, params = self.facts, self.params
-        size = _Size(self.shape, nnz)
+        facts, params, others = self.facts, self.params, [m for m in range(len(self.shape)) if m != self._last]
         repeats = expected * ((1 + params.sweeps) * EM_STEPS if facts.counts else 1 + params.sweeps)
-        self._machine = chosen(self._machine, size, self._options, Work(facts.rank, repeats, SAMPLES))
+        work = Work(facts.rank, repeats, SAMPLES)
+        self._machine = chosen(self._machine, _Size(self.shape, nnz), self._options, work)
+        fixed = () if facts.counts else facts.nonnegative  # other rows of these modes would not be solved
+        long = [m for m in others if m not in fixed and self.shape[m] > LONG * nnz]
+        self._whole = [m for m in others if m not in long]
+        self._modes = [*self._whole, *long, self._last]  # in the order of `ListedProducts`
         self._load(*self._start)
 
     def _load(self, factors: list[Floats], weights: Matrix, slice_weights: Matrix) -> None:
-        """Place matrices, in the order of `self._modes`, and prepare the method."""
-        facts = self.facts
-        wide = [factor.astype(np.float64) for factor in factors]
-        norms = [_norms(factor, facts.norm) for factor in wide[:-1]]
-        rows = wide[-1] * (weights * np.prod(norms, axis=0))
-        self._slices = SliceRows(rows, np.array(slice_weights))
+        """Place the matrices of all modes, and prepare the method."""
+        facts, dtype = self.facts, self._options.dtype
+        norms = {m: _norms(factors[m], facts.norm) for m in self._modes[:-1]}
+        lengths = [len(factors[m]) if m in self._whole else 0 for m in self._modes]
         formula, lower = (PHI, FLOOR) if facts.counts else (MTTKRP, -np.inf)
-        lengths = [*(len(each) for each in wide[:-1]), 1]
         self._products = ListedProducts(self._machine, self._options, lengths, facts.rank, formula, lower)
-        for mode, (factor, norm) in enumerate(zip(wide[:-1], norms, strict=True)):
-            self._products.set_rows(mode, factor / norm)
+        for mode, m in enumerate(self._whole):
+            self._products.set_rows(mode, factors[m] / norms[m])
+        self._stores = [
+            ModelRows(factors[m], 1 / norms[m], dtype, np.ones(len(factors[m])))
+            for m in self._modes[len(self._whole) : -1]
+        ]
+        scale = weights * np.prod(list(norms.values()), axis=0)
+        exact = dtype if self.params.mode is None else np.dtype(np.float64)
+        self._stores.append(ModelRows(factors[self._last], scale, exact, slice_weights))
         nonnegative = [self._modes.index(mode) for mode in facts.nonnegative]
         self._method: Incremental = (
             IncrementalCounts(self._products) if facts.counts else IncrementalAls(self._products, nonnegative)
@@ -123,67 +143,72 @@ class ModelUpdates:
 
     def add(self, new: NewElements | None) -> None:
         """Update the model with elements, of rank 0; see `prepare`."""
-        comm, last = self.comm, self._last
-        some = None if new is None else (new.lengths, self._current(new))
-        lengths, places = comm.bcast(some or ((), np.arange(0)))
+        comm = self.comm
+        lengths, places = comm.bcast(((), []) if new is None else (new.lengths, self._current(new)))
         self._lengthen(lengths)
-        known, count = places[places < len(self._slices)], lengths[last] - len(self._slices)
-        rows, earlier = self._slices.take(known)
-        self._slices.forget(self.params.forgetting)
-        earlier = earlier._replace(**{n: self.params.forgetting * v for n, v in earlier._asdict().items()})
-        products, rank = self._products, self.facts.rank
-        products.resize_last(len(known) + count)
-        products.set_rows(products.order - 1, np.vstack([rows, np.zeros((count, rank))]))
-        if new is None:
-            products.load(None, None)
-        else:
-            columns = new.columns[self._modes]
-            if len(known):
-                columns[-1] = np.searchsorted(places, columns[-1])
-            else:
-                columns[-1] -= len(self._slices)
-            products.load(columns, new.values)
-        change = self._method.run(earlier, self.params.sweeps)
-        current = products.host_rows(products.order - 1).astype(np.float64)
-        self._slices.replace(known, current[: len(known)], current[len(known) :], earlier, change)
+        products, stores, first = self._products, self._stores, len(self._whole)
+        known = [each[each < len(store)] for each, store in zip(places, stores, strict=True)]
+        self._stores[-1].forget(self.params.forgetting)
+        taken = [store.take(each) for store, each in zip(stores, known, strict=True)]
+        products.resize([len(each) for each in places])
+        for number, ((rows, _), each) in enumerate(zip(taken, places, strict=True)):
+            more = np.zeros((len(each) - len(rows), self.facts.rank))
+            products.set_rows(first + number, np.concatenate([rows, more]))
+        products.load(*(None, None) if new is None else (self._local(new, places), new.values))
+        others = [OtherRows.none(self.facts.rank)] * first + [each for _, each in taken]
+        changes = self._method.run(others, self.params.sweeps)
+        for mode in range(first, products.order):
+            own, rows = known[mode - first], products.host_rows(mode).astype(np.float64)
+            stores[mode - first].replace(own, rows[: len(own)], rows[len(own) :], others[mode], changes[mode])
         self.shape = lengths
 
-    def _current(self, new: NewElements) -> NDArray[np.int64]:
-        """Return the slices of the last mode that an update changes in addition to the other matrices."""
-        known, length, column = len(self._slices), new.lengths[self._last], new.columns[self._last]
-        if self.params.mode is None:
-            return np.arange(length)
-        later = np.arange(known, length)
-        if not column.size or column.min() >= known:
-            return later  # without a search in all elements
-        return np.union1d(column, later).astype(np.int64)
+    def _current(self, new: NewElements) -> list[Places]:
+        """Return the current rows of each mode that is not whole: those of the elements, and new ones. On rank 0."""
+        result = []
+        for store, m in zip(self._stores, self._modes[len(self._whole) :], strict=True):
+            later, column = np.arange(len(store), new.lengths[m]), new.columns[m]
+            whole = not column.size or column.min() >= len(store)  # without a search in all elements
+            result.append(later if whole else np.union1d(column, later).astype(np.int64))
+        return result
+
+    def _local(self, new: NewElements, places: list[Places]) -> NDArray[np.int32]:
+        """Return the indices of elements among the current rows, in the order of `ListedProducts`. On rank 0."""
+        columns, first = new.columns[self._modes], len(self._whole)
+        for mode, each in enumerate(places, first):
+            if each.size and each[-1] - each[0] == each.size - 1:
+                columns[mode] -= each[0]
+            else:
+                columns[mode] = np.searchsorted(each.astype(columns.dtype), columns[mode])
+        return columns
 
     def _lengthen(self, lengths: tuple[int, ...]) -> None:
-        """Add rows of zeros for new labels in other modes than the growing one."""
-        others = self._modes[:-1]
-        if all(self.shape[m] == lengths[m] for m in others):
+        """Add rows of zeros for new labels in modes that are whole."""
+        if all(self.shape[m] == lengths[m] for m in self._whole):
             return
-        rows, weights = self._slices.settle()
-        factors = [self._products.host_rows(mode) for mode in range(len(others))]
-        longer = [
-            np.vstack([factor, np.zeros((lengths[m] - len(factor), self.facts.rank), factor.dtype)])
-            for m, factor in zip(others, factors, strict=True)
-        ]
-        self._load([*longer, rows], np.ones(self.facts.rank), weights)
+        factors, weights = self._factors(), self._stores[-1].weights
+        for m in self._whole:
+            more = np.zeros((lengths[m] - len(factors[m]), self.facts.rank), factors[m].dtype)
+            factors[m] = np.concatenate([factors[m], more])
+        self._load(factors, np.ones(self.facts.rank), weights)
+
+    def _factors(self) -> list[Floats]:
+        """Return the factor matrices so far, the last of which includes the weights."""
+        factors = list[Floats]([np.empty(0)] * len(self._modes))
+        for mode, m in enumerate(self._whole):
+            factors[m] = self._products.host_rows(mode)
+        for store, m in zip(self._stores, self._modes[len(self._whole) :], strict=True):
+            factors[m] = store.matrix(np.eye(self.facts.rank))
+        return factors
 
     def model(self) -> KruskalTensor:
         """Return the model so far, without labels and record; the same on every rank."""
-        rows, weights = self._slices.settle()
-        order, dtype = len(self._modes), self._options.dtype
-        factors = list[Floats]([np.empty(0)] * order)
-        for mode, m in enumerate(self._modes[:-1]):
-            factors[m] = share(self.comm, self._products.host_rows(mode))
-        factors[self._last] = share(self.comm, rows).astype(dtype)
+        factors = [share(self.comm, each).astype(self._options.dtype, copy=False) for each in self._factors()]
         model = KruskalTensor(np.ones(self.facts.rank), factors).arrange(norm=self.facts.norm)
         if not self.facts.nonnegative:
             model.signed()
+        weights = self._stores[-1].weights
         if (weights < 1).any():
-            model.slice_weights = SliceWeights(self._last, weights)
+            model.slice_weights = SliceWeights(self._last, weights.copy())
         return model
 
 
@@ -193,7 +218,7 @@ def _slice_weights(model: KruskalTensor, mode: int) -> Matrix:
     return np.ones(model.shape[mode]) if own is None or own.mode != mode else own.weights
 
 
-def _norms(factor: Matrix, norm: int) -> Matrix:
+def _norms(factor: Floats, norm: int) -> Matrix:
     """Return the norms of columns, 1 for columns of zeros."""
-    norms = np.linalg.norm(factor, axis=0) if norm == 2 else np.abs(factor).sum(axis=0)
+    norms = column_norms(factor, norm)
     return np.where(norms > 0, norms, 1.0)

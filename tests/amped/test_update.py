@@ -15,6 +15,7 @@ from updates import cp_stream, full, online_em, with_weights
 import amped
 from amped.backend.known_losses import loss_of
 from amped.models.pseudo_data import optimal_values
+from amped.runs import updating
 from partitioner.tensors.labels import Labels, as_labels
 
 CLOSE = {"fp32": 2e-4, "fp64": 1e-8}
@@ -35,10 +36,16 @@ def model_of(shape: tuple[int, ...], rank: int = 3, **given: Any) -> amped.Krusk
 @pytest.mark.parametrize("mode", [0, 1, 2])
 @pytest.mark.parametrize("new", [1, 3])
 @pytest.mark.parametrize("sweeps", [1, 3])
+@pytest.mark.parametrize("long", [0, 2])
 @pytest.mark.in_turn
-def test_new_slices_are_those_of_cp_stream(device: str, precision: str, mode: int, new: int, sweeps: int) -> None:
+def test_new_slices_are_those_of_cp_stream(
+    device: str, precision: str, mode: int, new: int, sweeps: int, long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updating, "LONG", long)
     shape = (6, 5, 7)
     model, data = model_of(shape), array_of((*shape[:mode], new, *shape[mode + 1 :]), 2)
+    slices = np.moveaxis(data, mode, -1)
+    slices[0] = slices[:, 1] = 0  # rows without elements
     found = model.update(data, mode, sweeps=sweeps, device=device, precision=precision)
     own = np.moveaxis(model.full(), mode, -1), np.moveaxis(data, mode, -1)
     matrices = with_weights(model)
@@ -61,7 +68,9 @@ def test_an_exact_model_stays_exact() -> None:
     np.testing.assert_allclose(found.full(), full(factors), atol=1e-10)
 
 
-def test_forgetting_weighs_earlier_slices(tmp_path: Path) -> None:
+@pytest.mark.parametrize("long", [0, 2])
+def test_forgetting_weighs_earlier_slices(tmp_path: Path, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updating, "LONG", long)
     model, data, forgetting = model_of((5, 6, 4)), array_of((5, 6, 2), 2), 0.7
     first = model.update(data[:, :, :1], 2, forgetting=forgetting, sweeps=1, **CPU)
     first.save(tmp_path / "model.npz")
@@ -81,8 +90,10 @@ def test_forgetting_weighs_earlier_slices(tmp_path: Path) -> None:
         second.update(array_of((1, 6, 6)), 0, **CPU)
 
 
+@pytest.mark.parametrize("long", [0, 2])
 @pytest.mark.parametrize("elements", ["add", "replace"])
-def test_elements_of_known_slices(elements: str) -> None:
+def test_elements_of_known_slices(elements: str, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updating, "LONG", long)
     model = model_of((5, 4, 6))
     places = np.array([[0, 0, 0], [1, 2, 3], [2, 2, 3], [4, 3, 5]])
     new = amped.SparseTensor(places, [3.0, -2.0, 1.0, 5.0], (5, 4, 6))
@@ -118,9 +129,12 @@ def test_non_negative_models_stay_so() -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_counts_are_those_of_online_em(device: str, precision: str) -> None:
+@pytest.mark.parametrize("long", [0, 2])
+def test_counts_are_those_of_online_em(device: str, precision: str, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updating, "LONG", long)
     model = amped.cp_apr(array_of((5, 6, 4), 1, False), 3, max_iters=5, **CPU)
     data = array_of((5, 6, 2), 2, False)
+    data[1] = data[:, 2] = 0
     found = model.update(data, 2, sweeps=1, forgetting=0.5, device=device, precision=precision)
     factors = with_weights(model)
     want = online_em([*factors[:2], factors[2]], data, 0.5 * model.weights, 10)
@@ -136,7 +150,9 @@ def labelled(array: np.ndarray, labels: list[Any], names: list[str] | None = Non
     return tensor
 
 
-def test_new_labels_in_several_modes() -> None:
+@pytest.mark.parametrize("long", [0, 2])
+def test_new_labels_in_several_modes(long: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updating, "LONG", long)
     days = [np.datetime64("2026-01-01") + k for k in range(3)]
     first = labelled(array_of((3, 4, 2), 1, False), [days, list("abcd"), [1, 2]])
     model = amped.cp_als(first, 2, **CPU, max_iters=3)

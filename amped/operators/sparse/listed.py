@@ -40,7 +40,7 @@ class ListedProducts:
     machine : Machine
     options : Options
     lengths : sequence of int
-        The mode lengths; that of the last mode may change.
+        The mode lengths; see `resize`.
     rank : int
     weight : Formula
         y, a formula in x and the model's value m: "x" for an MTTKRP.
@@ -90,10 +90,11 @@ class ListedProducts:
         """The number of modes."""
         return len(self.offsets) - 1
 
-    def resize_last(self, length: int) -> None:
-        """Change the length of the last mode, whose rows are undefined afterwards."""
-        begin = self.offsets[-2]
-        self.offsets[-1] = begin + length
+    def resize(self, lengths: Sequence[int]) -> None:
+        """Change the lengths of the last modes, whose rows are undefined afterwards."""
+        first = self.order - len(lengths)
+        begin = self.offsets[first]
+        self.offsets[first:] = accumulate(lengths, initial=begin)
         if self.offsets[-1] > len(self.matrix):
             larger = self.machine.device.zeros((self.offsets[-1], self._stride), self.options.dtype)
             larger[:begin] = self.matrix[:begin]

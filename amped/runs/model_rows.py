@@ -1,0 +1,112 @@
+"""The rows of a factor matrix while a model is updated: an update reads and writes only the rows of its elements."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.array_types import FloatDType, Floats
+
+from ..backend.rows import block_rows, blocks_of
+from ..methods.incremental import OtherRows
+
+Matrix = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+WELL = 1e4  # condition number up to which the common factor of the rows is postponed
+MOST = 256  # changes of all rows that are postponed, at most
+
+
+class ModelRows:
+    """Rows as stored, times a common (R, R) matrix: a change of all rows costs as little as that of the matrix.
+
+    Parameters
+    ----------
+    rows : (I, R) array
+    factor : (R,) array
+        Numbers by which the columns are multiplied.
+    dtype : dtype
+        Of the stored rows.
+    weights : (I,) array
+        In sums over rows.
+    """
+
+    def __init__(self, rows: Floats, factor: Matrix, dtype: FloatDType, weights: Matrix) -> None:
+        self._rows, self._weights = np.array(rows, dtype, order="C"), np.array(weights)
+        self._factor: Matrix = np.eye(factor.size)
+        self._inverse: Matrix = np.eye(factor.size)
+        self._count, self._changes = len(rows), 0
+        self._multiply(np.diag(factor))
+        self.sums = self._summed()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def weights(self) -> Matrix:
+        """The weights of the rows."""
+        return self._weights[: self._count]
+
+    def _summed(self) -> OtherRows:
+        rank = len(self._factor)
+        gram, sums = np.zeros((rank, rank)), np.zeros(rank)
+        for block in blocks_of(self._count, block_rows(rank)):
+            part = OtherRows.of(self._rows[block].astype(np.float64, copy=False), self.weights[block])
+            gram, sums = gram + part.gram, sums + part.sums
+        return OtherRows(gram, sums).changed(self._factor)
+
+    def take(self, places: Places) -> tuple[Matrix, OtherRows]:
+        """Return the rows at distinct places, and the sums over the other rows."""
+        rows = self._rows[places].astype(np.float64) @ self._factor
+        if places.size == self._count:
+            return rows, self.sums.times(0.0)
+        own = OtherRows.of(rows, self._weights[places])
+        return rows, self.sums.plus(own.times(-1.0))
+
+    def forget(self, forgetting: float) -> None:
+        """Multiply all weights by a number."""
+        if forgetting < 1:
+            self.weights[...] *= forgetting
+            self.sums = self.sums.times(forgetting)
+
+    def replace(self, places: Places, known: Matrix, new: Matrix, others: OtherRows, change: Matrix | None) -> None:
+        """Multiply all rows by `change`, then set those at some places and append new ones; their weights become 1.
+
+        `others` are the sums over rows at other places before the change.
+        """
+        if change is not None:
+            self._multiply(change)
+            others = others.changed(change)
+        self._lengthen(self._count + len(new))
+        written = np.concatenate([places, np.arange(self._count - len(new), self._count)])
+        rows = np.concatenate([known, new])
+        self._rows[written], self._weights[written] = rows @ self._inverse, 1.0
+        self.sums = others.plus(OtherRows.of(rows, np.ones(len(rows))))
+
+    def _multiply(self, change: Matrix) -> None:
+        """Multiply all rows by a matrix, later if possible."""
+        self._factor, self._changes = self._factor @ change, self._changes + 1
+        try:
+            self._inverse = np.linalg.inv(self._factor).astype(np.float64, copy=False)
+            condition = float(np.linalg.norm(self._factor) * np.linalg.norm(self._inverse))
+        except np.linalg.LinAlgError:
+            condition = np.inf
+        if condition > WELL * len(self._factor) or self._changes > MOST:
+            self._rows[: self._count] = self.matrix(np.eye(len(self._factor)))
+            self._factor = self._inverse = np.eye(len(self._factor))
+            self._changes = 0
+
+    def _lengthen(self, count: int) -> None:
+        if count > len(self._rows):
+            room = max(count, 2 * len(self._rows)) if count < self._count + len(self._rows) else count
+            rows, weights = np.zeros((room, len(self._factor)), self._rows.dtype), np.ones(room)
+            rows[: self._count], weights[: self._count] = self._rows[: self._count], self.weights
+            self._rows, self._weights = rows, weights
+        self._count = count
+
+    def matrix(self, change: Matrix) -> Floats:
+        """Return all rows times a matrix, in the stored type."""
+        result, total = np.empty((self._count, len(change)), self._rows.dtype), self._factor @ change
+        for block in blocks_of(self._count, block_rows(len(change))):
+            result[block] = self._rows[: self._count][block].astype(np.float64, copy=False) @ total
+        return result
