@@ -29,8 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sweeps", type=int, default=1, metavar="K", help="of nell2 and amazon4 (1)")
     add("--slices", type=int, default=40, metavar="K", help="of nell2 (40)")
     add("--slice-nonzeros", type=int, default=100_000, metavar="K", help="of a slice of nell2 (100,000)")
-    add("--rank", type=int, default=32, metavar="R", help="of nell2 and amazon4 (32)")
-    add("--nonzeros", type=int, default=4_000_000, metavar="K", help="of amazon4 (4 million)")
+    add("--rank", type=int, default=32, metavar="R", help="of nell2 (32)")
+    add("--long-rank", type=int, default=8, metavar="R", help="of amazon4 (8)")
+    add("--nonzeros", type=int, default=2_000_000, metavar="K", help="of amazon4 (2 million)")
     add("--days", type=int, default=50, metavar="K", help="of amazon4 (50)")
     add("--refit-every", type=int, default=8, metavar="K", help="measure every K-th refit of uber (8)")
 
@@ -130,16 +131,17 @@ def _amazon4(args: argparse.Namespace, options: Facts, clock: Clock) -> Iterator
     moved = columns[:, last].copy()
     moved[3] = 0
     day = amped.SparseTensor.from_columns(moved, values[last], (*lengths, 1))
-    model = amped.cp_als(earlier, args.rank, max_iters=10, tol=0, **options)
+    model = amped.cp_als(earlier, args.long_rank, max_iters=10, tol=0, **options)
     refits, seconds = list[float](), list[float]()
     iterations = 50
     for _ in range(args.repeats):
         seconds.append(_timed(clock, lambda: model.update(day, 3, sweeps=args.sweeps, **options)))
         short, longer = (
-            _timed(clock, lambda n=n: amped.cp_als(whole, args.rank, max_iters=n, tol=0, **options)) for n in (2, 7)
+            _timed(clock, lambda n=n: amped.cp_als(whole, args.long_rank, max_iters=n, tol=0, **options))
+            for n in (2, 7)
         )
         refits.append(short + (longer - short) / 5 * (iterations - 2))
-    facts = {"rank": args.rank, "sweeps": args.sweeps, "nonzeros": int(values.size), "new": int(last.sum())}
+    facts = {"rank": args.long_rank, "sweeps": args.sweeps, "nonzeros": int(values.size), "new": int(last.sum())}
     update, refit = summary(seconds), summary(refits)
     yield {
         **facts, "seconds": update, f"seconds of a refit ({iterations} iterations, from 7)": refit,

@@ -103,14 +103,16 @@ class IncrementalAls:
         if nonnegative:
             self._hals = nonnegative_solver(self._device, self._rank, products.options.dtype)
         self._scratch: tuple[int, object, object] = 0, None, None
+        self._grams = [self._gram_of(products.rows(mode)) for mode in range(products.lasting)]
 
     def run(self, others: Sequence[OtherRows], sweeps: int) -> list[Matrix | None]:
         """See `Incremental`: solves the last mode, then `sweeps` times all modes in turn."""
         products, last = self._products, self._last
         self._others = [each.gram for each in others]
         self._changes = [np.eye(self._rank) for _ in others]
-        self._before = products.matrix.copy()
-        self._grams = [self._gram_of(products.rows(mode)) for mode in range(products.order)]
+        self._before = products.matrix.astype(np.float64)
+        current = range(products.lasting, products.order)  # Gram matrices of other modes are those of the last update
+        self._grams[products.lasting :] = [self._gram_of(products.rows(mode)) for mode in current]
         self._crosses = list(self._grams)
         self._prepare()
         self._solve(last, first=True)
@@ -148,7 +150,7 @@ class IncrementalAls:
         source, before, target = products.sums(mode), products.rows(mode, self._before), products.rows(mode)
         right = device.to_device(np.ascontiguousarray(cross))
         for block in blocks_of(len(source), block_rows(rank)):
-            source[block] += device.xp.matmul(before[block].astype(np.float64, copy=False), right)
+            source[block] += device.xp.matmul(before[block], right)
         sums = Sums(device.zeros((rank, rank), np.float64), device.zeros((rank,), np.float64))
         _, scratch, hals = self._scratch
         if mode in self._nonnegative:
@@ -169,8 +171,7 @@ class IncrementalAls:
         both = device.zeros((2, rank, rank), np.float64)
         both[0] = gram
         for block in blocks_of(len(target), block_rows(rank)):
-            earlier, current = (each[block].astype(np.float64, copy=False) for each in (before, target))
-            both[1] += device.xp.matmul(earlier.T, current)
+            both[1] += device.xp.matmul(before[block].T, target[block].astype(np.float64, copy=False))
         host = np.array(device.to_host(both))
         return host[0], host[1]
 

@@ -7,13 +7,14 @@ from numpy.typing import NDArray
 
 from partitioner.array_types import FloatDType, Floats
 
-from ..backend.rows import block_rows, blocks_of
+from ..backend.rows import blocks_of
 from ..methods.incremental import OtherRows
 
 Matrix = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 WELL = 1e4  # condition number up to which the common factor of the rows is postponed
+BLOCK = 1 << 13  # rows that are converted at a time, so that caches hold them
 MOST = 256  # changes of all rows that are postponed, at most
 
 
@@ -35,7 +36,7 @@ class ModelRows:
         self._rows, self._weights = np.array(rows, dtype, order="C"), np.array(weights)
         self._factor: Matrix = np.eye(factor.size)
         self._inverse: Matrix = np.eye(factor.size)
-        self._count, self._changes = len(rows), 0
+        self._count, self._changes, self._forgotten = len(rows), 0, bool((self._weights != 1).any())
         self._multiply(np.diag(factor))
         self.sums = self._summed()
 
@@ -50,9 +51,10 @@ class ModelRows:
     def _summed(self) -> OtherRows:
         rank = len(self._factor)
         gram, sums = np.zeros((rank, rank)), np.zeros(rank)
-        for block in blocks_of(self._count, block_rows(rank)):
-            part = OtherRows.of(self._rows[block].astype(np.float64, copy=False), self.weights[block])
-            gram, sums = gram + part.gram, sums + part.sums
+        for block in blocks_of(self._count, BLOCK):
+            rows, weights = self._rows[block].astype(np.float64, copy=False), self.weights[block]
+            gram += (rows.T * weights if self._forgotten else rows.T) @ rows
+            sums += weights @ rows
         return OtherRows(gram, sums).changed(self._factor)
 
     def take(self, places: Places) -> tuple[Matrix, OtherRows]:
@@ -107,6 +109,6 @@ class ModelRows:
     def matrix(self, change: Matrix) -> Floats:
         """Return all rows times a matrix, in the stored type."""
         result, total = np.empty((self._count, len(change)), self._rows.dtype), self._factor @ change
-        for block in blocks_of(self._count, block_rows(len(change))):
+        for block in blocks_of(self._count, BLOCK):
             result[block] = self._rows[: self._count][block].astype(np.float64, copy=False) @ total
         return result

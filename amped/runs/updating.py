@@ -126,7 +126,9 @@ class ModelUpdates:
         norms = {m: _norms(factors[m], facts.norm) for m in self._modes[:-1]}
         lengths = [len(factors[m]) if m in self._whole else 0 for m in self._modes]
         formula, lower = (PHI, FLOOR) if facts.counts else (MTTKRP, -np.inf)
-        self._products = ListedProducts(self._machine, self._options, lengths, facts.rank, formula, lower)
+        self._products = ListedProducts(
+            self._machine, self._options, lengths, len(self._whole), facts.rank, formula, lower
+        )
         for mode, m in enumerate(self._whole):
             self._products.set_rows(mode, factors[m] / norms[m])
         self._stores = [

@@ -40,7 +40,9 @@ class ListedProducts:
     machine : Machine
     options : Options
     lengths : sequence of int
-        The mode lengths; see `resize`.
+        The mode lengths.
+    lasting : int
+        The number of modes, the first ones, that `resize` does not change.
     rank : int
     weight : Formula
         y, a formula in x and the model's value m: "x" for an MTTKRP.
@@ -58,11 +60,12 @@ class ListedProducts:
         machine: Machine,
         options: Options,
         lengths: Sequence[int],
+        lasting: int,
         rank: int,
         weight: Formula,
         lower: float = -np.inf,
     ) -> None:
-        self.machine, self.options, self.rank = machine, options, rank
+        self.machine, self.options, self.rank, self.lasting = machine, options, rank, lasting
         self._formulas = SampledFormulas(weight, weight, lower)
         self._provider = self._provider_of(machine)
         self._stride = self._provider.stride(rank, options.dtype)
@@ -91,10 +94,9 @@ class ListedProducts:
         return len(self.offsets) - 1
 
     def resize(self, lengths: Sequence[int]) -> None:
-        """Change the lengths of the last modes, whose rows are undefined afterwards."""
-        first = self.order - len(lengths)
-        begin = self.offsets[first]
-        self.offsets[first:] = accumulate(lengths, initial=begin)
+        """Change the lengths of the modes after the lasting ones; their rows are undefined afterwards."""
+        begin = self.offsets[self.lasting]
+        self.offsets[self.lasting :] = accumulate(lengths, initial=begin)
         if self.offsets[-1] > len(self.matrix):
             larger = self.machine.device.zeros((self.offsets[-1], self._stride), self.options.dtype)
             larger[:begin] = self.matrix[:begin]
@@ -118,12 +120,13 @@ class ListedProducts:
         """Replace the elements: rank 0's indices, (order, n), and values, (n,). Collective."""
         comm, device = self.machine.comm, self.machine.device
         parts = equal_parts(comm.bcast(0 if values is None else len(values)), comm.size)
-        index = [
-            comm.scatter(None if columns is None else columns[mode], parts, np.dtype(np.int32))
-            for mode in range(self.order)
-        ]
         own = comm.scatter(values, parts, self.options.dtype)
-        self._coordinates = device.xp.ascontiguousarray(device.to_device(np.stack(index)).T)
+        if comm.size == 1 and columns is not None:
+            index = np.ascontiguousarray(columns, np.int32)
+        else:
+            each = (None if columns is None else columns[mode] for mode in range(self.order))
+            index = np.stack([comm.scatter(column, parts, np.dtype(np.int32)) for column in each])
+        self._coordinates = device.xp.ascontiguousarray(device.to_device(index).T)
         self._values = device.to_device(np.ascontiguousarray(own))
 
     def sums(self, mode: int) -> Array:
