@@ -31,45 +31,45 @@ HALS_SWEEPS = 50  # at most, of the columns of a non-negative matrix
 EM_STEPS = 10  # of a sweep
 
 
-class OtherRows(NamedTuple):
+class RowTotals(NamedTuple):
     """Weighted sums over the rows of a mode that are not current: their Gram matrix, (R, R), and their sum, (R,)."""
 
     gram: Matrix
     sums: Matrix
 
     @classmethod
-    def of(cls, rows: Matrix, weights: Matrix) -> OtherRows:
+    def of(cls, rows: Matrix, weights: Matrix) -> RowTotals:
         """Return the sums of rows, (n, R), with weights, (n,)."""
         weighted = rows * weights[:, None]
         return cls(weighted.T @ rows, weighted.sum(axis=0))
 
     @classmethod
-    def none(cls, rank: int) -> OtherRows:
+    def none(cls, rank: int) -> RowTotals:
         """Return the sums over no rows."""
         return cls(np.zeros((rank, rank)), np.zeros(rank))
 
-    def changed(self, change: Matrix) -> OtherRows:
+    def changed(self, change: Matrix) -> RowTotals:
         """Return the sums of the rows multiplied by a matrix."""
-        return OtherRows(change.T @ self.gram @ change, self.sums @ change)
+        return RowTotals(change.T @ self.gram @ change, self.sums @ change)
 
-    def times(self, number: float) -> OtherRows:
+    def times(self, number: float) -> RowTotals:
         """Return the sums with other weights."""
-        return OtherRows(self.gram * number, self.sums * number)
+        return RowTotals(self.gram * number, self.sums * number)
 
-    def plus(self, other: OtherRows) -> OtherRows:
+    def plus(self, other: RowTotals) -> RowTotals:
         """Return the sums over further rows, too."""
-        return OtherRows(self.gram + other.gram, self.sums + other.sums)
+        return RowTotals(self.gram + other.gram, self.sums + other.sums)
 
 
 class Incremental(Protocol):
     """Updates the matrices of `ListedProducts` with the elements that it holds. Its methods are collective."""
 
-    def run(self, others: Sequence[OtherRows], sweeps: int) -> list[Matrix | None]:
+    def run(self, others: Sequence[RowTotals], sweeps: int) -> list[Matrix | None]:
         """Update the current rows of all modes. Rows of new slices and labels must be zero before.
 
         Parameters
         ----------
-        others : sequence of OtherRows
+        others : sequence of RowTotals
             Of each mode.
         sweeps : int
 
@@ -105,7 +105,7 @@ class IncrementalAls:
         self._scratch: tuple[int, object, object] = 0, None, None
         self._grams = [self._gram_of(products.rows(mode)) for mode in range(products.lasting)]
 
-    def run(self, others: Sequence[OtherRows], sweeps: int) -> list[Matrix | None]:
+    def run(self, others: Sequence[RowTotals], sweeps: int) -> list[Matrix | None]:
         """See `Incremental`: solves the last mode, then `sweeps` times all modes in turn."""
         products, last = self._products, self._last
         self._others = [each.gram for each in others]
@@ -193,7 +193,7 @@ class IncrementalCounts:
     def __init__(self, products: ListedProducts) -> None:
         self._products, self._last = products, products.order - 1
 
-    def run(self, others: Sequence[OtherRows], sweeps: int) -> list[Matrix | None]:
+    def run(self, others: Sequence[RowTotals], sweeps: int) -> list[Matrix | None]:
         """See `Incremental`: `EM_STEPS` steps of the last mode, then `sweeps` times as many of all modes."""
         products, device, last = self._products, self._products.machine.device, self._last
         before = [products.rows(mode).astype(np.float64) for mode in range(products.order)]

@@ -82,7 +82,7 @@ class Updatable(Evaluation):
         -------
         KruskalTensor
             A new model, the same on every rank; ``run["updates"]`` is the number of updates. Components are normalised
-            and sorted as after a fit.
+            and sorted as after a fit, and keep their signs.
 
         Raises
         ------

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from partitioner.array_types import FloatDType, Floats
 
 from ..backend.rows import blocks_of
-from ..methods.incremental import OtherRows
+from ..methods.incremental import RowTotals
+from ..models.columns import column_norms
 
 Matrix = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -24,20 +25,17 @@ class ModelRows:
     Parameters
     ----------
     rows : (I, R) array
-    factor : (R,) array
-        Numbers by which the columns are multiplied.
     dtype : dtype
         Of the stored rows.
     weights : (I,) array
         In sums over rows.
     """
 
-    def __init__(self, rows: Floats, factor: Matrix, dtype: FloatDType, weights: Matrix) -> None:
+    def __init__(self, rows: Floats, dtype: FloatDType, weights: Matrix) -> None:
         self._rows, self._weights = np.array(rows, dtype, order="C"), np.array(weights)
-        self._factor: Matrix = np.eye(factor.size)
-        self._inverse: Matrix = np.eye(factor.size)
+        self._factor: Matrix = np.eye(rows.shape[1])
+        self._inverse: Matrix = np.eye(rows.shape[1])
         self._count, self._changes, self._forgotten = len(rows), 0, bool((self._weights != 1).any())
-        self._multiply(np.diag(factor))
         self.sums = self._summed()
 
     def __len__(self) -> int:
@@ -48,30 +46,42 @@ class ModelRows:
         """The weights of the rows."""
         return self._weights[: self._count]
 
-    def _summed(self) -> OtherRows:
+    def _summed(self) -> RowTotals:
         rank = len(self._factor)
         gram, sums = np.zeros((rank, rank)), np.zeros(rank)
         for block in blocks_of(self._count, BLOCK):
             rows, weights = self._rows[block].astype(np.float64, copy=False), self.weights[block]
             gram += (rows.T * weights if self._forgotten else rows.T) @ rows
             sums += weights @ rows
-        return OtherRows(gram, sums).changed(self._factor)
+        return RowTotals(gram, sums)
 
-    def take(self, places: Places) -> tuple[Matrix, OtherRows]:
+    def norms(self, norm: int, signed: bool) -> Matrix:
+        """Return the 1-norms or 2-norms of the columns; `signed`: entries may be negative."""
+        if self._forgotten or (norm == 1 and signed):
+            return column_norms(self.matrix(np.eye(len(self._factor))), norm)
+        return np.sqrt(np.maximum(np.diag(self.sums.gram), 0)) if norm == 2 else np.maximum(self.sums.sums, 0)
+
+    def scale(self, numbers: Matrix) -> None:
+        """Multiply the columns by numbers."""
+        self._multiply(np.diag(numbers))
+        self.sums = self.sums.changed(np.diag(numbers))
+
+    def take(self, places: Places) -> tuple[Matrix, RowTotals]:
         """Return the rows at distinct places, and the sums over the other rows."""
         rows = self._rows[places].astype(np.float64) @ self._factor
         if places.size == self._count:
             return rows, self.sums.times(0.0)
-        own = OtherRows.of(rows, self._weights[places])
+        own = RowTotals.of(rows, self._weights[places])
         return rows, self.sums.plus(own.times(-1.0))
 
     def forget(self, forgetting: float) -> None:
         """Multiply all weights by a number."""
         if forgetting < 1:
+            self._forgotten = True
             self.weights[...] *= forgetting
             self.sums = self.sums.times(forgetting)
 
-    def replace(self, places: Places, known: Matrix, new: Matrix, others: OtherRows, change: Matrix | None) -> None:
+    def replace(self, places: Places, known: Matrix, new: Matrix, others: RowTotals, change: Matrix | None) -> None:
         """Multiply all rows by `change`, then set those at some places and append new ones; their weights become 1.
 
         `others` are the sums over rows at other places before the change.
@@ -83,7 +93,7 @@ class ModelRows:
         written = np.concatenate([places, np.arange(self._count - len(new), self._count)])
         rows = np.concatenate([known, new])
         self._rows[written], self._weights[written] = rows @ self._inverse, 1.0
-        self.sums = others.plus(OtherRows.of(rows, np.ones(len(rows))))
+        self.sums = others.plus(RowTotals.of(rows, np.ones(len(rows))))
 
     def _multiply(self, change: Matrix) -> None:
         """Multiply all rows by a matrix, later if possible."""

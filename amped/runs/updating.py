@@ -18,9 +18,9 @@ from ..methods.incremental import (
     Incremental,
     IncrementalAls,
     IncrementalCounts,
-    OtherRows,
+    RowTotals,
 )
-from ..models.columns import column_norms
+from ..models.columns import arrangement, column_norms
 from ..models.extension import NewElements
 from ..models.kruskal import KruskalTensor
 from ..models.slice_weights import SliceWeights
@@ -123,21 +123,26 @@ class ModelUpdates:
     def _load(self, factors: list[Floats], weights: Matrix, slice_weights: Matrix) -> None:
         """Place the matrices of all modes, and prepare the method."""
         facts, dtype = self.facts, self._options.dtype
-        norms = {m: _norms(factors[m], facts.norm) for m in self._modes[:-1]}
         lengths = [len(factors[m]) if m in self._whole else 0 for m in self._modes]
         formula, lower = (PHI, FLOOR) if facts.counts else (MTTKRP, -np.inf)
         self._products = ListedProducts(
             self._machine, self._options, lengths, len(self._whole), facts.rank, formula, lower
         )
+        scale = np.array(weights)
         for mode, m in enumerate(self._whole):
-            self._products.set_rows(mode, factors[m] / norms[m])
-        self._stores = [
-            ModelRows(factors[m], 1 / norms[m], dtype, np.ones(len(factors[m])))
-            for m in self._modes[len(self._whole) : -1]
-        ]
-        scale = weights * np.prod(list(norms.values()), axis=0)
+            norms = _not_zero(column_norms(factors[m], facts.norm))
+            self._products.set_rows(mode, factors[m] / norms)
+            scale *= norms
+        self._stores = list[ModelRows]()
+        for m in self._modes[len(self._whole) : -1]:
+            store = ModelRows(factors[m], dtype, np.ones(len(factors[m])))
+            norms = _not_zero(store.norms(facts.norm, m not in facts.nonnegative))
+            store.scale(1 / norms)
+            scale *= norms
+            self._stores.append(store)
         exact = dtype if self.params.mode is None else np.dtype(np.float64)
-        self._stores.append(ModelRows(factors[self._last], scale, exact, slice_weights))
+        self._stores.append(ModelRows(factors[self._last], exact, slice_weights))
+        self._stores[-1].scale(scale)
         nonnegative = [self._modes.index(mode) for mode in facts.nonnegative]
         self._method: Incremental = (
             IncrementalCounts(self._products) if facts.counts else IncrementalAls(self._products, nonnegative)
@@ -157,7 +162,7 @@ class ModelUpdates:
             more = np.zeros((len(each) - len(rows), self.facts.rank))
             products.set_rows(first + number, np.concatenate([rows, more]))
         products.load(*(None, None) if new is None else (self._local(new, places), new.values))
-        others = [OtherRows.none(self.facts.rank)] * first + [each for _, each in taken]
+        others = [RowTotals.none(self.facts.rank)] * first + [each for _, each in taken]
         changes = self._method.run(others, self.params.sweeps)
         for mode in range(first, products.order):
             own, rows = known[mode - first], products.host_rows(mode).astype(np.float64)
@@ -195,19 +200,28 @@ class ModelUpdates:
 
     def _factors(self) -> list[Floats]:
         """Return the factor matrices so far, the last of which includes the weights."""
-        factors = list[Floats]([np.empty(0)] * len(self._modes))
+        return self._times([np.eye(self.facts.rank)] * len(self._modes))
+
+    def _times(self, changes: list[Matrix]) -> list[Floats]:
+        """Return each factor matrix times an (R, R) matrix; both are in the order of the model's modes."""
+        factors, dtype = list[Floats]([np.empty(0)] * len(self._modes)), self._options.dtype
         for mode, m in enumerate(self._whole):
-            factors[m] = self._products.host_rows(mode)
+            factors[m] = (self._products.host_rows(mode).astype(np.float64) @ changes[m]).astype(dtype)
         for store, m in zip(self._stores, self._modes[len(self._whole) :], strict=True):
-            factors[m] = store.matrix(np.eye(self.facts.rank))
+            factors[m] = store.matrix(changes[m])
         return factors
 
     def model(self) -> KruskalTensor:
         """Return the model so far, without labels and record; the same on every rank."""
-        factors = [share(self.comm, each).astype(self._options.dtype, copy=False) for each in self._factors()]
-        model = KruskalTensor(np.ones(self.facts.rank), factors).arrange(norm=self.facts.norm)
-        if not self.facts.nonnegative:
-            model.signed()
+        rank, norms = self.facts.rank, [np.empty(0)] * len(self._modes)
+        for mode, m in enumerate(self._whole):
+            norms[m] = column_norms(self._products.host_rows(mode), self.facts.norm)
+        for store, m in zip(self._stores, self._modes[len(self._whole) :], strict=True):
+            norms[m] = store.norms(self.facts.norm, m not in self.facts.nonnegative)
+        lengths, order, divisors = arrangement(np.ones(rank), norms, 1.0)
+        factors = self._times([np.diag(1 / each)[:, order] for each in divisors])
+        factors = [share(self.comm, each).astype(self._options.dtype, copy=False) for each in factors]
+        model = KruskalTensor(share(self.comm, lengths), factors)
         weights = self._stores[-1].weights
         if (weights < 1).any():
             model.slice_weights = SliceWeights(self._last, weights.copy())
@@ -220,7 +234,6 @@ def _slice_weights(model: KruskalTensor, mode: int) -> Matrix:
     return np.ones(model.shape[mode]) if own is None or own.mode != mode else own.weights
 
 
-def _norms(factor: Floats, norm: int) -> Matrix:
+def _not_zero(norms: Matrix) -> Matrix:
     """Return the norms of columns, 1 for columns of zeros."""
-    norms = column_norms(factor, norm)
     return np.where(norms > 0, norms, 1.0)

@@ -115,6 +115,15 @@ def test_no_sweep_raises_the_objective() -> None:
     assert abs(np.linalg.norm(array - longest.full()) / np.linalg.norm(array) - (1 - batch.fits[-1])) < 1e-3
 
 
+@pytest.mark.parametrize("long", [0, 2])
+def test_models_with_a_non_negative_mode(long: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updating, "LONG", long)
+    model = model_of((6, 5, 4), nonnegative=[1])
+    found = model.update(array_of((6, 5, 2), 2), 2, **CPU)
+    assert found.factors[1].min() >= 0 > found.factors[0].min()
+    np.testing.assert_allclose([np.abs(factor).sum(axis=0) for factor in found.factors], 1)
+
+
 def test_non_negative_models_stay_so() -> None:
     model = model_of((6, 5, 4), nonnegative=True)
     data = array_of((6, 5, 2), 2)
