@@ -41,3 +41,14 @@ def test_rank_0_s_data_and_errors(comm: Comm) -> None:
         model.update(np.full((6, 5, 1), np.nan) if comm.rank == 0 else None, 2, **CPU)
     with pytest.raises(amped.InputError, match="mode"):
         model.update(few, 2 if comm.rank == 0 else 1, **CPU) if comm.size > 1 else model.update(few, 7, **CPU)
+
+
+@pytest.mark.ranks(1, 2)
+def test_other_losses(comm: Comm) -> None:
+    data = (counts_of((5, 4, 6), 2) > 0).astype(float)
+    model = amped.cp(data[:, :, :4], 1, loss="bernoulli-logit", max_iters=5, **CPU)
+    found = model.update(data[:, :, 4:] if comm.rank == 0 else None, 2, step=1, **CPU)
+    assert found.loss == "bernoulli-logit"
+    assert found.shape == (5, 4, 6)
+    for each in comm.allgather(found.full()):
+        np.testing.assert_array_equal(each, found.full())
