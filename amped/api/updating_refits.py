@@ -83,7 +83,7 @@ class RefitUpdates:
         """Return the model so far, without labels and record; the same on every rank."""
         found: KruskalTensor | None = self.comm.bcast(self._model)
         assert found is not None
-        copy = KruskalTensor(found.weights.copy(), [factor.copy() for factor in found.factors])
+        copy = KruskalTensor(found.weights.copy(), [factor.copy() for factor in found.host_factors])
         copy.slice_weights = found.slice_weights
         return copy
 
@@ -103,7 +103,7 @@ class RefitUpdates:
         assert new is not None
         current, rng, mode = self._elements(new, model), self._rng, self.params.mode
         count = min(MOST, max(FEWEST, PER_ELEMENT * len(current.values)))
-        earlier = earlier_elements(model.weights, model.factors, self._loss, count, rng)
+        earlier = earlier_elements(model.weights, model.host_factors, self._loss, count, rng)
         weights = earlier.weights * self._share
         if mode is not None:
             weights = weights * (self.params.forgetting * _slice_weights(model, mode))[earlier.places[mode]]
@@ -143,7 +143,7 @@ def _slice_weights(model: KruskalTensor, mode: int) -> NDArray[np.float64]:
 def _spread(model: KruskalTensor) -> list[Floats]:
     """Return the factor matrices of a model, multiplied by equal parts of its weights."""
     scale = np.abs(model.weights) ** (1 / len(model.factors))
-    factors: list[Floats] = [factor * scale for factor in model.factors]
+    factors: list[Floats] = [factor * scale for factor in model.host_factors]
     factors[0] = factors[0] * np.sign(model.weights)
     return factors
 

@@ -34,6 +34,11 @@ RECORDED = "no_values", "compact", "dense", "value", "where", "missing", "index_
 """Options for reading new data that are those of the model's tensor, unless they are given."""
 
 
+def _mode(text: str) -> int | str:
+    """Parse the number or the name of a mode."""
+    return int(text) if text.isdecimal() else text
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class UpdateRequest(Request):
     """The flags of ``update``."""
@@ -46,8 +51,8 @@ class UpdateRequest(Request):
         "help": "new data, one update per file: a tensor, or a table with the model's keys; read as the model's tensor",
     }
     other: list[Path]
-    mode: int | None = flag(
-        None, "mode whose slices grow, counted from 0 (none: new elements only)", type=whole_number, metavar="N"
+    mode: int | str | None = flag(
+        None, "mode whose slices grow: its number, from 0, or name (none: new elements only)", type=_mode, metavar="N"
     )
     elements: str = flag(
         "add", "elements that the model knows: added to the earlier ones, or in their place (add)",

@@ -30,6 +30,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> amped.KruskalTenso
 def test_days_of_a_table(model: amped.KruskalTensor) -> None:
     how = "--mode", 1, "--precision", "fp64", "--forgetting", 0.9
     succeeded(run_amped("update", "first", "day4.csv", "day5.csv", *how, "--metrics", "m.jsonl"))
+    succeeded(run_amped("update", "first", "day4.csv", "--mode", "day", "--output", "by-name"))
     found = amped.load("first-updated")
     want = model.update(iter(["day4.csv", "day5.csv"]), 1, forgetting=0.9, precision="fp64")
     assert isinstance(found, amped.KruskalTensor)
@@ -67,6 +68,7 @@ def test_refused(model: amped.KruskalTensor) -> None:
         (("first", "wrong.npy", "--mode", 1), "wrong.npy: X is of order 3, the model of order 2"),
         (("first", "unnamed.npy", "--mode", 1), "unnamed.npy: X has no labels"),
         (("first", "day4.csv", "--mode", 2), "mode 2 is outside 0..1"),
+        (("first", "day4.csv", "--mode", "month"), "mode: 'month' is none of 'who', 'day'"),
         (("first", "day4.csv", "--mode", 1, "--forgetting", 0), "forgetting is 0.0"),
         (("first", "day4.csv", "--step", 1), "step requires mode"),
         (("first", "day4.csv", "--resume"), "--resume needs --checkpoint DIR"),
