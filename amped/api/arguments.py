@@ -26,6 +26,7 @@ from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import modes_of, nonnegative_of, ridge_of
 from ..methods.poisson import MOST_INNER, PoissonMethod
+from ..methods.proximal.fixed import masks_of
 from ..methods.proximal.terms import ModeTerms, by_mode
 from ..models.align import tensor_or_path
 from ..models.labelled_matrices import LabelledMatrices
@@ -232,6 +233,7 @@ ARGUMENTS = {
     "ridge": Argument(ridge_of),
     "constraints": Argument(_constraints, _constraints_text),
     "fixed_modes": Argument(modes_of),
+    "fixed": Argument(masks_of, lambda masks: str([mask.name for mask in masks])),
     "mask": optional(Argument(_mask, _tensor_text, of_root=True)),
     "weights": TENSOR,
     "holdout": optional(Argument(_holdout, _tensor_text, of_root=True)),

@@ -6,6 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
+import numpy as np
+from numpy.typing import NDArray
+
 from partitioner.readers import PLAIN
 
 from ..errors import InputError, warn
@@ -50,6 +53,7 @@ def cp_als(
     nonnegative: bool | Sequence[int | str] = False,
     ridge: float | Sequence[float] = 0.0,
     fixed_modes: Sequence[int | str] = (),
+    fixed: Mapping[int | str, NDArray[np.bool_]] | None = None,
     constraints: Mapping[int | str, ModeConstraints] | None = None,
     mask: Mask | None = None,
     weights: Tensor = None,
@@ -103,6 +107,11 @@ def cp_als(
     fixed_modes : sequence of int or str
         Modes whose matrices keep the values of `init`, except for the norms of their columns. See also
         `KruskalTensor.transform`.
+    fixed : mapping of int or str to bool array, optional
+        Elements of modes that keep the values of `init`: masks of shape (I_n, R), or (I_n, 1) for rows and (1, R) for
+        columns. Others are solved by ADMM, as with `constraints`, where "fixed:rows:0-4" and "fixed:columns:0,2" mean
+        the same. With a constraint that relates rows only whole columns can be fixed, with "simplex:rows" whole rows,
+        and with "orthonormal" or a function nothing.
     constraints : mapping of int or str to str, list of str or callable, optional
         Further constraints of modes, such as ``{1: "unimodal", 0: ["nonnegative", "l1:0.1"]}``, by AO-ADMM (Huang,
         Sidiropoulos and Liavas 2016). Names: "nonnegative", "bounds:LOW:HIGH", "l1:X", "l2:X",
@@ -217,7 +226,7 @@ def cp_als(
         split = call.hold_out(params, held) if held.given(call.comm) else None
         observed = split.fitted if split else call.observe(params)
         comm, machine, source = call.comm, call.machine, call.source
-        constraint_params = ConstraintParams(nonnegative, ridge, fixed_modes, constraints)  # type: ignore[arg-type]
+        constraint_params = ConstraintParams(nonnegative, ridge, fixed_modes, constraints, fixed)  # type: ignore[arg-type]
         chosen_constraints = constraint_params.of(len(source.shape), source.labels)
         usual = observed is None and not chosen_constraints
         guess = comm.bcast(init is not None) or starts > 1

@@ -61,7 +61,9 @@ class PlanRequest(Masked, Modelled):
         return super().traits._replace(masked=self.mask is not None)
 
     def check(self) -> None:
-        constrained = any((self.nonnegative, self.nonnegative_modes, self.ridge, self.fixed_modes, self.constraint))
+        constrained = any(
+            (self.nonnegative, self.nonnegative_modes, self.ridge, self.fixed_modes, self.constraint, self.fixed)
+        )
         if self.mode is not None and (self.counts or self.method or constrained or self.core or self.init):
             raise InputError("--mode plans a product (ttm), which has no method, loss, start or constraint")
         if self.core is None:

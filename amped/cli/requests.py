@@ -19,6 +19,7 @@ from ..files import Outputs, check_apart, check_npz
 from ..methods import gcp
 from ..methods.constraints import ConstraintParams, modes_of, ridge_of
 from ..methods.poisson import Poisson
+from ..methods.proximal.fixed import masks_in
 from ..methods.proximal.terms import from_texts
 from ..methods.stochastic import SAMPLINGS, SamplingName, Stochastic
 from ..models.align import observes_zeros
@@ -191,10 +192,16 @@ class Modelled(Ranked):
         None, "do not update the factor matrices of these modes; needs --init", type=whole_numbers, metavar="MODES"
     )
 
+    fixed: Path | None = flag(
+        None,
+        "als: elements that keep the values of --init: arrays mask_0, mask_1, ... of True and False, of some modes",
+        type=path,
+        metavar="FILE.npz",
+    )
     constraint: list[str] | None = flag(
         None,
         "als: constrain a mode, e.g. 1:unimodal or 0:l1:0.1; repeatable: bounds:LOW:HIGH, l1:X, l2:X, smooth:X[:2], "
-        "unimodal, monotone[:decreasing], simplex[:rows], orthonormal, sparse:K, ball, nonnegative",
+        "unimodal, monotone[:decreasing], simplex[:rows], orthonormal, sparse:K, ball, nonnegative, fixed:columns:0,2",
         action="append",
         metavar="MODE:NAME",
     )
@@ -238,7 +245,8 @@ class Modelled(Ranked):
         numbers = ridge_of("--ridge", self.ridge or 0.0)
         ridge = numbers[0] if isinstance(numbers, tuple) and len(numbers) == 1 else numbers
         fixed = modes_of("--fixed-modes", self.fixed_modes or ())
-        return ConstraintParams(nonnegative, ridge, fixed, from_texts(self.constraint or ()))
+        masks = () if self.fixed is None else masks_in(self.fixed)
+        return ConstraintParams(nonnegative, ridge, fixed, from_texts(self.constraint or ()), masks)
 
     def stochastic(self, seed: int, epochs: int) -> Stochastic | None:
         """Return the parameters of a stochastic method; None for other methods."""
@@ -254,10 +262,10 @@ class Modelled(Ranked):
         return Poisson(self.tolerance, **{n: value for n in names if (value := getattr(self, n)) is not None})
 
     def _check_constraints(self) -> None:
-        if self.constraint is None:
+        if self.constraint is None and self.fixed is None:
             return
         if self.chosen_method != "als":
-            raise InputError("--constraint requires --method als and the gaussian loss")
+            raise InputError("--constraint and --fixed require --method als and the gaussian loss")
 
     def check(self) -> None:
         check_method(self.loss_function.name, self.chosen_method, self.traits)

@@ -19,7 +19,8 @@ from partitioner.validate import real, whole
 from ..backend.ops.equations import ConstraintBounds
 from ..errors import InputError
 from ..operators.placement import MAX_RANK as MOST_MODES  # far more than any tensor has
-from .proximal.terms import ModeTerms, with_nonnegative
+from .proximal.fixed import FixedMask
+from .proximal.terms import ModeTerms, with_masks, with_nonnegative
 
 Modes = tuple[int, ...]
 NamedModes = tuple[int | str, ...]
@@ -35,6 +36,7 @@ class ConstraintParams(NamedTuple):
     ridge: float | tuple[float, ...] = 0.0
     fixed_modes: NamedModes = ()
     terms: tuple[tuple[int | str, ModeTerms], ...] = ()
+    masks: tuple[FixedMask, ...] = ()
 
     def of(self, order: int, labels: Labels | None = None) -> Constraints:
         """Return the constraints for a tensor of this order; raise `InputError` if a mode does not exist.
@@ -57,6 +59,8 @@ class ConstraintParams(NamedTuple):
         if len(set(given)) < len(given):
             raise InputError("constraints: a mode is given by its name and by its number")
         terms = tuple(zip(given, (each for _, each in self.terms), strict=True))
+        masked = numbers("fixed", tuple(mask.mode for mask in self.masks))
+        terms = with_masks(terms, [mask._replace(mode=mode) for mask, mode in zip(self.masks, masked, strict=True)])
         ridge = self.ridge if isinstance(self.ridge, tuple) else (self.ridge,) * order
         if len(ridge) != order:
             raise InputError(f"ridge: {len(ridge)} numbers for a tensor of order {order}: give one, or one per mode")

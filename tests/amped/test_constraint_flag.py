@@ -51,6 +51,21 @@ def test_observed_elements_and_their_plan(path: Path) -> None:
     assert "80 elements are observed" in succeeded(run_amped("plan", path, "--rank", 3, "--device", "cpu", *flags)).out
 
 
+def test_fixed_elements(path: Path) -> None:
+    succeeded(run_amped("cpd", path, *COMMON, "--max-iters", 2, "--output", "start"))
+    np.savez("masks.npz", mask_1=np.array([[True, False, False]]))
+    flags = "--init", "start/model.npz", "--fixed", "masks.npz", "--constraint", "0:fixed:rows:2-3"
+    succeeded(run_amped("cpd", path, *COMMON, *flags, "--max-iters", 3, "--output", "out"))
+    names = json.loads(Path("out/run.json").read_text())["constraints"]
+    assert names["0"] == ["fixed:rows:2-3"]
+    assert names["1"][0].startswith("fixed:mask:1:")
+    start, model = amped.load("start"), amped.load("out")
+    assert any(np.array_equal(column, start.factors[1][:, 0]) for column in model.factors[1].T)
+    refused(run_amped("cpd", path, *COMMON, *flags[2:]), "the start is random")
+    refused(run_amped("cpd", path, *COMMON, *flags[:3], "start/model.npz"), "there is no array mask_0")
+    refused(run_amped("cpd", path, *COMMON, *flags[:3], "none.npz"), "none.npz")
+
+
 @pytest.mark.parametrize(
     ("flags", "cause"),
     [
@@ -58,7 +73,7 @@ def test_observed_elements_and_their_plan(path: Path) -> None:
         (["--constraint", "1:unimodl"], "did you mean 'unimodal'"),
         (["--constraint", "7:unimodal"], "there is no mode 7"),
         (["--constraint", "1:unimodal", "--constraint", "1:orthonormal"], "exclude each other"),
-        (["--constraint", "1:unimodal", "--loss", "poisson"], "requires --method als"),
+        (["--constraint", "1:unimodal", "--loss", "poisson"], "require --method als"),
     ],
 )
 def test_refused(path: Path, flags: list[str], cause: str) -> None:

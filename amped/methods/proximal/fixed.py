@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import zipfile
 import zlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.validate import whole
 
 from ...errors import InputError
 
@@ -71,8 +75,35 @@ def _range(text: str, part: str) -> Iterable[int]:
     return range(begin, end + 1)
 
 
-def fixed_of_mask(mode: int, value: Any) -> tuple[str, FixedElements]:
-    """Return a name for records, and the elements where a mask is True; raise `InputError`."""
+class FixedMask(NamedTuple):
+    """The fixed elements of a mode by a mask.
+
+    Attributes
+    ----------
+    mode : int or str
+    name : str
+        For records.
+    elements : FixedElements
+    """
+
+    mode: int | str
+    name: str
+    elements: FixedElements
+
+
+def masks_of(name: str, value: object) -> tuple[FixedMask, ...]:
+    """Return the fixed elements of all modes from a mapping of modes to masks; raise `InputError`."""
+    if value is None:
+        return ()
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name}: expected a mapping of modes to masks, such as {{1: mask}}")
+    return tuple(
+        _mask_of(mode if isinstance(mode, str) else whole(f"{name}: mode", mode, 0), mask)
+        for mode, mask in value.items()
+    )
+
+
+def _mask_of(mode: int | str, value: Any) -> FixedMask:
     mask = np.asarray(value)
     if mask.dtype != np.bool_ or mask.ndim != 2:
         cause = "an array of True and False of shape (I, R), (I, 1) or (1, R)"
@@ -80,4 +111,17 @@ def fixed_of_mask(mode: int, value: Any) -> tuple[str, FixedElements]:
     if not mask.any():
         raise InputError(f"fixed: mode {mode}: the mask is False everywhere")
     name = f"fixed:mask:{int(mask.sum())}:{zlib.crc32(np.packbits(mask).data):08x}"
-    return name, FixedElements(mask=mask.copy())
+    return FixedMask(mode, name, FixedElements(mask=mask.copy()))
+
+
+def masks_in(path: Path) -> tuple[FixedMask, ...]:
+    """Return the masks ``mask_0``, ``mask_1``, ... in a file; raise `InputError`."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"masks cannot be read: {error}", path=path) from None
+    masks = {int(match[1]): found[name] for name in found if (match := re.fullmatch(r"mask_(\d+)", name, re.ASCII))}
+    if not masks:
+        raise InputError("there is no array mask_0, mask_1, ...", path=path)
+    return masks_of("fixed", masks)

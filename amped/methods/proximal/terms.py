@@ -15,7 +15,7 @@ from partitioner.flags import NUMBER
 from partitioner.validate import real, whole
 
 from ...errors import InputError
-from .fixed import FixedElements, fixed_of_mask, fixed_of_text
+from .fixed import FixedElements, FixedMask, fixed_of_text
 
 Prox = Callable[[NDArray[np.float64], float], NDArray[np.float64]]
 """A user's proximal operator: takes an (I_n, R) matrix and a step; see `ModeTerms.function`."""
@@ -152,17 +152,16 @@ def with_nonnegative(terms: ModeTerms) -> ModeTerms:
     return result
 
 
-def with_fixed(terms: tuple[tuple[int, ModeTerms], ...], masks: object) -> tuple[tuple[int, ModeTerms], ...]:
-    """Return the constraints of all modes with further fixed elements, a mapping of modes to masks."""
-    if not isinstance(masks, Mapping):
-        raise InputError(f"fixed {masks!r}: expected a mapping of modes to masks, such as {{1: mask}}")
+def with_masks(
+    terms: tuple[tuple[int, ModeTerms], ...], masks: Sequence[FixedMask]
+) -> tuple[tuple[int, ModeTerms], ...]:
+    """Return the constraints of all modes with further fixed elements, of modes by number; raise `InputError`."""
     result = dict(terms)
-    for key, mask in masks.items():
-        mode = whole("fixed: mode", key, 0)
-        name, fixed = fixed_of_mask(mode, mask)
+    for mode, name, elements in masks:
+        assert isinstance(mode, int)
         before = result.get(mode, ModeTerms())
-        fixed = before.fixed.joined(fixed) if before.fixed else fixed
-        result[mode] = replace(before, names=(*before.names, name), fixed=fixed)
+        joined = elements if before.fixed is None else before.fixed.joined(elements)
+        result[mode] = replace(before, names=(*before.names, name), fixed=joined)
         _check(result[mode])
     return tuple(sorted(result.items(), key=lambda each: each[0]))
 

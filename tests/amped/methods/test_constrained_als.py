@@ -122,6 +122,53 @@ def test_fixed_modes_and_starts() -> None:
     assert amped.cp_als(DENSE, 3, starts=3, **how).series["objective"][-1] == min(each)
 
 
+def held(model: amped.KruskalTensor, mode: int, start: np.ndarray, mask: np.ndarray) -> bool:
+    """Return whether a factor matrix has fixed elements, whatever the order of its columns."""
+    columns = model.factors[mode].T
+    return all(any(np.array_equal(c[m], s[m]) for c in columns) for s, m in zip(start.T, mask.T, strict=True))
+
+
+@pytest.mark.parametrize("others", [{}, {0: "nonnegative", 2: ["l1:0.1", "nonnegative"]}])
+def test_fixed_elements(others: dict[int, Any]) -> None:
+    start, rng = random_factors(0, DENSE.shape, 3), np.random.default_rng(1)
+    mask = rng.random((7, 3)) < 0.4
+    mask[0] = True
+    how = HOW | {"init": start, "max_iters": 20}
+    model = amped.cp_als(DENSE, 3, fixed={1: mask}, constraints=others, **how)
+    assert held(model, 1, start[1], mask)
+    objectives = model.series["objective"]
+    assert (np.diff(objectives) <= 1e-12 * objectives[0]).all()
+    free = amped.cp_als(DENSE, 3, constraints=others or {1: "bounds:-1e9:1e9"}, **how)
+    assert free.series["objective"][-1] <= objectives[-1] + 1e-3
+    assert model.run["constraints"]["1"][0].startswith(f"fixed:mask:{mask.sum()}:")
+
+
+def test_fixed_rows_and_columns() -> None:
+    start = random_factors(0, DENSE.shape, 3)
+    how = HOW | {"init": start, "max_iters": 6}
+    rows, columns = np.zeros((8, 1), bool), np.array([[True, False, False]])
+    rows[[1, 2]] = True
+    masks = amped.cp_als(TENSOR, 3, fixed={0: rows, 1: columns}, constraints={1: ["monotone", "nonnegative"]}, **how)
+    named = {0: "fixed:rows:1-2", 1: ["monotone", "nonnegative", "fixed:columns:0"]}
+    texts = amped.cp_als(TENSOR, 3, constraints=named, **how)
+    assert masks.series == texts.series
+    assert held(texts, 0, start[0], np.broadcast_to(rows, (8, 3)))
+    assert any(np.array_equal(column, start[1][:, 0]) for column in texts.factors[1].T)
+    assert sum((np.diff(column) >= 0).all() for column in texts.factors[1].T) >= 2
+
+
+def test_fixed_elements_of_observed_elements_and_resumed(folder: Path) -> None:
+    start, mask = random_factors(0, DENSE.shape, 3), np.zeros((7, 3), bool)
+    mask[:3, 1] = True
+    how = HOW | {"init": start, "fixed": {1: mask}, "mask": DENSE != 0}
+    whole = amped.cp_als(DENSE, 3, max_iters=6, **how)
+    assert held(whole, 1, start[1], mask)
+    amped.cp_als(DENSE, 3, max_iters=3, checkpoint="c", **how)
+    assert amped.cp_als(DENSE, 3, max_iters=6, checkpoint="c", resume=True, **how).series == whole.series
+    with pytest.raises(InputError, match="was made with constraints"):
+        amped.cp_als(DENSE, 3, max_iters=9, checkpoint="c", resume=True, **how | {"fixed": {1: ~mask}})
+
+
 def test_the_tolerance_and_callbacks() -> None:
     seen = list[float]()
     how = HOW | {"tol": 1e-3, "max_iters": 200}
@@ -212,6 +259,17 @@ def test_streamed_and_compiled() -> None:
         ({"constraints": dict.fromkeys(range(3), "simplex")}, "leave one for the tensor's size"),
         ({"constraints": {1: abs}, "nonnegative": True}, "must be the only constraint"),
         ({"constraints": {1: "unimodal"}, "grid": "replicated"}, "not supported together with constraints"),
+        ({"fixed": {1: np.ones((7, 3), bool)}, "init": random_factors(0, DENSE.shape, 3)}, "use fixed_modes"),
+        ({"fixed": {1: np.eye(7, 3) > 0}}, "the start is random"),
+        ({"fixed": {1: np.eye(4, 3) > 0}, "init": random_factors(0, DENSE.shape, 3)}, "does not broadcast"),
+        ({"fixed": {1: np.eye(7, 3)}}, "True and False"),
+        ({"fixed": {4: np.eye(7, 3) > 0}}, "there is no mode 4"),
+        ({"fixed": np.eye(7, 3) > 0}, "expected a mapping of modes"),
+        ({"fixed": {1: np.eye(7, 3) > 0}, "constraints": {1: "monotone"}}, "only whole columns"),
+        ({"constraints": {1: "fixed:rows:9"}, "init": random_factors(0, DENSE.shape, 3)}, "mode 1 has no row 9"),
+        ({"constraints": {1: "fixed:2"}}, "write it as fixed:rows"),
+        ({"constraints": {1: ["simplex:rows", "fixed:columns:1"]}}, "only whole rows"),
+        ({"constraints": {1: ["orthonormal", "fixed:columns:1"]}}, "exclude each other"),
         ({"constraints": {1: "orthonormal"}, "rank": 8}, "8 columns of 7 rows cannot be orthonormal"),
     ],
 )
