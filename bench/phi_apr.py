@@ -10,10 +10,11 @@ import itertools
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from amped.methods.apr import CpApr, Poisson
+from amped.operators.products import Phi
 from amped.operators.sources.sparse import SparseSource, TensorSource
 from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
@@ -25,7 +26,7 @@ from . import phi_others
 from .groups import free_memory
 from .harness import Facts, Result, seconds_of, summaries, versions_of
 from .measure import fill_factors
-from .phi_problem import FLOOR, Timed, device_of, load, nonzeros_of, source_of, study_flags
+from .phi_problem import Timed, device_of, load, nonzeros_of, source_of, study_flags
 from .stored import tensor
 from .synthetic import recipe
 
@@ -93,12 +94,13 @@ class _Runs:
         fill_factors(self.plain)
         begin(self.method, source)
         order = range(self.method.operator.order)
-        self._phi = [self._timed(self.method.operator, mode, self.method.operator.phi, FLOOR) for mode in order]
+        phi = partial(self.method.operator.compute, Phi())
+        self._phi = [self._timed(self.method.operator, mode, phi) for mode in order]
         self._mttkrp = [self._timed(self.plain, mode, self.plain.mttkrp) for mode in order]
 
     @staticmethod
-    def _timed(operator: SparseOperator, mode: int, compute: Callable[..., object], *more: Any) -> Timed:
-        return Timed(operator.machine.device, lambda: compute(mode, *more), operator.clock, "compute", mode)
+    def _timed(operator: SparseOperator, mode: int, compute: Callable[[int], object]) -> Timed:
+        return Timed(operator.machine.device, lambda: compute(mode), operator.clock, "compute", mode)
 
     def once(self) -> dict[str, float]:
         """Return the seconds of an update of all modes, of Phi and of MTTKRP; from the same start every time."""
