@@ -23,7 +23,8 @@ GatherName = Literal["full", "fp16", "bf16"]
 
 DTYPES: dict[str, FloatDType] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 MOST = {"threads": 1 << 12, "device_memory": 1 << 62, "workspace": 1 << 62}
-DISTRIBUTIONS = "auto", "all-gather", "replicated"
+ALL_GATHER = "all-gather"
+DISTRIBUTIONS = "auto", ALL_GATHER, "replicated"
 GRID = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5})+")
 PLACEMENTS, GATHERS = get_args(PlacementName), get_args(GatherName)
 

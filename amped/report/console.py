@@ -18,6 +18,7 @@ from ..methods.driver import Method, Spans, StopRule
 from ..models.history import AnyModel
 from ..operators.base import Placed
 from ..operators.sources.protocols import DescribedSource
+from ..options import ALL_GATHER
 from ..parallel.mpi import Comm
 from . import components, text
 from .dense import source_line
@@ -26,6 +27,7 @@ from .plans import MemoryPlan
 from .progress import Display
 from .remaining import Remaining
 
+SHARING = {"replicated": "each computes everything"}
 WORDS = {"choose": "choosing kernels", "compile": "compiling", "sort": "sorting", "spectra": "computing spectra"}
 """Names of stages on a terminal; other stages are shown as loading."""
 
@@ -58,26 +60,29 @@ class RunReporter:
         self.display, self.metrics = display or Display(), metrics or Metrics()
         self._initial_bytes = resident_memory() - compiler_bytes() if enabled else 0
         self._stages: dict[str, float] = {}
-        self._remaining = Remaining()
+        self._remaining, self._writes = Remaining(), False  # whether metrics have each iteration, on all ranks
+        self._spans: Spans = {}
 
     def source(self, name: str, source: DescribedSource) -> None:
         """Print a line about the tensor. Collective."""
         if self.enabled:
             self.display.note(source_line(name, source))
 
-    def machine(self, machine: Machine, precision: str) -> None:
-        """Print the ranks, devices, exchange and precision. Collective."""
+    def machine(self, machine: Machine, precision: str, distribution: str = ALL_GATHER) -> None:
+        """Print the ranks, devices, distribution, exchange and precision. Collective."""
         if not self.enabled:
             return
         devices = self.comm.allgather(machine.device.description)
         ranks = f"{self.comm.size} rank{'s' * (self.comm.size > 1)}: {', '.join(dict.fromkeys(devices))}"
-        exchange = f"; exchange over {machine.exchange.name}" if self.comm.size > 1 else ""
-        self.display.note(f"{ranks}{exchange}; {precision}")
+        shared = "" if distribution == ALL_GATHER else f"; {SHARING.get(distribution, f'grid {distribution}')}"
+        exchange = f"; exchange over {machine.exchange.name}" if machine.comm.size > 1 else ""
+        self.display.note(f"{ranks}{shared}{exchange}; {precision}")
 
     def began(
         self, tensor: str, source: DescribedSource, operator: Placed, rank: int | list[int], choosing: float
     ) -> None:
         """Write the start event to the metrics; `choosing`: this rank's seconds for choosing kernels. Collective."""
+        self._writes = self.comm.bcast(self.metrics.writes)
         mine = operator.plan.planned_bytes, operator.machine.device.description, operator.kernels, choosing
         planned, devices, kernels, spent = zip(*self.comm.allgather(mine), strict=True)
         self.metrics.event(
@@ -107,16 +112,31 @@ class RunReporter:
     def iteration(self, method: Method, spans: Spans, seconds: float, rule: StopRule) -> None:
         """Report an iteration; see `Observer`. Collective."""
         metrics, state = self.metrics, method.state
-        by_rank = self.comm.allgather(spans)
+        by_rank = self._of_all_ranks(spans)
         change, gaps = method.change(), state.series.get("kkt")  # CP-APR compares KKT violations with the tolerance
         left = self._remaining.seconds(state.iterations, rule.max_iters, gaps[-1] if gaps else change, rule.tol)
         self.display.iteration(state.iterations, rule.max_iters, partial(text.iteration_facts, state, change), left)
-        metrics.add(by_rank)
         metrics.iterations.append(seconds)
-        if metrics.writes:
+        if by_rank and metrics.writes:
             latest = {name: numbers[-1] for name, numbers in state.series.items()}
             facts = {**latest, "seconds": seconds, "split": split(by_rank)}
             metrics.event("iteration", iteration=state.iterations, **facts)
+
+    def _of_all_ranks(self, spans: Spans) -> list[Spans]:
+        """Return the spans of all ranks if they are written; otherwise add them to those that `settle` gathers."""
+        if self._writes:
+            by_rank = self.comm.allgather(spans)
+            self.metrics.add(by_rank)
+            return by_rank
+        for key, seconds in spans.items():
+            self._spans[key] = self._spans.get(key, 0.0) + seconds
+        return []
+
+    def settle(self) -> None:
+        """Add the times of all ranks since the last call to the metrics. Collective."""
+        if self.enabled and not self._writes:
+            self.metrics.add(self.comm.allgather(self._spans))
+            self._spans = {}
 
     def memory(self, machine: Machine, placed: PlanSummary) -> str:
         """Return a line with the memory used and planned, each of the rank that used most. Collective."""

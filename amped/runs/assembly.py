@@ -49,12 +49,12 @@ from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import open_source
 from ..operators.sparse.tuning import Budget
-from ..options import Options
+from ..options import ALL_GATHER, Options
 from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
 from .compiling import Work, chosen
-from .distributing import ALL_GATHER, check_gathers, distribution_for
+from .distributing import check_gathers, distribution_for
 from .kinds import SPARSE, TENSOR_KINDS, kind_of
 
 Tensor = SparseTensor | DenseTensor | Floats | str | os.PathLike[str] | None

@@ -10,10 +10,10 @@ from ..errors import InputError
 from ..operators.distributions.forecast import Candidate
 from ..operators.placement import GridParts, Setting, nonzero_bytes
 from ..operators.sources.protocols import DescribedSource, SparseSource
-from ..options import DISTRIBUTIONS, Options
+from ..options import ALL_GATHER, DISTRIBUTIONS, Options
 from .candidates import SharedTensor, candidates_here
 
-ALL_GATHER, REPLICATED, GRID = "all-gather", "replicated", "grid"
+REPLICATED, GRID = "replicated", "grid"
 DEALING = 1e-7  # seconds per nonzero of a rank, on the host, to distribute blocks
 LEAST_GAIN = 0.03  # of the time of an iteration
 MOST_REPLICATED = 8  # 1 / MOST_REPLICATED of the device memory is for all copies of the nonzeros

@@ -137,7 +137,8 @@ class Run(Generic[M_co]):
     def begin(self) -> None:
         """Set the factor matrices and the state, from the first start or a checkpoint."""
         params, method = self.params, self.method
-        self._reporter.machine(method.operator.machine, method.operator.options.precision)
+        operator = method.operator
+        self._reporter.machine(operator.machine, operator.options.precision, operator.distribution)
         name = self._comm.bcast(init_name(params.init) if params.init_name is None else params.init_name)
         if name is not None and params.starts > 1:
             raise InputError(f"starts {params.starts}: init gives one start")
@@ -202,6 +203,7 @@ class Run(Generic[M_co]):
             self.origin = self.origin._replace(seed=params.seed + best)
             self._reporter.best(len(merits), self.origin.seed)
         self.seconds = time.perf_counter() - began
+        self._reporter.settle()
         return saver.failed
 
     def _start(self, number: int) -> None:
