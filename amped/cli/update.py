@@ -15,7 +15,9 @@ from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.host.signals import NOTHING
 from partitioner.readers import PLAIN, ReadOptions, is_dense, is_table, open_dense, read_sparse, with_zeros
 from partitioner.tensors.interop import AnyTensor
+from partitioner.tensors.labels import mode_names, mode_number
 
+from ..api.updating import updated
 from ..errors import EXIT_INCOMPLETE, InputError
 from ..files import Outputs, write_text
 from ..models.align import observes_zeros, tensor_for
@@ -113,21 +115,31 @@ def update(request: UpdateRequest, session: VerbSession) -> int:
     with display(comm.rank, request.quiet, progress="stderr") as shown, closing(Outputs()) as outputs:
         place, model, metrics = on_root(comm, lambda: _opened(request, outputs)) or (None, None, Metrics())
         _tell_saved(request, session)
-        found = _updated(request, model)
+        mode = comm.bcast(on_root(comm, lambda: _mode_number(request.mode, model)))
+        found = _updated(request, model, mode)
         seconds = time.perf_counter() - began
-        if place is not None and model is not None:
-            record = _record(request, model, found, seconds)
-            found.run = {name: each for name, each in record.items() if name != "seconds"}
-            replaced = outputs.replaced
-            found.save(place / MODEL, replace=place / MODEL in replaced)
-            write_text(place / RUN, json.dumps(record, indent=1) + "\n", place / RUN in replaced)
+        opened = None if place is None or model is None else (place, model)
+        record = on_root(comm, lambda: opened and _written(request, *opened, found, seconds, outputs))
+        if record and opened:
             metrics.event("update", **record)
-            metrics.close()
-            session.stop.saved = lambda: f"model in {place / MODEL}"
-            before, after = (" x ".join(map(str, each.shape)) for each in (model, found))
-            shown.note(f"{one_line(str(request.tensor))}: {before}, after {record['updates']} updates {after}")
-            shown.note(f"model in {one_line(str(place / MODEL))}, {seconds:.3g} s")
+            session.stop.saved = lambda: f"model in {opened[0] / MODEL}"
+            count, shapes = record["updates"], (" x ".join(map(str, each.shape)) for each in (opened[1], found))
+            before, after = shapes
+            shown.note(f"{one_line(str(request.tensor))}: {before}, after {count} update{'s' * (count != 1)} {after}")
+            shown.note(f"model in {one_line(str(opened[0] / MODEL))}, {seconds:.3g} s")
+        metrics.close()
         return EXIT_INCOMPLETE if comm.bcast(metrics.failed or shown.failed) else 0
+
+
+def _written(
+    request: UpdateRequest, place: Path, model: KruskalTensor, found: KruskalTensor, seconds: float, outputs: Outputs
+) -> dict[str, Any]:
+    """Write the updated model and its record, which is returned."""
+    record, replaced = _record(request, model, found, seconds), outputs.replaced
+    found.run = {name: each for name, each in record.items() if name != "seconds"}
+    found.save(place / MODEL, replace=place / MODEL in replaced)
+    write_text(place / RUN, json.dumps(record, indent=1) + "\n", place / RUN in replaced)
+    return record
 
 
 def _tell_saved(request: UpdateRequest, session: VerbSession) -> None:
@@ -137,7 +149,14 @@ def _tell_saved(request: UpdateRequest, session: VerbSession) -> None:
         session.stop.saved = lambda: remedy if (folder / FILE).exists() else NOTHING
 
 
-def _updated(request: UpdateRequest, model: KruskalTensor | None) -> KruskalTensor:
+def _mode_number(mode: int | str | None, model: KruskalTensor | None) -> int | None:
+    """Return the number of a mode."""
+    if model is None or not isinstance(mode, str):
+        return None if isinstance(mode, str) else mode
+    return mode_number(mode_names(model.labels, len(model.shape)), mode)
+
+
+def _updated(request: UpdateRequest, model: KruskalTensor | None, mode: int | None) -> KruskalTensor:
     """Return the updated model; errors about new data name their file. Collective."""
     current: Path | None = None
 
@@ -148,14 +167,12 @@ def _updated(request: UpdateRequest, model: KruskalTensor | None) -> KruskalTens
             current = file
             yield _new(request, model, file)
 
-    call: Any = KruskalTensor.update
     try:
-        found: KruskalTensor = call(model, iter(()) if model is None else new(), request.mode, **request.arguments())
+        return updated(model, iter(()) if model is None else new(), mode, **request.arguments())
     except InputError as error:
         if current is None or error.path is not None or not error.cause.startswith("X"):
             raise
         raise InputError(error.cause, path=current) from None
-    return found
 
 
 def _opened(request: UpdateRequest, outputs: Outputs) -> tuple[Path, KruskalTensor, Metrics]:
