@@ -32,6 +32,7 @@ OTHERS = (
     *(".h5", ".hdf5", ".nc", ".zarr", ".pkl", ".pickle", ".pt", ".html"),
 )
 """Extensions of formats other than NumPy's ``.npz``."""
+KNOWN = *OTHERS, ".npz", ".htm", ".md", ".docx", ".pdf", ".png", ".svg", ".jpg", ".ktn"
 
 
 @contextmanager
@@ -227,13 +228,24 @@ def _place(draft: Path, target: Path, replace: bool) -> None:
         os.rename(draft, target)  # the file system has no hard links
 
 
-def check_npz(path: str | os.PathLike[str]) -> None:
-    """Reject names with the extension of another format for an ``.npz`` file; other names are accepted."""
+def check_extension(path: str | os.PathLike[str], what: str, *own: str) -> None:
+    """Reject names with the extension of another format than `own`; others are accepted. Errors begin with `what`."""
     plain = Path(path)
     while plain.suffix.lower() in PACKED:
         plain = plain.with_suffix("")
-    if plain != Path(path) or plain.suffix.lower() in OTHERS:
-        raise InputError(f"the output is an .npz file: name it {plain.with_suffix('.npz').name}", path=path)
+    if plain != Path(path) or (plain.suffix.lower() in KNOWN and plain.suffix.lower() not in own):
+        raise InputError(f"{what}: name it {plain.with_suffix(own[0]).name}", path=path)
+
+
+def check_npz(path: str | os.PathLike[str]) -> None:
+    """See `check_extension`."""
+    check_extension(path, "the output is an .npz file", ".npz")
+
+
+def check_table(path: str | os.PathLike[str] | None) -> None:
+    """See `check_extension`; accepts None."""
+    if path is not None:
+        check_extension(path, "the output is a .csv file", ".csv", ".txt")
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, HostArray], replace: bool = True) -> None:

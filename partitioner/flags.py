@@ -53,6 +53,16 @@ def whole_numbers(text: str) -> tuple[int, ...]:
     return tuple(whole_number(part) for part in text.split(","))
 
 
+def mode(text: str) -> int | str:
+    """Parse a mode: a number, or the name of a mode of a table."""
+    return whole_number(text) if re.fullmatch("[+-]?[0-9]+", text) else text
+
+
+def modes(text: str) -> tuple[int | str, ...]:
+    """Parse modes separated by commas; see `mode`."""
+    return tuple(map(mode, text.split(",")))
+
+
 def one_or_more(text: str) -> int | tuple[int, ...]:
     """Parse one whole number, or several separated by commas."""
     numbers = whole_numbers(text)

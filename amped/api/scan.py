@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Unpack
 
 from partitioner.readers import PLAIN
-from partitioner.tensors.labels import mode_names, mode_number
 
 from ..backend.losses import Loss
 from ..models.scanned import ScannedRank
@@ -128,13 +127,10 @@ def scan(
     elements = ObservedParams(mask)  # type: ignore[arg-type]
     numbers: tuple[int, ...] = tuple(ranks)  # type: ignore[arg-type]
     limits = max_iters, tol
-    params = ScanParams(numbers, starts, seed, loss, method, nonnegative, *limits, halves, None, holdout)
+    params = ScanParams(numbers, starts, seed, loss, method, nonnegative, *limits, halves, split, holdout)
     params = params.resolved(elements.given(world()))
     chosen = Options(**options)
     with session(X, chosen, deadline, verbose, form=elements.form(PLAIN, world())) as call:
-        names = mode_names(call.source.labels, len(call.source.shape))
-        number = mode_number(names, split, "split") if isinstance(split, str) else split
-        params = params._replace(split=number)
         observed = call.observe_all(elements) if holdout else call.observe(elements)
         call.reporter.machine(call.machine, chosen.precision)
         table, stop = ScanTable(call.display), StopOnRequest()

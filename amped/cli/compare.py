@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from partitioner.flags import flag, path, whole_number
 from partitioner.validate import whole
 
-from ..files import Outputs, write_text
+from ..files import Outputs, check_table, write_text
 from ..models.dataframe import csv_text, from_one
 from ..models.kruskal import KruskalTensor
 from ..models.loading import cp_model, load
@@ -42,6 +42,7 @@ class CompareRequest(WritingRequest):
 
     def check(self) -> None:
         whole("--top", self.top, 1)
+        check_table(self.output)
         if self.plot is not None:
             check_picture(self.plot)
         super().check()

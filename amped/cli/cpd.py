@@ -193,7 +193,7 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
                 return PlacedMethod(generalised(source, observed, machine, options, work, NONE))
             budget = job.budget(self.iterations * poisson.inner_iters * self.starts)
             return PlacedMethod(counts(source, self.rank, machine, options, poisson, budget, self.init))
-        constraints = self.constraint_params.of(len(source.shape))
+        constraints = self.constraint_params.of(len(source.shape), source.labels)
         if self.general:
             loss, method = self.loss_function, self.chosen_method
             how = self.stochastic(self.first_seed, self.iterations)

@@ -6,6 +6,7 @@ from dataclasses import MISSING, asdict, dataclass
 from typing import Any, ClassVar
 
 from partitioner.flags import flag, one_or_more, real_number, whole_number
+from partitioner.tensors.labels import Labels
 
 from ..errors import InputError
 from ..methods import gcp
@@ -91,7 +92,7 @@ def plan(request: PlanRequest, session: VerbSession) -> int:
         source = job.open()
         observed = job.observe(request.observed)
         source = source if observed is None else observed.placed
-        params = _params(request, len(source.shape), observed)
+        params = _params(request, len(source.shape), job.source.labels, observed)
         if request.absent.described:
             candidates = planned_elsewhere(source, session.comm, request.options, params, ranks, request.absent)
             if session.comm.rank == 0:
@@ -114,11 +115,12 @@ def _advice(source: DescribedSource, request: PlanRequest) -> str | None:
     return dense_text.advice(source, request.rank, request.options.dtype.itemsize)
 
 
-def _params(request: PlanRequest, order: int, observed: ObservedSource | None) -> PlanParams:
+def _params(request: PlanRequest, order: int, labels: Labels | None, observed: ObservedSource | None) -> PlanParams:
     """Return what is planned for a tensor of this order."""
     if request.core is not None:
         return PlanParams(compression=Compression(request.method or "hooi", request.core, init=request.init))
-    constraints, poisson = request.constraint_params.of(order), request.poisson() if request.counts else None
+    constraints = request.constraint_params.of(order, labels)
+    poisson = request.poisson() if request.counts else None
     params = PlanParams(request.rank, constraints=constraints, init=request.init, observed=observed)
     stochastic = request.stochastic(0, gcp.MAX_ITERS)
     return cp_params(params, request.loss_function, request.chosen_method, poisson, stochastic)

@@ -7,7 +7,16 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
-from partitioner.flags import flag, flag_name, path, real_number, real_numbers, seconds, whole_number, whole_numbers
+from partitioner.flags import (
+    flag,
+    flag_name,
+    modes,
+    path,
+    real_number,
+    real_numbers,
+    seconds,
+    whole_number,
+)
 from partitioner.readers import ReadOptions
 from partitioner.tensors.observed import NAN, STORED
 from partitioner.wording import alternatives
@@ -179,8 +188,8 @@ class Modelled(Ranked):
         None, "adam, adagrad, sgd: size of a step (0.001; adagrad: 0.01)", type=real_number, metavar="X"
     )
     nonnegative: bool = flag(False, "constrain all factor matrices to be non-negative", group="sign")
-    nonnegative_modes: tuple[int, ...] | None = flag(
-        None, "constrain only these modes, e.g. 0,2", type=whole_numbers, metavar="MODES", group="sign"
+    nonnegative_modes: tuple[int | str, ...] | None = flag(
+        None, "constrain only these modes, e.g. 0,2, or by name", type=modes, metavar="MODES", group="sign"
     )
     ridge: tuple[float, ...] | None = flag(
         None,
@@ -188,8 +197,8 @@ class Modelled(Ranked):
         type=real_numbers,
         metavar="X",
     )
-    fixed_modes: tuple[int, ...] | None = flag(
-        None, "do not update the factor matrices of these modes; needs --init", type=whole_numbers, metavar="MODES"
+    fixed_modes: tuple[int | str, ...] | None = flag(
+        None, "do not update the factor matrices of these modes; needs --init", type=modes, metavar="MODES"
     )
 
     fixed: Path | None = flag(

@@ -11,7 +11,7 @@ from partitioner.flags import flag, path, whole_number
 from partitioner.readers import is_table
 from partitioner.validate import whole
 
-from ..files import Outputs, write_text
+from ..files import Outputs, check_table, write_text
 from ..models.align import UNKNOWN
 from ..models.dataframe import csv_text
 from ..models.kruskal import KruskalTensor
@@ -49,6 +49,8 @@ class ResidualsRequest(WritingRequest):
 
     def check(self) -> None:
         whole("--top", self.top, 1)
+        check_table(self.output)
+        check_table(self.slices)
         super().check()
 
 

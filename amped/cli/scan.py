@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from partitioner.flags import flag, path, real_number, whole_number
+from partitioner.flags import flag, mode, path, real_number, whole_number
 from partitioner.host.signals import NOTHING, Stopped
 from partitioner.validate import real, whole
 
@@ -44,8 +44,8 @@ class ScanRequest(Masked):
         type=real_number,
     )
     no_halves: bool = flag(False, "do not compare halves of the tensor")
-    split: int | None = flag(
-        None, "mode whose even and odd indices are the halves (the longest)", type=whole_number, metavar="MODE"
+    split: int | str | None = flag(
+        None, "mode whose even and odd indices are the halves (the longest)", type=mode, metavar="MODE"
     )
     holdout: float | None = flag(
         None, "choose by the error on a held-out fraction of the observed elements", type=real_number, metavar="F"
@@ -76,7 +76,8 @@ class ScanRequest(Masked):
         if self.holdout is not None:
             fraction("--holdout", self.holdout)
         if self.split is not None:
-            whole("--split", self.split, 0)
+            if isinstance(self.split, int):
+                whole("--split", self.split, 0)
             if self.no_halves:
                 raise InputError("--split needs halves: leave out --no-halves")
         if self.plot is not None:

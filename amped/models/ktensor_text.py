@@ -27,7 +27,7 @@ from partitioner.array_types import Floats
 from partitioner.host.checksums import open_regular
 
 from ..errors import InputError
-from ..files import check_factor, write_whole
+from ..files import check_extension, check_factor, write_whole
 
 KEYWORD = b"ktensor"
 MATRICES = b"matrix", b"facmatrix"
@@ -67,6 +67,7 @@ def write_ktensor(
     replace: bool = True,
 ) -> None:
     """Write a model. Numbers round-trip exactly. See `write_whole`."""
+    check_extension(path, "the output is text, a ktensor", ".ktn", ".txt", ".tns")
 
     def write(file: IO[bytes]) -> None:
         lengths = [len(factor) for factor in factors]

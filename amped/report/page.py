@@ -8,7 +8,6 @@ import os
 from collections.abc import Sequence
 from importlib.resources import files
 from importlib.util import find_spec
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
-from ..files import write_text
+from ..files import check_extension, write_text
 from ..models.align import observed_or_all, with_absent
 from ..models.elements import largest_elements
 from ..models.explained import Component, Item, is_ordered, label_of
@@ -35,7 +34,6 @@ from .sentences import sentences
 from .timing import balance, stages
 
 REQUIRED = {"jinja2": "Jinja2", "matplotlib": "Matplotlib"}
-EXTENSIONS = "", ".html", ".htm"
 REMEDY = "pip install 'amped[report]'"
 TOP, MORE = 6, 24  # visible labels per column, and further ones that can be unfolded and searched
 SHORT = 7  # maximum length of a mode whose labels are all shown, in their order
@@ -91,8 +89,8 @@ def check(path: str | os.PathLike[str] | None = None) -> None:
     """Raise `InputError` if a required library is not installed, or the file has the extension of another format."""
     if (name := missing()) is not None:
         raise InputError(f"a report needs {name}: {REMEDY}")
-    if path is not None and Path(path).suffix.lower() not in EXTENSIONS:
-        raise InputError(f"a report is an .html file: name it {Path(path).stem}.html", path=path)
+    if path is not None:
+        check_extension(path, "a report is an .html file", ".html", ".htm")
 
 
 def write(

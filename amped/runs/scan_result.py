@@ -67,7 +67,7 @@ class ScanParams(NamedTuple):
     max_iters: int | None = None
     tol: float | None = None
     halves: bool = True  # whether to compare halves of the tensor
-    split: int | None = None  # the mode whose even and odd indices are the halves; by default the longest
+    split: int | str | None = None  # the mode whose even and odd indices are the halves; by default the longest
     holdout: float | None = None  # fraction of the observed elements that are held out
 
     def resolved(self, masked: bool) -> ScanParams:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partitioner.tensors.interop import AnyTensor
+from partitioner.tensors.labels import Labels, mode_names, mode_number
 
 from ..backend.exchange import Machine
 from ..errors import InputError
@@ -58,7 +59,7 @@ class ScanSources:
         observed: ObservedSource | None,
     ) -> None:
         self.machine, self._options, self._params = machine, options, params
-        self.mode = together(machine.comm, lambda: _mode_to_split(source.shape, params))
+        self.mode = together(machine.comm, lambda: _mode_to_split(source.shape, source.labels, params.split))
         if params.poisson and observed is None:
             source = as_counts(source, machine, options)
             self.machine = chosen(machine, source, options, _work(params))
@@ -127,12 +128,14 @@ def _work(params: ScanParams) -> Work:
     return Work(most, params.rule[0] * inner * params.starts * sum(params.ranks) // most, "phi")
 
 
-def _mode_to_split(shape: Sequence[int], params: ScanParams) -> int:
+def _mode_to_split(shape: Sequence[int], labels: Labels | None, mode: int | str | None) -> int:
     """Return the mode whose even and odd indices are the halves."""
-    if params.split is None:
+    if mode is None:
         return int(np.argmax(shape))
-    if params.split >= len(shape):
-        raise InputError(f"split: mode {params.split} is outside 0..{len(shape) - 1}")
-    if shape[params.split] < 2:
-        raise InputError(f"split: mode {params.split} has only one index")
-    return params.split
+    if isinstance(mode, str):
+        mode = mode_number(mode_names(labels, len(shape)), mode, "split")
+    if mode >= len(shape):
+        raise InputError(f"split: mode {mode} is outside 0..{len(shape) - 1}")
+    if shape[mode] < 2:
+        raise InputError(f"split: mode {mode} has only one index")
+    return mode

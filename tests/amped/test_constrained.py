@@ -165,7 +165,7 @@ def test_a_run_stops_within_an_iteration(path: Path, folder: Path, calls: int, a
     [
         (["--nonnegative-modes", "0,3"], ["there is no mode 3", "0 to 2"]),
         (["--nonnegative-modes", "-1"], ["--nonnegative-modes", "-1"]),
-        (["--nonnegative-modes", "all"], ["--nonnegative-modes", "all"]),
+        (["--nonnegative-modes", "all"], ["nonnegative: 'all' is none of 'mode 0', 'mode 1', 'mode 2'"]),
         (["--nonnegative", "--nonnegative-modes", "1"], ["not allowed with"]),
         (["--ridge", "-1"], ["--ridge -1.0", "at least 0"]),
         (["--ridge", "nan"], ["--ridge nan"]),

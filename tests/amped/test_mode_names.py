@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command import refused, run_amped, succeeded
 
 import amped
 from amped.errors import InputError
@@ -17,6 +19,7 @@ X = amped.DenseTensor(ARRAY)
 X.labels = {"sample": np.arange(6), "emission": np.arange(5.0), "excitation": list("abcd")}
 START = [RNG.random((length, 2)) for length in ARRAY.shape]
 HOW: dict[str, Any] = {"device": "cpu", "max_iters": 3, "tol": 0}
+CONSTRAINTS = "nonnegative", "constraints"
 INIT = HOW | {"init": START}
 
 
@@ -97,3 +100,25 @@ def test_a_mode_given_twice() -> None:
 
 def test_tensors_without_labels_have_numbered_names() -> None:
     same(amped.cp_als(ARRAY, 2, nonnegative=["mode 1"], **HOW), amped.cp_als(ARRAY, 2, nonnegative=[1], **HOW))
+
+
+def test_flags(folder: Path) -> None:
+    """The command line takes names, too."""
+    rows = [f"{user},{item},{hour}" for user in "abc" for item in "xyz" for hour in (1, 2, 3, 4)]
+    Path("seen.csv").write_text("\n".join(["user,item,hour", *rows]))
+    keys = ["--key", "user", "--key", "upper(item) AS item", "--key", "hour"]
+    fit = ["cpd", "seen.csv", *keys, "--rank", 2, "--max-iters", 3, "--device", "cpu", "--quiet", "--output"]
+    for named, numbered in (
+        (["--nonnegative-modes", "item,hour"], ["--nonnegative-modes", "1,2"]),
+        (["--constraint", "item:simplex"], ["--constraint", "1:simplex"]),
+    ):
+        for flags, name in ((named, "named"), (numbered, "numbered")):
+            succeeded(run_amped(*fit, name, *flags, "--force"))
+        models = [amped.load(name) for name in ("named", "numbered")]
+        assert np.array_equal(models[0].factors[1], models[1].factors[1])
+        assert [models[0].run.get(name) for name in CONSTRAINTS] == [models[1].run.get(name) for name in CONSTRAINTS]
+    succeeded(run_amped("plan", "seen.csv", *keys, "--rank", 2, "--nonnegative-modes", "item", "--device", "cpu"))
+    scan = ["scan", "seen.csv", *keys, "--rank", 1, "--starts", 1, "--device", "cpu", "--split"]
+    succeeded(run_amped(*scan, "item"))
+    refused(run_amped(*scan, "items"), "split: 'items' is none of 'user', 'item', 'hour'")
+    refused(run_amped(*fit, "x", "--constraint", "day:simplex"), "constraints: 'day' is none of 'user', 'item', 'hour'")

@@ -146,6 +146,26 @@ def test_names_of_other_formats_are_refused_before_the_work(folder: Path, name: 
     assert not (folder / name).exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name", "told"),
+    [
+        (["residuals", "m.npz", "small.tns", "--output"], "x.parquet", "a .csv file: name it x.csv"),
+        (["residuals", "m.npz", "small.tns", "--slices"], "x.csv.gz", "a .csv file: name it x.csv"),
+        (["compare", "m.npz", "m.npz", "--output"], "x.html", "a .csv file: name it x.csv"),
+        (["show", "m.npz", "--export"], "x.csv", "text, a ktensor: name it x.ktn"),
+        (["report", "m.npz", "--output"], "x.pdf", "an .html file: name it x.html"),
+        (["cpd", "small.tns", "--rank", 2, "--report"], "x.md", "an .html file: name it x.html"),
+    ],
+)
+def test_other_outputs_are_not_written_as_what_they_are_not(
+    folder: Path, arguments: list[object], name: str, told: str
+) -> None:
+    small_tns(folder)
+    amped.KruskalTensor(np.ones(1), [np.ones((length, 1)) for length in (9, 7, 5)]).save("m.npz")
+    refused(run_amped(*arguments, name), name, told)
+    assert sorted(entries(folder)) == ["m.npz", "small.tns"]
+
+
 @pytest.mark.parametrize("name", ["x.csv", "x.mat", "x.npy", "x.tns", "x.h5", "x.TXT", "x.npz.gz"])
 def test_models_are_not_saved_as_what_they_are_not(folder: Path, name: str) -> None:
     models = [

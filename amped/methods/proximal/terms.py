@@ -176,12 +176,12 @@ def by_mode(name: str, value: object) -> tuple[tuple[int | str, ModeTerms], ...]
 
 def from_texts(texts: Sequence[str]) -> tuple[tuple[int | str, ModeTerms], ...]:
     """Return the constraints of all modes from texts such as "1:smooth:0.1"; raise `InputError`."""
-    result = dict[int, list[str]]()
+    result = dict[int | str, list[str]]()
     for text in texts:
         mode, colon, rest = text.partition(":")
-        if not mode.isdecimal() or not mode.isascii() or not colon:
-            raise InputError(f"--constraint {text}: expected MODE:NAME, such as 1:unimodal or 0:l1:0.1")
-        result.setdefault(int(mode), []).append(rest)
+        if not mode or not colon:
+            raise InputError(f"--constraint {text}: expected MODE:NAME, such as 1:unimodal or hour:l1:0.1")
+        result.setdefault(int(mode) if mode.isdecimal() and mode.isascii() else mode, []).append(rest)
     return by_mode("--constraint", result)
 
 
