@@ -42,10 +42,10 @@ class CompareRequest(WritingRequest):
 
     def check(self) -> None:
         whole("--top", self.top, 1)
-        check_table(self.output)
         if self.plot is not None:
             check_picture(self.plot)
         super().check()
+        check_table(self.output)
 
 
 def compare(request: CompareRequest, session: VerbSession) -> int:

@@ -49,9 +49,9 @@ class ResidualsRequest(WritingRequest):
 
     def check(self) -> None:
         whole("--top", self.top, 1)
+        super().check()
         check_table(self.output)
         check_table(self.slices)
-        super().check()
 
 
 def residuals(request: ResidualsRequest, session: VerbSession) -> int:

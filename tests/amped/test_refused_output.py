@@ -147,7 +147,7 @@ def test_names_of_other_formats_are_refused_before_the_work(folder: Path, name: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name", "told"),
+    ("arguments", "name", "message"),
     [
         (["residuals", "m.npz", "small.tns", "--output"], "x.parquet", "a .csv file: name it x.csv"),
         (["residuals", "m.npz", "small.tns", "--slices"], "x.csv.gz", "a .csv file: name it x.csv"),
@@ -158,11 +158,11 @@ def test_names_of_other_formats_are_refused_before_the_work(folder: Path, name: 
     ],
 )
 def test_other_outputs_are_not_written_as_what_they_are_not(
-    folder: Path, arguments: list[object], name: str, told: str
+    folder: Path, arguments: list[object], name: str, message: str
 ) -> None:
     small_tns(folder)
     amped.KruskalTensor(np.ones(1), [np.ones((length, 1)) for length in (9, 7, 5)]).save("m.npz")
-    refused(run_amped(*arguments, name), name, told)
+    refused(run_amped(*arguments, name), name, message)
     assert sorted(entries(folder)) == ["m.npz", "small.tns"]
 
 

@@ -160,7 +160,7 @@ def test_command_line(folder: Path) -> None:
     assert found.tried[1].holdout == pytest.approx(record["tried"][1]["holdout"], rel=1e-9)
     assert "0.1" in found._repr_html_()
     for wrong, cause in [
-        (["--holdout", 0.1], "holdout needs mask='stored'"),
+        (["--holdout", 0.1], "--holdout needs --mask stored"),
         (["--mask", "stored", "--holdout", 1.5], "--holdout 1.5: expected a fraction"),
         (["--loss", "poisson", "--method", "pqnr", "--mask", "stored"], "method 'pqnr' supports no mask"),
         (["--loss", "gamma", "--method", "als"], "method 'als' does not apply to loss 'gamma'"),
