@@ -167,12 +167,11 @@ class IncrementalAls:
 
     def _both(self, gram: Array, before: Array, target: Array) -> tuple[Matrix, Matrix]:
         """Return ``U^T U``, which is `gram`, and ``H^T U`` of a mode, with one transfer to the host."""
-        device, rank = self._device, self._rank
-        both = device.zeros((2, rank, rank), np.float64)
-        both[0] = gram
-        for block in blocks_of(len(target), block_rows(rank)):
-            both[1] += device.xp.matmul(before[block].T, target[block].astype(np.float64, copy=False))
-        host = np.array(device.to_host(both))
+        device, blocks = self._device, blocks_of(len(target), block_rows(self._rank))
+        current = (target[block].astype(np.float64, copy=False) for block in blocks)
+        earlier = (before[block].T for block in blocks_of(len(target), block_rows(self._rank)))
+        cross = sum(map(device.xp.matmul, earlier, current))
+        host = np.array(device.to_host(device.xp.stack([gram, cross])))
         return host[0], host[1]
 
 
