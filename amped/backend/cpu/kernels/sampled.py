@@ -1,6 +1,7 @@
 """Sampled losses, their gradients and stochastic steps; see `amped.backend.ops.sampled`.
 
-The code is compiled once for all losses, orders and ranks.
+The code is compiled once for all losses, orders and ranks. LLVM optimises a function again in each function that calls it,
+so that functions with loops are called by the kernel itself, through inlined ones.
 """
 
 # Numba infers the types of the compiled functions.
@@ -16,7 +17,7 @@ from ...coordinate_table import EMPTY, HASHED
 from ...counter_rng import DROPPED, GOLDEN, LAST_SHIFT, MIX, UNIT
 from ...ops.sampled import SampleOrigin
 from ..simd.doubles import EIGHT, each, eight, load, plus, store, times, total
-from ..simd.thread_team import add, fork, join
+from ..simd.thread_team import add, fork, inlined, join
 from .row_systems import call_formula
 
 STEP, HASH = np.uint64(GOLDEN), np.uint64(HASHED)
@@ -127,7 +128,7 @@ def _reject(wanted, size, positions):
     return kept
 
 
-@inner
+@inlined
 def _block(origin, key, first, size, count, elements, scratch):
     """Write the coordinates and values of a block of samples; return how many count."""
     coordinates, values, slots, marks, begin, lengths = elements
@@ -200,7 +201,7 @@ def _evaluate(formula, less_zero, first, size, drawn, models, weight, out):
         out[q] = weight * result
 
 
-@inner
+@inlined
 def _add(size, weight, less_zero, model, maps, sums, scratch):
     """Evaluate a block of samples, and add their gradient; or, if it is empty, their loss and its derivative."""
     matrix, offsets, solved = model
@@ -273,9 +274,10 @@ def join_parts(number, team, threads, turn, gradients, touched):
         for row in range(rows * block // threads, rows * (block + 1) // threads):
             for part in range(1, parts):
                 if touched[part, row]:
-                    for r in range(columns):
-                        gradients[0, row, r] += gradients[part, row, r]
-                        gradients[part, row, r] = 0.0
+                    for c in range(0, columns, EIGHT):
+                        to, at = row * columns + c, (part * rows + row) * columns + c
+                        store(gradients, to, plus(load(gradients, to), load(gradients, at)))
+                        store(gradients, at, each(0.0))
                     touched[0, row], touched[part, row] = 1, 0
         block = add(turn, 0, 1)
     return join(team, called)
