@@ -96,7 +96,10 @@ def project(
 
 def _output(rows: Floats, machine: Machine, output: OutputName) -> Floats:
     """Return rows in host memory, or a copy in that of the device."""
-    copied: Floats = machine.device.to_device(rows) if output == DEVICE else rows
+    if output != DEVICE:
+        return rows
+    copied: Floats = machine.device.to_device(rows)
+    machine.device.synchronize()  # the caller may use another stream
     return copied
 
 

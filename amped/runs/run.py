@@ -245,6 +245,7 @@ class Run(Generic[M_co]):
             method.on_device = False
         if not device.on_host:  # some methods arrange their matrices in host memory
             model.factors = [each if is_on_gpu(each) else device.to_device(each) for each in model.factors]
+        device.synchronize()  # the caller may use another stream
         return model
 
     def facts(self) -> dict[str, object]:

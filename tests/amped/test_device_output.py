@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_stub import OnDevice, StubOperation
+from device_stub import OnDevice, StubColumns, StubOperation
 from tensors import random_nonzeros
 
 import amped
+from amped.backend.cpu.device import CpuDevice
 from amped.errors import InputError
 from amped.methods import arranged
 from amped.methods.tucker import TuckerMethod
@@ -63,6 +64,17 @@ def test_matrices_that_a_device_arranges_stay_there(monkeypatch: pytest.MonkeyPa
     found = RUNS[name](output="device", device="cpu")
     assert all(isinstance(factor, OnDevice) for factor in found.factors)
     equal(found, wanted)
+
+
+def test_work_on_matrices_is_complete_when_they_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller may use another stream."""
+    events = list[str]()
+    monkeypatch.setattr(arranged, "COLUMNS", StubOperation())
+    arrange = StubColumns.arranged
+    monkeypatch.setattr(StubColumns, "arranged", lambda *each: events.append("arrange") or arrange(*each))
+    monkeypatch.setattr(CpuDevice, "synchronize", lambda device: events.append("synchronize"))
+    RUNS["counts"](output="device", device="cpu")
+    assert events[-4:] == ["arrange", "arrange", "arrange", "synchronize"]
 
 
 def test_a_core_of_matrices_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,12 @@ def data_files() -> list[Path]:
     return [path for path in files if path.suffix not in (".py", ".pyc") and not path.name.startswith(".")]
 
 
+def test_editable_installations_are_a_path() -> None:
+    """Otherwise setuptools installs an import hook: type checkers do not run it, and a folder named amped hides it."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert settings["package-dir"] == {"": "."}
+
+
 def test_every_file_is_packaged() -> None:
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["*"]
     missing = [path for path in data_files() if not any(fnmatch.fnmatch(path.name, each) for each in patterns)]
