@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--case", nargs="+", choices=CASES, help=f"(all; {few})")
     add("--data", type=Path, metavar="FOLDER", help="where files are that are not amped's own")
     add("--threads", nargs="+", type=int, metavar="T", help="of a rank, on a CPU (its share of the cores)")
-    add("--grid", default="auto", metavar="Q1xQ2..", help="how ranks share the tensor (auto)")
+    add("--grid", nargs="+", default=["auto"], metavar="Q1xQ2..", help="how ranks share the tensor (auto)")
     add("--iterations", type=int, default=100, help="at least (100)")
     add("--constraint", choices=CONSTRAINTS, default="none", help="of the matrices of all modes, or of one of them")
 
@@ -124,13 +125,13 @@ def _all(args: argparse.Namespace, machine: Machine) -> Iterator[Facts]:
         except InputError as error:
             yield head | {"skipped": str(error)}
             continue
-        for count in threads:
-            options = Options(args.device, case.precision, threads=count, grid=args.grid)
+        for count, grid in product(threads, args.grid):
+            options = Options(args.device, case.precision, threads=count, grid=grid)
             try:
                 facts = measured(args, source, case.rank, bring_up(options, comm), options)
             except InputError as error:
                 facts = {"skipped": str(error)}
-            yield head | facts
+            yield head | {"grid": grid} | facts
             free_memory(device.xp)
 
 
@@ -184,7 +185,6 @@ def measured(args: argparse.Namespace, source: DescribedSource, rank: int, machi
         "lengths": source.shape,
         "nonzeros": source.nnz,
         "exchange": machine.exchange.name,
-        "grid": args.grid,
         "kernels": comm.allgather(operator.kernels),
         "streamed": any(comm.allgather(bool(operator.plan.slot))),
         "seconds_to_load": loading,
@@ -259,7 +259,8 @@ def _burst(method: CpAls | ConstrainedAls, count: int) -> _Watch:
 
 def line(facts: Facts) -> str:
     """Return a result as one line of text."""
-    head = f"{facts['case']} rank {facts['rank']} {facts['precision']}"
+    shared = f" {facts['grid']}" if facts["ranks"] > 1 else ""
+    head = f"{facts['case']} rank {facts['rank']} {facts['precision']}{shared}"
     if "skipped" in facts:
         return f"{head}: skipped: {facts['skipped']}"
     low, middle, high = (facts["seconds_an_iteration"][key] * 1e3 for key in ("quartile_1", "median", "quartile_3"))
