@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
@@ -22,9 +22,34 @@ NUMBER = "[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(?i:nan|inf|i
 class Parser(argparse.ArgumentParser):
     """Argument parser that reports a wrong option as an `InputError`: one line, once for all ranks, exit code 2."""
 
+    _words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all arguments: others than the known ones are errors, of the verb that has them."""
+        self._words = sys.argv[1:] if args is None else list(args)
+        parsed, extra = super().parse_known_args(args, namespace)
+        if extra:
+            self.error(f"unrecognized arguments: {' '.join(extra)}")
+        return parsed, extra
+
     def error(self, message: str) -> NoReturn:
-        """Raise `InputError` instead of printing on every rank."""
-        raise InputError(f"{message}; see {self.prog} --help")
+        """Raise `InputError` instead of printing on every rank; suggest known flags and verbs for unknown ones."""
+        raise InputError("; ".join([message, *self._suggestions(), f"see {self.prog} --help"]))
+
+    def _suggestions(self) -> list[str]:
+        """Return a text for each unknown flag, or verb, that resembles a known one."""
+        from difflib import get_close_matches  # takes some milliseconds to import
+
+        flags, verbs = list(self._option_string_actions), list[str]()
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                verbs = list(action.choices)
+        used = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+        pairs = [(word, flags) for word in used if not any(known.startswith(word) for known in flags)]
+        if verbs and self._words and self._words[0] not in verbs:
+            pairs.insert(0, (self._words[0], verbs))
+        found = [(word, match) for word, known in pairs for match in get_close_matches(word, known, 1)]
+        return [f"{shown(word)}: did you mean {match}?" for word, match in found]
 
 
 def path(text: str) -> Path:

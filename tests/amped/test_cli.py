@@ -139,6 +139,24 @@ def test_help_names_every_verb_and_flag() -> None:
         assert "example: " in page.out
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("cpdd x", "cpdd: did you mean cpd?; see amped --help"),
+        ("cpd x.tns --rnak 3", "required: --rank; --rnak: did you mean --rank?; see amped cpd --help"),
+        (
+            "cpd x.tns --rank=3 --presicion=fp32",
+            "--presicion=fp32; --presicion: did you mean --precision?; see amped cpd",
+        ),
+        ("show m --tpo 3", "unrecognized arguments: --tpo 3; --tpo: did you mean --top?; see amped show --help"),
+        ("show m --zzz", "unrecognized arguments: --zzz; see amped show --help"),
+        ("show m more", "unrecognized arguments: more; see amped show --help"),
+    ],
+)
+def test_misspelt_verbs_and_flags(line: str, message: str) -> None:
+    refused(run_amped(*line.split()), message)
+
+
 def test_partition_is_the_partitioner(folder: Path) -> None:
     path = small_tns(folder)
     for run in (run_amped("partition", path, "--output", "a"), run_partitioner(path, "--output", "b")):
