@@ -10,6 +10,7 @@ from amped.errors import InputError
 
 from . import (
     ceilings,
+    constraints,
     counts,
     dense,
     dense_ranks,
@@ -54,6 +55,7 @@ BENCHMARKS = {
     "dense-stream": dense_stream,
     "tucker": tucker,
     "spttm": spttm,
+    "constraints": constraints,
     "counts": counts,
     "observed": observed,
     "losses": losses,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -244,8 +245,8 @@ class ConstrainedAls(ConstrainedCp[Operator]):
         if self._grams is None:
             self._grams = [self._gram(m) for m in range(self.order)]
         source = operator.mttkrp(mode, None, in_turn(mode, operator.order, self._modes), self._in_double)
-        gram = np.prod([each for m, each in enumerate(self._grams) if m != mode], axis=0)
-        if not np.isfinite(gram).all() or (self._arrays.on_host and not np.isfinite(source).all()):
+        gram = reduce(np.multiply, [each for m, each in enumerate(self._grams) if m != mode])
+        if not math.isfinite(gram.sum()) or (self._arrays.on_host and not np.isfinite(source).all()):
             raise DivergedError(f"iteration {self.state.iterations + 1}, mode {mode}: the equations are not finite")
         return SharedGram(self._arrays.xp.array(source, np.float64, order="C"), gram, self._arrays.xp)
 
@@ -261,7 +262,7 @@ class ConstrainedAls(ConstrainedCp[Operator]):
     def _total(self, numbers: Array) -> Matrix:
         """Return the sum of numbers over the ranks. Collective."""
         machine = self.operator.machine
-        result: Matrix = np.array(machine.device.to_host(numbers), np.float64)
+        result: Matrix = np.asarray(machine.device.to_host(numbers), np.float64)
         if machine.comm.size > 1:
             machine.comm.all_reduce(result, "sum")
         return result

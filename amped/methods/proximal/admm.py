@@ -122,14 +122,16 @@ class ModeSolver:
 
     def _better(self, equations: RowEquations, at_start: Array, rows: Array, start: Array, dual: Array) -> Solution:
         """Return rows, or those of the start if its objective is lower; `at_start` are the parts of the latter."""
-        both = self._storage.arrays.xp.stack([at_start, self._measured(equations, rows)])
+        both = self._storage.arrays.numbers([at_start, self._measured(equations, rows)])
         before, after = self._storage.total(both).tolist()
         return Solution(rows, dual, *after) if sum(after) <= sum(before) else Solution(start, dual, *before)
 
     def _measured(self, equations: RowEquations, rows: Array) -> Array:
         """Return both parts of the objective, those of this rank's rows."""
-        xp = self._storage.arrays.xp
-        data = xp.vdot(equations.multiplied(rows) / 2 - equations.source, rows)
+        residual = equations.multiplied(rows)
+        residual *= 0.5
+        residual -= equations.source
+        data = self._storage.arrays.dot(residual, rows)
         return self._storage.arrays.numbers([data, self._constrained.penalty(rows)])
 
     def _rho(self, equations: RowEquations) -> Any:
@@ -151,13 +153,15 @@ class ModeSolver:
             free = solve(source + rho * sum(copies[1:], copies[0]) + rho * sum(scaled[1:], scaled[0]))
             for k, block in enumerate(blocks):
                 new = block(free - scaled[k], step)
-                difference, change = new - free, new - copies[k]
+                difference, before = new - free, copies[k]
                 scaled[k], copies[k] = scaled[k] + difference, new
                 if number % self._between == 0:
-                    sums += map(arrays.square, (difference, new, change, scaled[k]))
+                    sums += map(arrays.square, (difference, new, new - before, scaled[k]))
             if sums:
-                numbers = self._storage.total(arrays.numbers(sums)).reshape(-1, 2, 2).sum(axis=0)
-                if (numbers[:, 0] <= RELATIVE**2 * numbers[:, 1]).all():
+                primal, size, change, length = (
+                    self._storage.total(arrays.numbers(sums)).reshape(-1, 4).sum(axis=0).tolist()
+                )
+                if primal <= RELATIVE**2 * size and change <= RELATIVE**2 * length:
                     break
         return arrays.xp.ascontiguousarray(copies[0]), rho * arrays.xp.stack(scaled)
 

@@ -50,13 +50,17 @@ class Arrays(NamedTuple):
         return function(matrix) if self.on_host else self.xp.asarray(function(self.to_host(matrix)))
 
     def numbers(self, numbers: list[Any]) -> Array:
-        """Return an array of numbers that are on the device."""
+        """Return an array of numbers, or of arrays, that are on the device."""
         return np.array(numbers) if self.on_host else self.xp.stack([self.xp.asarray(each) for each in numbers])
 
     def square(self, matrix: Array) -> Any:
         """Return the sum of squares as a number on the device."""
         flat = matrix.reshape(-1)
-        return self.xp.dot(flat, flat)
+        return flat.dot(flat)
+
+    def dot(self, one: Array, other: Array) -> Any:
+        """Return the inner product of two matrices as a number on the device."""
+        return one.reshape(-1).dot(other.reshape(-1))
 
 
 HOST = Arrays()

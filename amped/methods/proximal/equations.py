@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...backend.device import Array
+from ...backend.ops.equations import CONDITION
 
 Matrix = NDArray[np.float64]
 Solve = Callable[[Array], Array]
@@ -77,7 +78,9 @@ class SharedGram:
 
     def shifted(self, shift: float) -> Solve:
         """See `RowEquations`: with a shift of the size of the eigenvalues, the inverse is accurate."""
-        inverse = self._xp.asarray(np.linalg.inv(self.gram + shift * np.eye(len(self.gram))))
+        matrix = self.gram.copy()
+        matrix.reshape(-1)[:: len(matrix) + 1] += shift
+        inverse = self._xp.asarray(np.linalg.inv(matrix))
         return lambda right: right @ inverse
 
     def sizes(self) -> float:
@@ -87,7 +90,18 @@ class SharedGram:
         return float(np.linalg.norm(self.gram, 2))
 
     def least_squares(self, start: Array) -> Array:
-        return self.source @ self._xp.asarray(np.linalg.pinv(self.gram, hermitian=True))
+        return self.source @ self._xp.asarray(_pseudo_inverse(self.gram))
+
+
+def _pseudo_inverse(matrix: Matrix) -> Matrix:
+    """Return the inverse of a symmetric matrix, or its pseudo-inverse if it is nearly singular."""
+    try:
+        inverse: Matrix = np.asarray(np.linalg.inv(matrix), np.float64)
+        if np.vdot(matrix, matrix) * np.vdot(inverse, inverse) <= CONDITION**2:
+            return inverse
+    except np.linalg.LinAlgError:
+        pass
+    return np.asarray(np.linalg.pinv(matrix, hermitian=True), np.float64)
 
 
 class RowGrams:

@@ -12,6 +12,7 @@ from proximal import dense_ao_admm
 import amped
 from amped.errors import InputError
 from amped.parallel.mpi import Comm
+from partitioner.shards.sorters import probe
 
 pytestmark = pytest.mark.mpi
 
@@ -64,3 +65,31 @@ def test_ranks_with_different_constraints(comm: Comm) -> None:
         pytest.skip("needs several ranks")
     with pytest.raises(InputError, match="constraints"):
         amped.cp_als(TENSOR, 3, constraints={1: "unimodal" if comm.rank else "monotone"}, **HOW)
+
+
+def test_fixed_elements(comm: Comm) -> None:
+    """Of a mode whose rows are solved on their ranks, and of one whose rows constraints relate."""
+    start, mask = random_factors(0, DENSE.shape, 3), np.zeros((8, 3), bool)
+    mask[[1, 6]] = True
+    how = HOW | {"init": start, "max_iters": 5, "fixed": {0: mask}}
+    constraints = {1: ["monotone", "fixed:columns:2"]}
+    model = amped.cp_als(TENSOR if comm.rank == 0 else None, 3, constraints=constraints, **how)
+    kept = [c for c in start[0].T if any(np.array_equal(c[mask[:, 0]], d[mask[:, 0]]) for d in model.factors[0].T)]
+    assert len(kept) == 3
+    assert any(np.array_equal(column, start[1][:, 2]) for column in model.factors[1].T)
+    assert (np.diff(model.series["objective"]) <= 1e-12 * model.series["objective"][0]).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("constraints", [*KINDS, {1: "nonnegative"}])
+def test_on_gpus(comm: Comm, constraints: dict[int, Any]) -> None:
+    if missing := probe():
+        pytest.skip(missing)
+    given, how = TENSOR if comm.rank == 0 else None, HOW | {"init": random_factors(0, DENSE.shape, 3), "max_iters": 40}
+    model = amped.cp_als(given, 3, constraints=constraints, **how | {"device": "cuda", "threads": None})
+    wanted = amped.cp_als(given, 3, constraints=constraints, **how)
+    objectives = np.array(model.series["objective"])
+    assert (np.diff(objectives) <= 1e-12 * objectives[0]).all()
+    assert objectives[-1] <= 1.02 * wanted.series["objective"][-1]
+    parts = (model.weights.tobytes(), *(f.tobytes() for f in model.factors), str(model.series))
+    assert all(other == parts for other in comm.allgather(parts))
