@@ -266,7 +266,7 @@ class DenseTensor(AsDense):
         index = tuple(int(place[self.modes.index(m)]) for m in range(self.order))
         value = self.memory[tuple(slice(int(at), int(at) + 1) for at in place)].item()
         if self.gaps and math.isnan(value):
-            cause = f"element {list(index)} is missing: only CP decompositions and scan accept missing elements"
+            cause = f"element {list(index)} is missing: only CP decompositions, scan and core_consistency accept gaps"
             raise InputError(f"{cause}; fill them first", path=self.path)
         use = f"; if NaN means missing, use {setting('mask', 'nan')} in a CP decomposition"
         missing = use if math.isnan(value) else ""

@@ -79,7 +79,9 @@ def test_masked_arrays() -> None:
         lambda: amped.tucker(masked, (2, 2, 2)),
         lambda: amped.mttkrp(masked, START, 0),
     ):
-        with pytest.raises(amped.InputError, match="is missing: only CP decompositions and scan accept missing"):
+        with pytest.raises(
+            amped.InputError, match="is missing: only CP decompositions, scan and core_consistency accept"
+        ):
             call()
 
 

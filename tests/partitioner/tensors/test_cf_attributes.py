@@ -259,7 +259,7 @@ def test_what_is_masked_once_it_is_read() -> None:
     tensor = amped.DenseTensor(Variable())
     assert tensor.has_gaps
     np.testing.assert_array_equal(np.isnan(tensor.array()), MISSING == -999)
-    with pytest.raises(InputError, match="is missing: only CP decompositions and scan accept missing elements"):
+    with pytest.raises(InputError, match="is missing: only CP decompositions, scan and core_consistency accept gaps"):
         amped.tucker(tensor, (1, 1, 1))
 
 
