@@ -69,10 +69,10 @@ class Counted:
                 self.traffic.reduce(sums, self._comm)
         self._exchange.gather_rows(matrix, begin, end, sums)
 
-    def reduce_rows(self, matrix: Array, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def reduce_rows(self, matrix: Array, offsets: NDArray[np.int64]) -> None:
         if self._comm.size > 1:
-            self.traffic.scatter((end - begin) * _row_bytes(matrix), self._comm.rank)
-        self._exchange.reduce_rows(matrix, begin, end)
+            self.traffic.scatter(np.diff(offsets) * _row_bytes(matrix), self._comm.rank)
+        self._exchange.reduce_rows(matrix, offsets)
 
     def reduce(self, array: Array, reduction: Reduction) -> None:
         if self._comm.size > 1:

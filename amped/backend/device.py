@@ -89,8 +89,8 @@ class Collectives(Protocol):
         The arrays `sums` of all ranks are summed in the same message, which has less latency than two.
         """
 
-    def reduce_rows(self, matrix: Array, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        """Sum rows of the ranks' matrices: rank ``r`` gets rows ``begin[r]`` to ``end[r]``; theirs become undefined."""
+    def reduce_rows(self, matrix: Array, offsets: NDArray[np.int64]) -> None:
+        """Sum the ranks' matrices: rank ``r`` gets rows ``offsets[r]`` to ``offsets[r + 1]``; others are undefined."""
 
     def reduce(self, array: Array, reduction: Reduction) -> None:
         """Combine the ranks' arrays elementwise; every rank gets the result."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,9 +113,9 @@ class HostExchange(_Blocking):
         if sums is not None:
             self.reduce(sums, "sum")
 
-    def reduce_rows(self, matrix: HostArray, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        for owner, (first, last) in enumerate(zip(begin, end, strict=True)):
-            self._comm.sum_on(owner, matrix[first:last])
+    def reduce_rows(self, matrix: HostArray, offsets: NDArray[np.int64]) -> None:
+        for owner, (begin, end) in enumerate(pairwise(offsets)):
+            self._comm.sum_on(owner, matrix[begin:end])
 
     def reduce(self, array: HostArray, reduction: Reduction) -> None:
         self._comm.all_reduce(array, reduction)
@@ -143,14 +144,14 @@ class StagedExchange(_Blocking):
             for block in blocks:
                 matrix[block].set(host[block])
 
-    def reduce_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
         """See `Collectives`. One owner's rows at a time, so that host memory never has a whole matrix."""
-        for owner, (first, last) in enumerate(zip(begin, end, strict=True)):
-            if self._comm.size > 1 and last > first:
-                host = np.ascontiguousarray(self._to_host(matrix[first:last]))
+        for owner, (begin, end) in enumerate(pairwise(offsets)):
+            if self._comm.size > 1 and end > begin:
+                host = np.ascontiguousarray(self._to_host(matrix[begin:end]))
                 self._comm.sum_on(owner, host)
                 if owner == self._comm.rank:
-                    matrix[first:last].set(host)
+                    matrix[begin:end].set(host)
 
     def reduce(self, array: Any, reduction: Reduction) -> None:
         if self._comm.size > 1:

@@ -33,7 +33,6 @@ class ModePlan:
     providers: Mapping[tuple[Op[Any], str], object] = field(default_factory=dict)
     inputs: tuple[int, ...] = ()  # columns of the input modes' factor matrices
     resident: int = 0  # number of leading nonzeros of this rank that stay on the device
-    row_parts: tuple[slice, ...] = ()  # row ranges in the order in which they are computed, if all is resident
     parts: tuple[float, ...] = (1.0,)  # fractions of the nonzeros after which finished rows are exchanged
     spare: int = 0  # bytes of device memory by which its shards may exceed the planned size
 

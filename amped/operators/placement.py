@@ -5,9 +5,8 @@ A plan is complete before anything is allocated; the operator then allocates acc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -96,7 +95,6 @@ class Setting(NamedTuple):
     root_bytes: int = 0  # host memory that rank 0 needs to compute a start or to solve eigenproblems
     compaction: Compaction | None = None  # of hypersparse modes, if the method permits it
     grid: GridParts | None = None  # None: all ranks have all rows of all factor matrices
-    row_parts: Mapping[int, tuple[slice, ...]] = MappingProxyType({})  # by mode; see `ModePlan`
     late: bool = False  # whether the first MTTKRP may compute the norm of elements that are streamed from a file
 
 
@@ -328,8 +326,7 @@ def _mode_plan(mode: int, cuts: Sequence[Cut], part: int, setting: Setting) -> M
     stride = setting.device.stride(rank, options.dtype.itemsize if options.gather == "full" else 2)
     share = Share(lengths, rows, nnz, stride, options.dtype, setting.values, gather=options.gather)
     inputs = tuple(columns for m, columns in enumerate(setting.ranks) if m != mode)
-    row_parts = setting.row_parts.get(mode, ())
-    return ModePlan(mode, rank, cut, owned, share, setting.product, setting.extras, inputs=inputs, row_parts=row_parts)
+    return ModePlan(mode, rank, cut, owned, share, setting.product, setting.extras, inputs=inputs)
 
 
 def _one_copy(modes: Sequence[ModePlan]) -> list[ModePlan]:

@@ -88,14 +88,14 @@ class NcclExchange:
                     communicator.broadcast(at[owner], at[owner], int(counts[owner]), kind, int(owner), stream)
             nccl.groupEnd()
 
-    def reduce_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
         """See `Collectives`. Unequal blocks use one reduction per owner, which NCCL fuses."""
-        counts = (end - begin) * matrix.shape[1]
+        counts = np.diff(offsets) * matrix.shape[1]
         kind = TYPES[matrix.dtype]
         with self._ordered("reduce-scatter", matrix.nbytes) as (communicator, stream):
             nccl.groupStart()
             for owner in np.flatnonzero(counts):
-                at = matrix.data.ptr + int(begin[owner]) * matrix.strides[0]
+                at = matrix.data.ptr + int(offsets[owner]) * matrix.strides[0]
                 communicator.reduce(at, at, int(counts[owner]), kind, nccl.NCCL_SUM, int(owner), stream)
             nccl.groupEnd()
 

@@ -118,8 +118,7 @@ class DenseCore(Factors):
                     begin += len(result)
         if place and self.machine.comm.size > 1:
             with self.clock.span("exchange", mode):
-                rows = self.plan.modes[mode].cut.rows
-                self.machine.exchange.reduce_rows(out, rows[:-1], rows[1:])
+                self.machine.exchange.reduce_rows(out, self.plan.modes[mode].cut.rows)
         return self.work.sums[mode]
 
     def _factors(self, place: int, double: bool) -> list[Array]:

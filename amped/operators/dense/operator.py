@@ -295,7 +295,7 @@ class DenseOperator(Factors):
             self._reading(lambda: self._compute(mode, out, False))
         if not plan.grid.one_owner(self._modes.index(mode)):
             with self.clock.span("exchange", mode):
-                self.machine.exchange.reduce_rows(out, share.cut.rows[:-1], share.cut.rows[1:])
+                self.machine.exchange.reduce_rows(out, share.cut.rows)
         if solve:
             solve(work.sums[mode], work.owned[mode])
             self.publish(mode, sums)

@@ -96,7 +96,7 @@ def _fastest(machine: Machine, matrix: Array, reverse: bool) -> float:
         with clock.span("exchange", 0):
             for _ in range(CALLS):
                 if reverse:
-                    exchange.reduce_rows(matrix, begin, end)
+                    exchange.reduce_rows(matrix, offsets)
                 else:
                     exchange.gather_rows(matrix, begin, end)
         times.append(clock.collect()["exchange", 0] / CALLS)

@@ -7,25 +7,16 @@ from numpy.typing import NDArray
 
 from partitioner.shards.process_grid import ProcessGrid
 
-from ...backend.byte_count import Counted
-from ...backend.device import Array
-from ...backend.exchange import Machine, RowRanges
-from ...parallel.mpi import Comm
+from ...backend.device import Array, Collectives
+from ...backend.exchange import Machine
 from ..modes import ModePlan
 
 
 class Layer:
-    """The ranks whose blocks have the same rows of a mode.
+    """The ranks whose blocks have the same rows of a mode."""
 
-    Attributes
-    ----------
-    comm : Comm
-    owners : (ranks + 1,) int64 array
-        See `ProcessGrid.owners`.
-    """
-
-    def __init__(self, comm: Comm, exchange: Counted, owners: NDArray[np.int64], everyone: bool) -> None:
-        self.comm, self._exchange, self.owners, self._everyone = comm, exchange, owners, everyone
+    def __init__(self, exchange: Collectives, owners: NDArray[np.int64], everyone: bool) -> None:
+        self._exchange, self._owners, self._everyone = exchange, owners, everyone
 
     @classmethod
     def of(cls, grid: ProcessGrid, mode: int, machine: Machine) -> Layer | None:
@@ -35,23 +26,17 @@ class Layer:
         if len(ranks) == 1:
             return None
         everyone = len(ranks) == comm.size
-        own = comm if everyone else comm.part(ranks)
-        exchange = machine.exchange if everyone else machine.exchange.part(own)
-        return cls(own, exchange, grid.owners(mode, comm.rank), everyone)
+        exchange = machine.exchange if everyone else machine.exchange.part(comm.part(ranks))
+        return cls(exchange, grid.owners(mode, comm.rank), everyone)
 
-    @property
-    def rows(self) -> RowRanges:
-        """All rows as one chunk."""
-        return RowRanges(0, self.owners[:-1], self.owners[1:], last=True)
+    def reduce(self, out: Array) -> None:
+        """Sum the rows of all ranks of the layer, each on its owner."""
+        self._exchange.reduce_rows(out, self._owners)
 
-    def reduce(self, out: Array, rows: RowRanges) -> None:
-        """Sum rows of all ranks of the layer, each on its owner."""
-        self._exchange.reduce_rows(out, rows.begin, rows.end)
-
-    def gather(self, matrix: Array, rows: RowRanges, sums: Array | None) -> Array | None:
-        """All-gather owned rows of a matrix; return `sums` unless they were summed over all ranks with the rows."""
-        with_sums = sums if self._everyone else None
-        self._exchange.gather_rows(matrix, rows.begin, rows.end, with_sums)
+    def gather(self, matrix: Array, sums: Array | None) -> Array | None:
+        """All-gather the owned rows of a matrix; return `sums` unless they were summed over all ranks with the rows."""
+        begin, end = self._owners[:-1], self._owners[1:]
+        self._exchange.gather_rows(matrix, begin, end, sums if self._everyone else None)
         return None if self._everyone else sums
 
 

@@ -6,28 +6,25 @@ solves the rows that it owns, and all gather the solved rows. Rows of a mode do 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partitioner.array_types import Floats
 from partitioner.shards.process_grid import ProcessGrid
 
 from ...backend.device import Array
-from ...backend.exchange import Machine, RowRanges, connect
+from ...backend.exchange import Machine, connect
 from ...parallel.mpi import Reduction, SingleComm, together
 from ..base import Solve
 from ..limits import check_range
 from ..placement import Plan, Setting
-from ..products import Mttkrp
-from ..sources.blocks import Block, BlockSource, block_of
+from ..sources.blocks import BlockSource, block_of
 from ..sources.protocols import DeviceMemory, ModeCopies
 from ..sparse.operator import SparseOperator
 from ..sparse.tuning import Budget
-from .chunks import RowChunks, chunk_count, chunk_edges, row_parts
 from .layers import Layer, SplitRows
 
 
@@ -50,18 +47,14 @@ class GridOperator:
         self.grid, block = block_of(source, parts, comm, options.dtype)
         self.norm = block.norm
         source.placed()
-        self._layers = [Layer.of(self.grid, mode, machine) for mode in range(self.order)]
-        edges = self._edges(block, setting)
         single = connect(machine.device, SingleComm())
-        parts_of = {mode: row_parts(of_mode) for mode, of_mode in edges.items()}
-        alone = setting._replace(overlaps=False, compaction=None, grid=None, row_parts=parts_of)
+        alone = setting._replace(overlaps=False, compaction=None, grid=None)
         memory = 0 if options.placement == "stream" else setting.memory
         mine = together(comm, lambda: BlockSource(source, block, DeviceMemory(single, memory)))
         self._block = together(comm, lambda: SparseOperator(mine, single, alone, budget))
         self.clock, self.kernels = self._block.clock, self._block.kernels
         self.plan = _with_owners(self._block.plan, self.grid, comm.rank)
-        resident = all(comm.allgather(not self._block.stream.slots))
-        self._chunks = {m: RowChunks(e, self._block.stream.modes[m].row_parts) for m, e in edges.items() if resident}
+        self._layers = [Layer.of(self.grid, mode, machine) for mode in range(self.order)]
         self._split = [
             SplitRows(self.grid, mode, machine, self.plan.modes[mode]) if self.grid.spans[mode].size else None
             for mode in range(self.order)
@@ -70,20 +63,7 @@ class GridOperator:
         self._owned = [stored[m.mode][m.owned, : m.rank] for m in self.plan.modes]
         # By mode: whether all rows of the block are complete and owned. A block has a row even if its layer is empty.
         lengths = zip(self._layers, self._split, map(len, self._owned), block.shape, strict=True)
-        self._complete = [
-            layer is None and split is None and owned == length for layer, split, owned, length in lengths
-        ]
-
-    def _edges(self, block: Block, setting: Setting) -> dict[int, NDArray[np.int64]]:
-        """Return the edges of chunks for the modes whose rows are exchanged while others are computed. Collective."""
-        result = dict[int, NDArray[np.int64]]()
-        for mode, layer in enumerate(self._layers):
-            length, row = block.shape[mode], setting.ranks[mode] * np.dtype(np.float64).itemsize
-            count = chunk_count(length, row) if self.machine.exchange.overlaps else 1
-            if layer is not None and count > 1:
-                indices = block.nonzeros.columns[mode]
-                result[mode] = chunk_edges(indices, length, layer.owners, count, layer.comm)
-        return result
+        self._complete = [layer is None and split is None and owned == n for layer, split, owned, n in lengths]
 
     @property
     def order(self) -> int:
@@ -138,8 +118,7 @@ class GridOperator:
     def computed(self, mode: int) -> Array:
         return self._block.computed(mode)
 
-    def publish(self, mode: int, sums: Array | None = None, rows: RowRanges | None = None) -> None:
-        """See `Placed`; `rows` are all by default."""
+    def publish(self, mode: int, sums: Array | None = None) -> None:
         layer, split, exchange, device = (
             self._layers[mode],
             self._split[mode],
@@ -149,7 +128,7 @@ class GridOperator:
         if sums is not None:  # may be computed on the side stream
             device.wait_side()
         with exchange.comm_stream(), self.clock.span("exchange", mode):
-            left = layer.gather(self._block.work.factors[mode], rows or layer.rows, sums) if layer else sums
+            left = layer.gather(self._block.work.factors[mode], sums) if layer else sums
             if split:
                 split.share(self._block.stored(mode))
             if left is not None and self.machine.comm.size > 1:
@@ -192,10 +171,6 @@ class GridOperator:
         """See `Operator`."""
         self.machine.exchange.wait_comm()
         block, layer, split, owned = self._block, self._layers[mode], self._split[mode], self.plan.modes[mode].owned
-        if layer is not None and mode in self._chunks:
-            chunks = self._chunks[mode]
-            queued = block.in_blocks(Mttkrp(double), mode, chunks.rows, then)
-            return self._in_chunks(mode, layer, chunks, queued, solve, sums)
         if self._complete[mode]:
             rows = block.mttkrp(mode, solve, then, double)
         else:
@@ -204,7 +179,7 @@ class GridOperator:
                 if split:
                     split.sum(block.work.outs[mode])
                 if layer:
-                    layer.reduce(block.work.outs[mode], layer.rows)
+                    layer.reduce(block.work.outs[mode])
                 if split:
                     split.add(block.work.outs[mode])
             if solve:
@@ -212,46 +187,6 @@ class GridOperator:
         if solve:
             self.publish(mode, sums)
         return rows
-
-    def _in_chunks(
-        self,
-        mode: int,
-        layer: Layer,
-        chunks: RowChunks,
-        queued: Iterator[RowRanges],
-        solve: Solve | None,
-        sums: Array | None,
-    ) -> Array:
-        """Sum and solve each chunk of rows while the next one is computed."""
-        work, exchange, split = self._block.work, self.machine.exchange, self._split[mode]
-        before: RowRanges | None = None
-        for chunk, blank in zip(queued, chunks.blank, strict=True):
-            for rows in blank:
-                work.outs[mode][rows].fill(0)
-            if before and solve:
-                self._solve(mode, before, solve)
-            with exchange.comm_stream(), self.clock.span("exchange", mode):
-                layer.reduce(work.outs[mode], chunk)
-                if before and solve:
-                    layer.gather(work.factors[mode], before, None)
-            before = chunk
-        exchange.wait_comm()
-        if split:
-            with self.clock.span("exchange", mode):
-                split.sum(work.outs[mode])
-                split.add(work.outs[mode])
-        if solve and before:
-            self._solve(mode, before, solve)
-            self.publish(mode, sums, before)
-        return work.sums[mode][self.plan.modes[mode].owned]
-
-    def _solve(self, mode: int, chunk: RowRanges, solve: Solve) -> None:
-        """Solve the rows of a chunk that this rank owns, once their sums have arrived."""
-        self.machine.exchange.wait_comm()
-        layer, work = self._layers[mode], self._block.work
-        assert layer is not None
-        rows = chunk.rows(layer.comm.rank, 0)
-        solve(work.sums[mode][rows], work.owned[mode][rows])
 
 
 def _with_owners(plan: Plan, grid: ProcessGrid, rank: int) -> Plan:

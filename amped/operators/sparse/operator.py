@@ -6,7 +6,7 @@ own copy of all factor matrices, and the ranks all-gather the new rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -143,8 +143,16 @@ class SparseOperator(Factors):
         (rows, columns) float64 device array
             The owned rows or, for a replicated product, the rows of `computed`; valid until the next call.
         """
-        work, plan = self.work, self.plan.modes[mode]
-        for block in self.in_blocks(product, mode, self._blocks[mode], then):
+        CURRENT.mode = mode
+        self.machine.exchange.wait_comm()
+        work, plan, steps = self.work, self.plan.modes[mode], self.stream.steps[mode]
+        shards = zip(self.stream.shards(mode, then), steps, self._prepared[mode], strict=True)
+        if not steps:
+            work.outs[mode].fill(0)
+        for block in self._blocks[mode]:
+            for shard, step, prepared in shards if block.last else islice(shards, block.shards):
+                with self.clock.span("compute", mode):
+                    product.run(shard, plan, work.operands(mode), step.new, prepared)
             if block.last and self._split[mode].exist:
                 with self.clock.span("exchange", mode):
                     self._exchange_split(product, mode)
@@ -153,22 +161,6 @@ class SparseOperator(Factors):
                 solve(work.sums[mode][rows], work.owned[mode][rows])
                 self._send(mode, block.begin, block.end, sums if block.last else None)
         return self.spare(mode) if product.replicated else work.sums[mode]
-
-    def in_blocks(
-        self, product: Product[Any], mode: int, blocks: Sequence[RowRanges], then: Sequence[int] = ()
-    ) -> Iterator[RowRanges]:
-        """Queue a product of a mode; yield each of some blocks of its shards once it is queued. See `compute`."""
-        CURRENT.mode = mode
-        self.machine.exchange.wait_comm()
-        work, plan, steps = self.work, self.plan.modes[mode], self.stream.steps[mode]
-        shards = zip(self.stream.shards(mode, then), steps, self._prepared[mode], strict=True)
-        if not steps:
-            work.outs[mode].fill(0)
-        for block in blocks:
-            for shard, step, prepared in shards if block.last else islice(shards, block.shards):
-                with self.clock.span("compute", mode):
-                    product.run(shard, plan, work.operands(mode), step.new, prepared)
-            yield block
 
     def _exchange_split(self, product: Product[Any], mode: int) -> None:
         """Combine the contributions to rows whose nonzeros are on several ranks."""
@@ -238,7 +230,7 @@ class _SplitRows:
     def add(self, out: Array) -> None:
         """Add other ranks' sums to the owned rows of the output."""
         if self._any:
-            self._exchange.reduce_rows(out, self._rows[:-1], self._rows[1:])
+            self._exchange.reduce_rows(out, self._rows)
         if self._parts is None:
             return
         self._parts.fill(0)

@@ -6,7 +6,6 @@ into the next modes, as far as these are known.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -48,7 +47,6 @@ class ModeShards:
     resident: Sequence[Shard] = ()
     streamed: Sequence[Shard] = ()
     steps: Sequence[Step] = ()
-    row_parts: Sequence[int] = ()  # number of shards of each of `ModePlan.row_parts`
     squares: Sequence[
         float
     ] = ()  # for mode 0 with rounded values: sums of squares; see `partitioner.tensors.value_range.squares`
@@ -133,13 +131,16 @@ class Stream:
 
 def _load(plan: Plan, mode: ModePlan, columns: _Columns, choose: Choose, rounded: bool) -> ModeShards:
     """Build the shards of one mode; also compute the sums of squares of its values if they are `rounded`."""
-    keep = mode.resident
-    pieces, steps, row_parts = _by_rows(plan, mode, columns) if _suits_rows(mode) else _in_order(plan, mode, columns)
+    keep, nnz = mode.resident, mode.nnz
+    parts = [*(int(keep * share) for share in accumulate(mode.parts[:-1], initial=0.0)), keep]
+    bounds = [x for a, b in pairwise(parts) for x in range(a, b, plan.piece)]
+    bounds = [*bounds, *(keep + columns.cuts(keep, plan.slot)), nnz]
+    pieces = [(a, b) for a, b in pairwise(bounds) if b > a]
     plain = mode.kernels[0]
     chosen, first = plain, None
     if pieces:
-        begin, end = pieces[0]
-        chosen, first = choose(mode, lambda kernel, most: columns.shard(mode, kernel, begin, min(begin + most, end)))
+        end = pieces[0][1]
+        chosen, first = choose(mode, lambda kernel, most: columns.shard(mode, kernel, 0, min(most, end)))
     resident, streamed = [], []
     for start, stop in pieces:
         passes = start >= keep
@@ -154,42 +155,7 @@ def _load(plan: Plan, mode: ModePlan, columns: _Columns, choose: Choose, rounded
         else:
             streamed.append(shard)
     squares = columns.squares(mode.share) if rounded and not mode.share.values.exact_in(plan.dtype) else ()
-    return ModeShards(chosen, resident, streamed, steps, row_parts, squares)
-
-
-class _Pieces(NamedTuple):
-    """The nonzeros of the shards of a mode, begin and end, and their steps."""
-
-    bounds: list[tuple[int, int]]
-    steps: list[Step]
-    row_parts: list[int]  # see `ModeShards`
-
-
-def _in_order(plan: Plan, mode: ModePlan, columns: _Columns) -> _Pieces:
-    """Cut the nonzeros of a mode in their order."""
-    keep = mode.resident
-    parts = [*(int(keep * share) for share in accumulate(mode.parts[:-1], initial=0.0)), keep]
-    bounds = [x for a, b in pairwise(parts) for x in range(a, b, plan.piece)]
-    bounds = [*bounds, *(keep + columns.cuts(keep, plan.slot)), mode.nnz]
-    pieces = [(a, b) for a, b in pairwise(bounds) if b > a]
-    return _Pieces(pieces, columns.steps(mode.rows, [stop for _, stop in pieces], mode.rows.start), [])
-
-
-def _suits_rows(mode: ModePlan) -> bool:
-    """Return whether a mode is computed in the order of its row parts."""
-    return bool(mode.row_parts) and not mode.streamed
-
-
-def _by_rows(plan: Plan, mode: ModePlan, columns: _Columns) -> _Pieces:
-    """Cut the nonzeros of a mode between its row parts."""
-    result = _Pieces([], [], [])
-    for rows in mode.row_parts:
-        begin, end = columns.span(rows)
-        pieces = list(pairwise([*range(begin, end, plan.piece), end]))
-        result.bounds.extend(pieces)
-        result.steps.extend(columns.steps(rows, [stop for _, stop in pieces], mode.rows.start))
-        result.row_parts.append(len(pieces))
-    return result
+    return ModeShards(chosen, resident, streamed, columns.steps(mode.rows, [stop for _, stop in pieces]), squares)
 
 
 def _derived(first: ModeShards, mode: ModePlan, choose: Choose) -> ModeShards:
@@ -229,20 +195,12 @@ class _Columns:
         shards = -(-rows.size // max(1, int(slot * (1 - 2 * BALANCE)))) if rows.size else 0
         return equal_offsets(rows, shards)[:-1] if shards else np.zeros(0, np.int64)
 
-    def span(self, rows: slice) -> tuple[int, int]:
-        """Return the begin and end of the nonzeros of some rows."""
-        of_nonzero = self._indices[0]
-        return bisect_left(of_nonzero, rows.start), bisect_left(of_nonzero, rows.stop)
-
-    def steps(self, rows: slice, stops: Sequence[int], first: int) -> list[Step]:
-        """Return the steps of the shards of some rows, which end at the nonzeros `stops`.
-
-        The rank's rows begin at `first`.
-        """
-        result, begin, of_nonzero = [], rows.start - first, self._indices[0]
+    def steps(self, rows: slice, stops: Sequence[int]) -> list[Step]:
+        """Return the steps of the shards that end at the nonzeros `stops`, for the rank's rows."""
+        result, begin, of_nonzero = [], 0, self._indices[0]
         for stop in stops:
-            done = min(int(of_nonzero[stop]), rows.stop) if stop < of_nonzero.size else rows.stop
-            end = max(done, int(of_nonzero[stop - 1]) + 1) - first
+            done = int(of_nonzero[stop]) if stop < of_nonzero.size else rows.stop
+            end = max(done, int(of_nonzero[stop - 1]) + 1) - rows.start
             result.append(Step(slice(begin, end), done))
             begin = end
         return result

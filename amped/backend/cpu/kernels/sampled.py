@@ -1,7 +1,7 @@
 """Sampled losses, their gradients and stochastic steps; see `amped.backend.ops.sampled`.
 
-The code is compiled once for all losses, orders and ranks. LLVM optimises a function again in each function that calls it,
-so that functions with loops are called by the kernel itself, through inlined ones.
+The code is compiled once for all losses, orders and ranks. LLVM optimises a function again in each function that calls
+it, so that functions with loops are called by the kernel itself, through inlined ones.
 """
 
 # Numba infers the types of the compiled functions.

@@ -26,10 +26,8 @@ from oracle import (
 from tensors import write_store
 
 import amped
-from amped.backend.byte_count import Counted
-from amped.backend.exchange import HostExchange, Machine
+from amped.backend.exchange import Machine
 from amped.errors import InputError
-from amped.operators.grid import chunks
 from amped.operators.grid.operator import GridOperator
 from amped.operators.sources.sparse import open_source
 from amped.parallel.mpi import Comm
@@ -81,40 +79,6 @@ def test_any_tensor_on_any_grid(comm: Comm, machine: Any, placement: str) -> Non
             assert np.array_equal(operator.gathered(0, operator.mttkrp(0)), case.mttkrp(0))
 
     on_examples(comm, st.tuples(cases(), st.integers(1, 9)), check)
-
-
-class EagerExchange(HostExchange):
-    """One whose rows are exchanged while others are computed, as NCCL's are."""
-
-    overlaps = True
-
-
-def test_rows_are_exchanged_in_chunks(comm: Comm, machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "LEAST_CHUNK", 1)
-    if machine.device.on_host:
-        machine = machine._replace(exchange=Counted(EagerExchange(comm), comm))
-
-    def check(case: Case) -> None:
-        for grid in grids(len(case.shape), comm.size):
-            with small_pieces(5):
-                x = case.tensor if comm.rank == 0 else None
-                operator: Any = make_operator(x, case.factors, machine, precision="fp64", grid=grid)
-            for mode, rows in enumerate(mttkrp_all(operator, range(operator.order))):
-                assert np.array_equal(rows, case.mttkrp(mode)), (grid, mode)
-            sizes = list[int]()
-
-            def solve(rows: Any, target: Any, sizes: list[int] = sizes) -> None:
-                target[...] = rows
-                sizes.append(len(rows))
-
-            for mode in range(operator.order):
-                operator.mttkrp(mode, solve)
-                assert np.array_equal(operator.factor(mode), case.mttkrp(mode)), (grid, mode)
-                operator.set_factor(mode, case.factors[mode])
-                assert sum(sizes) == len(operator.owned(mode))
-                sizes.clear()
-
-    on_examples(comm, cases(), check)
 
 
 @pytest.mark.parametrize("options", [{}, {"nonnegative": True}, {"ridge": 0.1, "fixed_modes": (1,)}])
