@@ -59,6 +59,7 @@ CHANGES: dict[str, list[Any]] = {
     "nonnegative": [True, (0, 1), (0, -1), 3],
     "constraints": [{1: "unimodal"}, 3],
     "ridge": [0.5, (1.0, 0.0, 2.0), -1.0, "x"],
+    "fixed": [{1: np.ones((len(FACTORS[1]), RANK), bool)}, 3],
     "fixed_modes": [(1,), (0, 2), (-1,), 1],
     "factors": [WIDE, FACTORS[:2], "nvecs", 3],
     "mode": [0, -1, "all"],
@@ -77,6 +78,8 @@ CHANGES: dict[str, list[Any]] = {
     "device_memory": [1 << 30, 0],
     "threads": [1, 0],
     "gather": ["fp16", "fp4"],
+    "grid": ["all-gather", "2"],
+    "output": ["device", "disk"],
     "workspace": [1 << 20, 0],
     "path": ["other.tns"],
     "memory": [1 << 30],
@@ -171,6 +174,7 @@ NEEDED = {
     "ttm": ["--rank", "3", "--mode", "0"],
 }
 """What a verb must be given; others a rank."""
+VALUES = {"init": "nvecs", "grid": "2x1x1"}
 
 
 def flags() -> list[tuple[str, list[str]]]:
@@ -181,7 +185,7 @@ def flags() -> list[tuple[str, list[str]]]:
         choices = next(action.choices for action in parser()._actions if action.choices)
         for action in choices[verb]._actions:  # type: ignore[index, union-attr, call-overload]
             if action.option_strings and action.dest != "help":
-                value = action.choices[-1] if action.choices else "nvecs" if action.dest == "init" else "7"
+                value = action.choices[-1] if action.choices else VALUES.get(action.dest, "7")
                 found.append((verb, [action.option_strings[0], *([] if action.nargs == 0 else [str(value)])]))
     return found
 
