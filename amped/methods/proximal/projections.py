@@ -120,7 +120,8 @@ def largest(matrix: Array, count: int, low: float, high: float, xp: Any = np) ->
     if count >= len(matrix):
         return clipped
     gains = xp.square(matrix) - xp.square(matrix - clipped)
-    places = xp.argsort(xp.argsort(-gains, axis=0, kind="stable"), axis=0)
+    stable = {"kind": "stable"} if xp is np else {}  # CuPy's sort is
+    places = xp.argsort(xp.argsort(-gains, axis=0, **stable), axis=0)
     return xp.where(places < count, clipped, 0.0)
 
 

@@ -25,6 +25,7 @@ from amped.backend.ops.dense import BlockForm
 from amped.backend.ops.mttkrp import Share
 from amped.backend.ops.rowproblems import RowMethod
 from amped.backend.ops.ttm import ProductForm as TtmForm
+from amped.methods.observed_constrained import SQUARES
 from partitioner.cuda import sort_keys
 from partitioner.tensors.value_range import ValueRange
 
@@ -268,6 +269,13 @@ def test_row_systems(loss: Loss, curved: bool) -> None:
         source = row_code.systems(made, row_code.RowCode(rank, DTYPES[precision], curved), loss.maps(curved=curved))
         log = compiled_text(source.text, f"row_systems {loss.name} {rank}", source.options, "sm_90")
         check(log, {"add_sums", "take_rows", "add_systems"}, MOST_IN_ROWS)
+
+
+def test_row_systems_of_constraints() -> None:
+    made = layout(3, "fp32", "segmented", 5, "raw", LIMITS["sm_90"])
+    source = row_code.systems(made, row_code.RowCode(5, DTYPES["fp32"], True), SQUARES)
+    log = compiled_text(source.text, "row_systems of constraints", source.options, "sm_90")
+    check(log, {"add_sums", "take_rows", "add_systems"}, MOST_IN_ROWS)
 
 
 @pytest.mark.parametrize("method", ["pdnr", "pqnr"])
