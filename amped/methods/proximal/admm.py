@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...backend.device import Array
 from .arrays import HOST, Arrays
-from .equations import RowEquations, RowGrams, SharedGram
+from .equations import RowEquations, RowGrams, SharedGram, Solve
 from .operators import Block
 from .terms import ModeTerms
 
@@ -107,9 +107,10 @@ class ModeSolver:
             # The quadratic part of the objective is the same for all matrices with orthonormal columns.
             return self._better(equations, at_start, rounded(constrained.primary(equations.source, 1.0)), start, dual)
         rows, rho = start, self._rho(ridged)
-        solve = ridged.shifted(len(constrained.blocks) * rho)
+        solve = ridged.shifted(len(constrained.blocks) * rho, rho)
+        unmoved = solve(ridged.source / rho)
         for _ in range(ROUNDS):
-            rows, dual = self._iterated(ridged.source, solve, rho, rows, dual)
+            rows, dual = self._iterated(unmoved, solve, rho, rows, dual)
             found = self._better(equations, at_start, rounded(rows), start, dual)
             if found.rows is not start:
                 return found
@@ -142,25 +143,27 @@ class ModeSolver:
         total = self._storage.total(self._storage.arrays.numbers([sizes.sum(), float(len(sizes))]))
         return float(total[0] / total[1])
 
-    def _iterated(
-        self, source: Array, solve: Callable[[Array], Array], rho: Any, rows: Array, dual: Array
-    ) -> tuple[Array, Array]:
-        """Return rows and duals after `INNER` iterations of ADMM, or fewer if both residuals are small."""
+    def _iterated(self, unmoved: Array, solve: Solve, rho: Any, rows: Array, dual: Array) -> tuple[Array, Array]:
+        """Return rows and duals after `INNER` iterations of ADMM, or fewer if both residuals are small.
+
+        `solve` is for rows times rho, and `unmoved` the solution without these.
+        """
         blocks, arrays, step = self._constrained.blocks, self._storage.arrays, 1 / rho
         copies, scaled = [rows] * len(blocks), [each / rho for each in dual]
         for number in range(1, INNER + 1):
             sums = list[Any]()
-            free = solve(source + rho * sum(copies[1:], copies[0]) + rho * sum(scaled[1:], scaled[0]))
+            free = solve(sum([*copies[1:], *scaled], copies[0]))
+            free += unmoved
             for k, block in enumerate(blocks):
-                new = block(free - scaled[k], step)
-                difference, before = new - free, copies[k]
-                scaled[k], copies[k] = scaled[k] + difference, new
+                moved = free - scaled[k]
+                new = block(moved, step)
+                after = new - moved
                 if number % self._between == 0:
-                    sums += map(arrays.square, (difference, new, new - before, scaled[k]))
+                    sums += map(arrays.square, (after - scaled[k], new, new - copies[k], after))
+                scaled[k], copies[k] = after, new
             if sums:
-                primal, size, change, length = (
-                    self._storage.total(arrays.numbers(sums)).reshape(-1, 4).sum(axis=0).tolist()
-                )
+                totals = self._storage.total(arrays.numbers(sums)).reshape(-1, 4).sum(axis=0)
+                primal, size, change, length = totals.tolist()
                 if primal <= RELATIVE**2 * size and change <= RELATIVE**2 * length:
                     break
         return arrays.xp.ascontiguousarray(copies[0]), rho * arrays.xp.stack(scaled)

@@ -38,8 +38,8 @@ class RowEquations(Protocol):
     def ridged(self, ridge: float) -> RowEquations:
         """Return the problems with `ridge` added to the matrices' diagonals."""
 
-    def shifted(self, shift: Any) -> Solve:
-        """Return a function that solves for right-hand sides, (rows, R), with `shift` added to the diagonals."""
+    def shifted(self, shift: Any, scale: Any) -> Solve:
+        """Return a function that solves for `scale` times rows, (rows, R), with `shift` added to the diagonals."""
 
     def sizes(self) -> Any:
         """Return the mean eigenvalue of each matrix: a number if it is common, else a (rows, 1) array."""
@@ -76,11 +76,11 @@ class SharedGram:
             return self
         return SharedGram(self.source, self.gram + ridge * np.eye(len(self.gram)), self._xp)
 
-    def shifted(self, shift: float) -> Solve:
+    def shifted(self, shift: float, scale: float) -> Solve:
         """See `RowEquations`: with a shift of the size of the eigenvalues, the inverse is accurate."""
         matrix = self.gram.copy()
         matrix.reshape(-1)[:: len(matrix) + 1] += shift
-        inverse = self._xp.asarray(np.linalg.inv(matrix))
+        inverse = self._xp.asarray(scale * np.linalg.inv(matrix))
         return lambda right: right @ inverse
 
     def sizes(self) -> float:
@@ -130,8 +130,9 @@ class RowGrams:
     def ridged(self, ridge: float) -> RowGrams:
         return RowGrams(self.source, self._moved(ridge), self._xp) if ridge else self
 
-    def shifted(self, shift: Any) -> Solve:
+    def shifted(self, shift: Any, scale: Any) -> Solve:
         matmul, inverses = self._xp.matmul, self._xp.linalg.inv(self._moved(shift))
+        inverses *= scale if isinstance(scale, float) else scale[:, :, None]
         return lambda right: matmul(inverses, right[:, :, None])[:, :, 0]
 
     def sizes(self) -> Array:
@@ -145,7 +146,7 @@ class RowGrams:
     def least_squares(self, start: Array) -> Array:
         """See `RowEquations`: by the proximal point method, whose steps end near a solution of singular equations."""
         shift, rows = NEARLY_FREE * self.sizes(), start
-        solve = self.shifted(shift)
+        solve = self.shifted(shift, 1.0)
         for _ in range(REPEATS):
             rows = solve(self.source + shift * rows)
         return rows
