@@ -35,7 +35,7 @@ RUNS: dict[str, Run] = {
 }
 CORES: dict[str, Run] = {
     "hooi": lambda **how: amped.tucker(DENSE, (2, 3, 2), max_iters=3, **how),
-    "hosvd": lambda **how: amped.tucker(X, (2, 3, 2), method="hosvd", **how),
+    "hosvd": lambda **how: amped.tucker(DENSE, (2, 3, 2), method="hosvd", **how),
 }
 
 
