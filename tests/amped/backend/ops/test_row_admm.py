@@ -51,8 +51,8 @@ def test_rows(backend: Device, rank: int, dtype: Any, name: str) -> None:
             for part in (slice(0, 130), slice(130, rows)):
                 both = (None if each is None else each[part] for each in (dual, held))
                 solver.solve(0, to(source)[part], target[part], *both)
-            values.append(np.array(backend.to_host(solver.totals[0])) if to is backend.to_device else solver.totals[0])
-        stored = np.array(backend.to_host(target) if to is backend.to_device else target, np.float64)
+            values.append(np.array(backend.to_host(solver.totals[0])) if to == backend.to_device else solver.totals[0])
+        stored = np.array(backend.to_host(target) if to == backend.to_device else target, np.float64)
         np.testing.assert_allclose(values[-1][:-2].reshape(rank, rank), stored.T @ stored, rtol=1e-9)
         gram = grams[1] * grams[2]
         data = np.vdot(stored @ gram, stored) / 2 - np.vdot(source, stored)
