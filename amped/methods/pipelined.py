@@ -39,7 +39,7 @@ class Pipelined:
         self._kept = [device.empty(state.shape, np.uint8) for state in self._states]
         self._replays: dict[tuple[bool, Hashable], Replay] = {}  # by exactness and `Operator.kept` at the beginning
         self._ends: dict[tuple[bool, Hashable], Hashable] = {}  # `Operator.kept` at the end
-        self._bytes: dict[Replay, int] = {}  # that an iteration exchanges
+        self._bytes: dict[Replay, int] = {}  # that a launch exchanges, if several ranks compute
         self._in_flight = deque[Replay]()  # launched, and not waited for
 
     def next(self, exact: bool, left: int) -> EquationsStatus:
@@ -48,14 +48,17 @@ class Pipelined:
             self._in_flight.append(self._launched((exact, self._operator.kept())))
         replay = self._in_flight.popleft()
         status = self._equations.read(replay.wait())[0]
-        self._operator.machine.exchange.traffic.nbytes += self._bytes[replay]
+        self._operator.machine.exchange.traffic.nbytes += self._bytes.get(replay, 0)
         return status
 
     def _launched(self, which: tuple[bool, Hashable]) -> Replay:
         if which not in self._replays:
             self._replays[which] = self._captured(*which)
-        replay = self._replays[which]
+        replay, traffic = self._replays[which], self._operator.machine.exchange.traffic
+        before = traffic.nbytes
         replay.launch()
+        if traffic.nbytes > before:  # the launch captured the work, which later launches repeat
+            self._bytes[replay], traffic.nbytes = traffic.nbytes - before, before
         self._operator.resume(self._ends[which])
         return replay
 
@@ -96,9 +99,6 @@ class Pipelined:
             ends[exact, begins] = operator.kept()
 
         operator.synchronize()
-        traffic = operator.machine.exchange.traffic
-        before = traffic.nbytes
         replay = operator.machine.device.capture(iteration, self._reported, operator.clock)
         assert replay is not None
-        self._bytes[replay], traffic.nbytes = traffic.nbytes - before, before
         return replay

@@ -39,22 +39,19 @@ from ..methods.poisson import Poisson
 from ..operators.base import Operator, Placed
 from ..operators.columns import Columns
 from ..operators.dense.direct import DirectDense
-from ..operators.grid.operator import GridOperator
-from ..operators.grid.replica import replica
-from ..operators.placement import MAX_RANK, GridParts, Setting, Solving, check_options, nothing
+from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
 from ..operators.products import Mttkrp, Phi, SeveralPhi
 from ..operators.sources.dense import DenseSource, of_array, open_dense_source
 from ..operators.sources.distributed import Progress
-from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import open_source
 from ..operators.sparse.tuning import Budget
-from ..options import ALL_GATHER, Options
+from ..options import Options
 from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
 from .compiling import Work, chosen
-from .distributing import check_gathers, distribution_for
+from .distributing import check_gathers, placed
 from .kinds import SPARSE, TENSOR_KINDS, kind_of
 
 Tensor = SparseTensor | DenseTensor | Floats | str | os.PathLike[str] | None
@@ -193,7 +190,8 @@ def place(
     `late`: see `Setting`.
     """
     setting = setting_for(source, rank, machine, options, solving)
-    return _placed(source, machine, setting._replace(late=late), budget)
+    memory = device_memory(machine, options)
+    return placed(source, machine, setting._replace(late=late), memory, budget, iterates=False)
 
 
 def decomposition(
@@ -225,23 +223,11 @@ def decomposition(
     if isinstance(source, DenseSource) and DirectDense.suits(source, machine, rank):
         operator = DirectDense(source, rank, machine, options, setting)
     else:
-        operator = _placed(source, machine, setting(), budget)
+        operator = placed(source, machine, setting(), device_memory(machine, options), budget)
     if constraints.terms:
         return ConstrainedAls(operator, constraints)
     accelerate = accelerate and not constraints and suits(operator.machine.device, operator.shape, rank)
     return als.CpAls(operator, constraints, accelerate)
-
-
-def _placed(source: DescribedSource, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
-    """Place a tensor for MTTKRPs, on a grid of ranks if that is chosen. Collective."""
-    chosen = distribution_for(source, machine, setting, budget.repeats if budget else None)
-    if chosen == ALL_GATHER:
-        return kind_of(source).place(source, machine, setting, budget)
-    check_lengths(source, setting, machine.comm)
-    sparse = source.sparse(device_memory(machine, setting.options))
-    if isinstance(chosen, GridParts):
-        return GridOperator(sparse, machine, setting._replace(grid=chosen), budget)
-    return replica(sparse, machine, setting, budget)
 
 
 def als_bytes(

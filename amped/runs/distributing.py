@@ -7,11 +7,17 @@ from typing import cast
 
 from ..backend.exchange import Machine
 from ..errors import InputError
+from ..operators.base import Operator
 from ..operators.distributions.forecast import Candidate
+from ..operators.grid.operator import GridOperator
+from ..operators.grid.replica import replica
 from ..operators.placement import GridParts, Setting, nonzero_bytes
-from ..operators.sources.protocols import DescribedSource, SparseSource
+from ..operators.sources.lengths import check_lengths
+from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
+from ..operators.sparse.tuning import Budget
 from ..options import ALL_GATHER, DISTRIBUTIONS, Options
 from .candidates import SharedTensor, candidates_here
+from .kinds import kind_of
 
 REPLICATED, GRID = "replicated", "grid"
 DEALING = 1e-7  # seconds per nonzero of a rank, on the host, to distribute blocks
@@ -23,6 +29,28 @@ def check_gathers(options: Options, what: str) -> None:
     """Raise `InputError`, which names `what` is computed, if a distribution without all-gathers is requested."""
     if options.grid not in ("auto", ALL_GATHER):
         raise InputError(f"grid {options.grid!r}: not supported together with {what}; use {ALL_GATHER!r}")
+
+
+def placed(
+    source: DescribedSource,
+    machine: Machine,
+    setting: Setting,
+    memory: DeviceMemory,
+    budget: Budget | None = None,
+    iterates: bool = True,
+) -> Operator:
+    """Place a tensor for MTTKRPs, on a grid of ranks if that is chosen. Collective.
+
+    `memory` is for a sparse tensor that is loaded. A grid is chosen only for a method that `iterates`.
+    """
+    chosen = distribution_for(source, machine, setting, budget.repeats if budget and iterates else None)
+    if chosen == ALL_GATHER:
+        return kind_of(source).place(source, machine, setting, budget)
+    check_lengths(source, setting, machine.comm)
+    sparse = source.sparse(memory)
+    if isinstance(chosen, GridParts):
+        return GridOperator(sparse, machine, setting._replace(grid=chosen), budget)
+    return replica(sparse, machine, setting, budget)
 
 
 def distribution_for(
