@@ -42,6 +42,7 @@ from amped.operators.sources import sparse as source
 from amped.operators.sparse import operator as sparse
 from amped import run
 from amped.parallel import step_timeout, watchdog
+from amped.parallel.mpi import world
 from amped.parallel.progress import CURRENT
 
 KIND, BAD = sys.argv[1], int(sys.argv[2])
@@ -70,7 +71,7 @@ def come_to_grief():
 def mttkrp(self, mode, *solve):
     global calls
     calls += 1
-    if self.machine.comm.rank == BAD and calls == 5:
+    if world().rank == BAD and calls == 5:
         come_to_grief()
     return healthy(self, mode, *solve)
 
@@ -195,10 +196,13 @@ def test_rank_0_that_raises_while_the_others_wait_for_the_tensor(tmp_path: Path,
     assert not jobs[0].left_at_last()
 
 
-@pytest.mark.parametrize("kind", [exhaustive("kill"), "exit"])
-def test_a_rank_that_is_gone(tmp_path: Path, jobs: list[Job], kind: str) -> None:
-    """Killed, or ended with a code that says nothing is wrong."""
-    jobs.append(Job(tmp_path, kind, 1))
+@pytest.mark.parametrize(
+    ("kind", "grid"),
+    [exhaustive("kill", "all-gather"), ("exit", "all-gather"), ("kill", "3x1x1"), ("exit", "replicated")],
+)
+def test_a_rank_that_is_gone(tmp_path: Path, jobs: list[Job], kind: str, grid: str) -> None:
+    """Killed, or ended with a code that says nothing is wrong; however ranks share the tensor."""
+    jobs.append(Job(tmp_path, kind, 1, "--grid", grid))
     check_end(jobs[0])
 
 
