@@ -25,7 +25,7 @@ DTYPES: dict[str, FloatDType] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(
 MOST = {"threads": 1 << 12, "device_memory": 1 << 62, "workspace": 1 << 62}
 ALL_GATHER = "all-gather"
 DISTRIBUTIONS = "auto", ALL_GATHER, "replicated"
-GRID = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5})+")
+GRID_NAME = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5})+")
 PLACEMENTS, GATHERS = get_args(PlacementName), get_args(GatherName)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -137,7 +137,7 @@ class OptionNames(TypedDict, total=False):
 def grid_name(value: object) -> str:
     """Return a distribution in its usual form; raise `InputError` unless it is "auto", "all-gather" or a grid."""
     text = "x".join(map(str, value)) if isinstance(value, (list, tuple)) else value
-    if not isinstance(text, str) or not (text in DISTRIBUTIONS or GRID.fullmatch(text)):
+    if not isinstance(text, str) or not (text in DISTRIBUTIONS or GRID_NAME.fullmatch(text)):
         raise InputError(f"grid {value!r}: expected {', '.join(DISTRIBUTIONS)} or ranges per mode, such as 2x1x4")
     return text
 

@@ -27,6 +27,7 @@ from ..report.text import low_fit
 from ..runs.assembly import Tensor, counts, decomposition
 from ..runs.callback import RunCallback
 from ..runs.compression import cp_start
+from ..runs.distributing import local_models
 from ..runs.gcp import LossTraits, LossWork, check_method, generalised
 from ..runs.holding_out import HoldoutParams
 from ..runs.observed_runs import observed_decomposition
@@ -226,6 +227,8 @@ def cp_als(
         split = call.hold_out(params, held) if held.given(call.comm) else None
         observed = split.fitted if split else call.observe(params)
         comm, machine, source = call.comm, call.machine, call.source
+        if any(comm.allgather(callback is not None)):
+            chosen = local_models(chosen)
         constraint_params = ConstraintParams(nonnegative, ridge, fixed_modes, constraints, fixed)  # type: ignore[arg-type]
         chosen_constraints = constraint_params.of(len(source.shape), source.labels)
         usual = observed is None and not chosen_constraints

@@ -59,9 +59,9 @@ class PlainAls:
 
     @staticmethod
     def suits(operator: Operator) -> bool:
-        """Return whether a single rank computes on the host without compiled code."""
-        device, comm = operator.machine.device, operator.machine.comm
-        return device.on_host and not device.code_bytes and comm.size == 1
+        """Return whether a single rank, the only one of the run, computes on the host without compiled code."""
+        device, everyone = operator.machine.device, operator.machine.everyone
+        return device.on_host and not device.code_bytes and everyone.size == 1
 
     def load(self, status: EquationsStatus, best: float, weights: Matrix | None) -> dict[str, Matrix]:
         """Continue from the operator's factor matrices; see `LeastSquares.load`. Return the arrays of the run."""

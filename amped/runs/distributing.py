@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import cast
 
 from ..backend.exchange import Machine
@@ -15,7 +16,7 @@ from ..operators.placement import GridParts, Setting, nonzero_bytes
 from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sparse.tuning import Budget
-from ..options import ALL_GATHER, DISTRIBUTIONS, Options
+from ..options import ALL_GATHER, DISTRIBUTIONS, GRID_NAME, Options
 from .candidates import SharedTensor, candidates_here
 from .kinds import kind_of
 
@@ -29,6 +30,21 @@ def check_gathers(options: Options, what: str) -> None:
     """Raise `InputError`, which names `what` is computed, if a distribution without all-gathers is requested."""
     if options.grid not in ("auto", ALL_GATHER):
         raise InputError(f"grid {options.grid!r}: not supported together with {what}; use {ALL_GATHER!r}")
+
+
+def local_models(options: Options) -> Options:
+    """Return options with which any single rank can copy the model, as a callback may.
+
+    Raises
+    ------
+    InputError
+        If a grid is requested.
+    """
+    if GRID_NAME.fullmatch(options.grid):
+        raise InputError(
+            f"grid {options.grid}: not supported together with a callback, which may use the model on one rank"
+        )
+    return replace(options, grid=ALL_GATHER) if options.grid == "auto" else options
 
 
 def placed(

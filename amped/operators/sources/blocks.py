@@ -19,6 +19,8 @@ from ..placement import GridParts, Loading
 from .protocols import DeviceMemory, ModeCopies, Offsets
 from .sparse import TensorSource
 
+DEALING = 3  # copies of a block while it is distributed: the share that was loaded, the parts to send, and the block
+
 
 class NonzeroColumns(NamedTuple):
     """NonzeroColumns on a rank: indices by mode, (order, n), and values, (n,)."""
@@ -130,6 +132,7 @@ class BlockSource:
         self.path, self.value_range = source.path, source.value_range
         columns, values = block.nonzeros
         self.value_dtype = values.dtype
+        self._dealing = DEALING * sum(array.nbytes for array in (*columns, values))
         self._tensor: TensorSource | None = None
         if values.size:
             tensor = SparseTensor.from_columns(np.stack(columns), values, self.shape, path=self.path, keep_zeros=True)
@@ -154,7 +157,9 @@ class BlockSource:
         yield np.empty(0, dtype)
 
     def loading(self, ranks: int, dtype: FloatDType, on_host: bool) -> Loading:
-        return self._tensor.loading(ranks, dtype, on_host) if self._tensor else Loading()
+        """See `ModeCopies`; blocks were distributed before."""
+        loading = self._tensor.loading(ranks, dtype, on_host) if self._tensor else Loading()
+        return loading._replace(reading=max(loading.reading, self._dealing))
 
     def placed(self) -> None:
         if self._tensor:

@@ -138,6 +138,21 @@ def test_checkpoints_move_between_distributions(comm: Comm, device: str, tmp_pat
             assert np.allclose(model.fits, expected.fits, rtol=0, atol=1e-12)
 
 
+def test_a_callback_may_use_the_model_on_one_rank(comm: Comm, device: str) -> None:
+    x, seen = tensor() if comm.rank == 0 else None, list[float]()
+
+    def watch(iteration: int, fit: float, view: Any) -> None:
+        if comm.rank == 0:
+            seen.append(float(view.model().weights.max()))
+
+    given: dict[str, Any] = {"max_iters": 2, "tol": 0, "device": device, "callback": watch}
+    for grid in ("auto", "replicated"):
+        amped.cp_als(x, 3, grid=grid, **given)
+    assert len(seen) == 4 * (comm.rank == 0)
+    with pytest.raises(InputError, match="callback"):
+        amped.cp_als(x, 3, grid=f"{comm.size}x1x1", **given)
+
+
 def test_a_grid_must_fit(comm: Comm, device: str) -> None:
     for grid, cause in (("2x2", "has 2 modes"), ("7x1x1", "needs 7 ranks")):
         with pytest.raises(InputError, match=cause):
