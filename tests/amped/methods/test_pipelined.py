@@ -320,3 +320,19 @@ def test_the_best_of_some_starts_is_left_as_it_was(comm: Comm, where: str) -> No
     assert all(np.array_equal(a, b) for a, b in zip(found.factors, each[best].factors, strict=True))
     best_of(method, 3, begin, go, lambda: len(each) == 6)
     assert len(each) == 6, "it was stopped after the second"
+
+
+def test_the_bytes_of_each_iteration_are_counted(comm: Comm, where: str) -> None:
+    """Although the work is queued once and repeated, and the next iteration is under way."""
+    ahead, _ = methods(random_tensor(1), 3, where, comm)
+    traffic, pipelined = ahead.operator.machine.exchange.traffic, ahead._pipelined
+    assert pipelined is not None
+    queue = pipelined._queue
+
+    def counted(exact: bool) -> None:
+        traffic.nbytes += 7
+        queue(exact)
+
+    pipelined._queue = counted
+    taken = [traffic.take() for _ in iterate(ahead, StopRule(8, 0))]
+    assert taken[2:] == [7] * 6
