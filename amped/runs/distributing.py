@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from typing import cast
 
@@ -17,7 +18,7 @@ from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sparse.tuning import Budget
 from ..options import ALL_GATHER, DISTRIBUTIONS, GRID_NAME, Options
-from .candidates import SharedTensor, candidates_here
+from .candidates import MOST_RANKS, SharedTensor, candidates_here
 from .kinds import kind_of
 
 REPLICATED, GRID = "replicated", "grid"
@@ -27,7 +28,7 @@ MOST_REPLICATED = 8  # 1 / MOST_REPLICATED of the device memory is for all copie
 
 
 def check_gathers(options: Options, what: str) -> None:
-    """Raise `InputError`, which names `what` is computed, if a distribution without all-gathers is requested."""
+    """Raise `InputError` if a distribution other than all-gather is requested; the message names `what` refuses it."""
     if options.grid not in ("auto", ALL_GATHER):
         raise InputError(f"grid {options.grid!r}: not supported together with {what}; use {ALL_GATHER!r}")
 
@@ -62,7 +63,9 @@ def placed(
     chosen = distribution_for(source, machine, setting, budget.repeats if budget and iterates else None)
     if chosen == ALL_GATHER:
         return kind_of(source).place(source, machine, setting, budget)
-    check_lengths(source, setting, machine.comm)
+    # On a grid a rank has some of the rows; its plan counts them.
+    limit = setting._replace(memory=sys.maxsize) if isinstance(chosen, GridParts) else setting
+    check_lengths(source, limit, machine.comm)
     sparse = source.sparse(memory)
     if isinstance(chosen, GridParts):
         return GridOperator(sparse, machine, setting._replace(grid=chosen), budget)
@@ -97,6 +100,8 @@ def distribution_for(
     layers = tuple(map(int, wanted.split("x")))
     if len(layers) != order:
         raise InputError(f"grid {wanted}: has {len(layers)} modes, the tensor {order}")
+    if ranks > MOST_RANKS:
+        raise InputError(f"grid {wanted}: at most {MOST_RANKS:,} ranks")
     if math.prod(layers) != ranks:
         raise InputError(f"grid {wanted}: needs {math.prod(layers)} ranks, {ranks} are running")
     return GridParts(layers, (1,) * order)

@@ -228,24 +228,28 @@ class Run(Generic[M_co]):
 
     def model(self) -> M_co:
         """Return the model, with the tensor's labels."""
-        if self.params.on_device:
-            try:
-                return self._model_on_device().labelled(self.source.labels)
-            except MemoryError:
-                warn("output 'device': memory for a copy of the factor matrices is missing; they are in host memory")
-        return self.method.model().labelled(self.source.labels)
+        model = self._model_on_device() if self.params.on_device else self.method.model()
+        return model.labelled(self.source.labels)
 
     def _model_on_device(self) -> M_co:
-        """Return the model with factor matrices in device memory."""
-        method, device = self.method, self.method.operator.machine.device
-        method.on_device = True
+        """Return the model with factor matrices in device memory, or in host memory if that does not suffice."""
+        method, operator = self.method, self.method.operator
+        method.on_device, model = operator.whole, None  # on a grid, matrices are gathered in host memory
         try:
             model = method.model()
+            if not operator.machine.device.on_host:  # some methods arrange their matrices in host memory
+                to = operator.machine.device.to_device
+                model.factors = [each if is_on_gpu(each) else to(each) for each in model.factors]
+        except MemoryError:
+            if model is None and not operator.whole:
+                raise
+            warn("output 'device': memory for a copy of the factor matrices is missing; they are in host memory")
+            method.on_device = False
+            model = method.model() if operator.whole else model  # on a grid, gathering takes all ranks
         finally:
             method.on_device = False
-        if not device.on_host:  # some methods arrange their matrices in host memory
-            model.factors = [each if is_on_gpu(each) else device.to_device(each) for each in model.factors]
-        device.synchronize()  # the caller may use another stream
+        operator.machine.device.synchronize()  # the caller may use another stream
+        assert model is not None
         return model
 
     def facts(self) -> dict[str, object]:

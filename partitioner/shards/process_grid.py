@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from .partition import Cut
 
+TOGETHER = 1 << 20  # nonzeros
 HASHED = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio
 MIXED = np.uint64(0xBF58476D1CE4E5B9)
 COMPARED = 32  # ranges up to which comparing with each takes less time than bisection
@@ -101,12 +102,16 @@ class ProcessGrid:
 
     def ranks_of(self, columns: Sequence[NDArray[np.int32]]) -> NDArray[np.uint16]:
         """Return the rank whose block has each nonzero; `columns` are the indices, one array per mode."""
-        block = np.zeros(columns[0].size, np.uint16)
-        for mode, parts in enumerate(self.parts):
-            if parts > 1:
-                block *= np.uint16(parts)
-                block += self._layers_of(mode, columns)
-        return self._rank_of_block[block]
+        result = np.zeros(columns[0].size, np.uint16)
+        for begin in range(0, result.size, TOGETHER):  # in bounded memory
+            piece = [column[begin : begin + TOGETHER] for column in columns]
+            block = result[begin : begin + TOGETHER]
+            for mode, parts in enumerate(self.parts):
+                if parts > 1:
+                    block *= np.uint16(parts)
+                    block += self._layers_of(mode, piece)
+            block[:] = self._rank_of_block[block]
+        return result
 
     def _layers_of(self, mode: int, columns: Sequence[NDArray[np.int32]]) -> NDArray[np.uint16]:
         """Return the layer of each nonzero in a mode."""
@@ -122,7 +127,7 @@ class ProcessGrid:
             split = np.minimum(np.searchsorted(cut.split_rows, rows), cut.split_rows.size - 1)
             spread = np.flatnonzero(cut.split_rows[split] == rows)
             begin, end = self.spans[mode][split[spread]].T
-            position = begin + (end - begin) * _hash(mode, [column[spread] for column in columns])
+            position = begin + np.floor((end - begin) * _hash(mode, [column[spread] for column in columns]))
             layers[spread] = np.searchsorted(cut.nonzeros[1:-1], position, "right")
         return layers
 
@@ -137,7 +142,8 @@ def places(parts: Sequence[int], nodes: Sequence[int]) -> NDArray[np.int64]:
 
 def _hash(mode: int, columns: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
     """Return a number in [0, 1) for each nonzero, from the indices of all modes but one."""
-    state = np.full(columns[0].size, mode + 1, np.uint64)
+    # High bits distinguish modes: indices, which change the low ones, cannot make the states of two modes equal.
+    state = np.full(columns[0].size, (mode + 1) * int(HASHED) % (1 << 64), np.uint64)
     for m, column in enumerate(columns):
         if m != mode:
             state = (state ^ column.astype(np.uint64)) * HASHED

@@ -190,9 +190,10 @@ class GridOperator:
 
 
 def _with_owners(plan: Plan, grid: ProcessGrid, rank: int) -> Plan:
-    """Return the plan of a block in which the rank owns its part of the rows."""
-    modes = []
+    """Return the plan of a block in which the rank owns its part of the rows, and gathers models in host memory."""
+    modes, gathered = [], 0
     for m in plan.modes:
         first, owned = grid.rows(m.mode, rank).start, grid.owned(m.mode, rank)
         modes.append(replace(m, owned=slice(owned.start - first, owned.stop - first)))
-    return replace(plan, modes=tuple(modes))
+        gathered += m.rank * int(grid.cuts[m.mode].rows[-1] - m.cut.rows[-1]) * plan.dtype.itemsize
+    return replace(plan, modes=tuple(modes), host_bytes=plan.host_bytes + max(0, gathered))

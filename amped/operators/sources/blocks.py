@@ -12,18 +12,18 @@ from partitioner.array_types import Element, FloatDType, Floats
 from partitioner.shards.partition import Cut
 from partitioner.shards.process_grid import ProcessGrid
 from partitioner.tensors.sparse import SparseTensor
-from partitioner.tensors.value_range import norm, squares
+from partitioner.tensors.value_range import NO_NORM, norm, squares
 
 from ...parallel.mpi import Comm, SingleComm
 from ..placement import GridParts, Loading
 from .protocols import DeviceMemory, ModeCopies, Offsets
 from .sparse import TensorSource
 
-DEALING = 3  # copies of a block while it is distributed: the share that was loaded, the parts to send, and the block
+COPIES = 3  # of a block while it is distributed: the share that was loaded, the parts to send, and the block
 
 
 class NonzeroColumns(NamedTuple):
-    """NonzeroColumns on a rank: indices by mode, (order, n), and values, (n,)."""
+    """Nonzeros on a rank: indices by mode, (order, n), and values, (n,)."""
 
     columns: list[NDArray[np.int32]]
     values: Floats
@@ -115,6 +115,8 @@ def _sent(
 
 def _rounded_norm(source: ModeCopies, values: Floats, comm: Comm) -> float:
     """Return the norm of the tensor with values as stored, as fits near 1 must refer to it. Collective."""
+    if not source.value_range.largest:
+        return NO_NORM
     if source.value_dtype == values.dtype or source.value_range.exact_in(values.dtype):
         return source.norm
     bounds = source.value_range[:2]
@@ -132,7 +134,7 @@ class BlockSource:
         self.path, self.value_range = source.path, source.value_range
         columns, values = block.nonzeros
         self.value_dtype = values.dtype
-        self._dealing = DEALING * sum(array.nbytes for array in (*columns, values))
+        self._dealing = COPIES * sum(array.nbytes for array in (*columns, values))
         self._tensor: TensorSource | None = None
         if values.size:
             tensor = SparseTensor.from_columns(np.stack(columns), values, self.shape, path=self.path, keep_zeros=True)

@@ -236,9 +236,9 @@ def evened(arrays: list[HostArray], comm: Comm) -> list[HostArray]:
         for shift in range(comm.size):
             to, source = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
             begin, end = overlap(comm.rank, to)
-            args = array[begin - ends[comm.rank] : max(begin, end) - ends[comm.rank]]
+            part = array[begin - ends[comm.rank] : max(begin, end) - ends[comm.rank]]
             begin, end = overlap(source, comm.rank)
-            comm.swap(args, to, mine[begin - wanted[comm.rank] : max(begin, end) - wanted[comm.rank]], source)
+            comm.swap(part, to, mine[begin - wanted[comm.rank] : max(begin, end) - wanted[comm.rank]], source)
         result.append(mine)
     return result
 

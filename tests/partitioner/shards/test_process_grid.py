@@ -52,6 +52,17 @@ def test_blocks_are_even_although_rows_are_heavy():
     assert counts.max() < 1.05 * counts.mean()
 
 
+def test_rows_that_are_split_in_two_modes_are_split_independently():
+    """Their numbers differ in the bits in which the numbers of the modes do."""
+    numbers = np.arange(10_000, dtype=np.int32)
+    for rows in ((1, 2), (1, 1), (0, 3)):
+        columns = np.stack([np.full_like(numbers, rows[0]), np.full_like(numbers, rows[1]), numbers])
+        cuts = [cut_mode(counted_rows(c, n), n, p) for c, n, p in zip(columns, (4, 4, 10_000), (2, 2, 1), strict=True)]
+        spans = np.array([[0, numbers.size]])
+        grid = ProcessGrid(tuple(cuts), (spans, spans, np.empty((0, 2), np.int64)), (1, 1, 1))
+        assert np.all(np.bincount(grid.ranks_of(columns), minlength=4) > 2_300)
+
+
 def test_ranks_of_a_node_are_neighbours():
     flat, nested = places((4, 2), (1, 1)), places((4, 2), (2, 1))
     assert sorted(map(tuple, flat)) == sorted(map(tuple, nested)) == list(product(range(4), range(2)))
