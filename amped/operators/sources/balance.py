@@ -11,7 +11,7 @@ from partitioner.array_types import FloatDType
 from partitioner.shards.partition import Cut
 from partitioner.shards.process_grid import ProcessGrid
 
-from ...parallel.mpi import Comm
+from ...parallel.mpi import Comm, together
 from ..placement import GridParts
 from .blocks import on_host
 from .protocols import ModeCopies
@@ -29,7 +29,8 @@ def sampled_blocks(
     whole = source.cut(0, comm.size)
     windows = _windows(int(np.diff(whole.nonzeros)[comm.rank]), comm.size)
     loaded = source.load(0, whole, dtype, 0)
-    sample = [_taken(next(loaded), windows) for _ in source.shape]
+    columns = [next(loaded) for _ in source.shape]
+    sample = together(comm, lambda: [_taken(each, windows) for each in columns])  # reads those of a store
     result = list[NDArray[np.int64]]()
     for parts in grids:
         cuts = tuple(source.cut(mode, count) for mode, count in enumerate(parts.layers))
