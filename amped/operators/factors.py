@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 
@@ -93,6 +93,15 @@ class Factors:
             with exchange.comm_stream(), self.clock.span("exchange", mode):
                 exchange.gather_rows(self.work.factors[mode], begin, end, sums)
         self.changed(mode)
+
+    def forget(self) -> None:
+        """See `Operator`: most operators have no partial results."""
+
+    def kept(self) -> Hashable:
+        return None
+
+    def resume(self, kept: Hashable) -> None:
+        """See `Operator`."""
 
     def wait_comm(self) -> None:
         self.machine.exchange.wait_comm()

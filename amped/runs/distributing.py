@@ -11,8 +11,8 @@ from ..backend.exchange import Machine
 from ..errors import InputError
 from ..operators.base import Operator
 from ..operators.distributions.forecast import Candidate
+from ..operators.grid.one_rank import replica
 from ..operators.grid.operator import GridOperator
-from ..operators.grid.replica import replica
 from ..operators.placement import GridParts, Setting, nonzero_bytes
 from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource

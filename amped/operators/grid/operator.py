@@ -6,8 +6,7 @@ solves the rows that it owns, and all gather the solved rows. Rows of a mode do 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,26 +15,25 @@ from partitioner.array_types import Floats
 from partitioner.shards.process_grid import ProcessGrid
 
 from ...backend.device import Array
-from ...backend.exchange import Machine, connect
-from ...parallel.mpi import Reduction, SingleComm, together
+from ...backend.exchange import Machine
 from ..base import Solve
+from ..factors import Factors
 from ..limits import check_range
 from ..placement import Plan, Setting
-from ..sources.blocks import BlockSource, block_of
-from ..sources.protocols import DeviceMemory, ModeCopies
-from ..sparse.operator import SparseOperator
+from ..sources.blocks import block_of
+from ..sources.protocols import ModeCopies
 from ..sparse.tuning import Budget
 from .layers import Layer, SplitRows
+from .one_rank import on_one_rank
 
 
-class GridOperator:
+class GridOperator(Factors):
     """MTTKRPs of a sparse tensor on a grid of ranks; construction is collective. See `Operator`.
 
     Factor matrices have the rows of the rank's block: those of its layers.
     """
 
     whole = False
-    distribution: str
 
     def __init__(self, source: ModeCopies, machine: Machine, setting: Setting, budget: Budget | None = None) -> None:
         """Distribute `source` over the grid of the setting; choose kernels within a budget, if given."""
@@ -46,52 +44,38 @@ class GridOperator:
         self.distribution = "x".join(map(str, parts.layers))
         self.grid, block = block_of(source, parts, comm, options.dtype)
         self.norm = block.norm
-        source.placed()
-        single = connect(machine.device, SingleComm())
-        alone = setting._replace(overlaps=False, compaction=None, grid=None)
-        memory = 0 if options.placement == "stream" else setting.memory
-        mine = together(comm, lambda: BlockSource(source, block, DeviceMemory(single, memory)))
-        self._block = together(comm, lambda: SparseOperator(mine, single, alone, budget))
-        self.clock, self.kernels = self._block.clock, self._block.kernels
+        self._block = on_one_rank(source, block, machine, setting, budget)
+        self.work, self.clock, self.kernels = self._block.work, self._block.clock, self._block.kernels
         self.plan = _with_owners(self._block.plan, self.grid, comm.rank)
         self._layers = [Layer.of(self.grid, mode, machine) for mode in range(self.order)]
         self._split = [
             SplitRows(self.grid, mode, machine, self.plan.modes[mode]) if self.grid.spans[mode].size else None
             for mode in range(self.order)
         ]
-        stored = self._block.work.factors
-        self._owned = [stored[m.mode][m.owned, : m.rank] for m in self.plan.modes]
+        self._owned = [self.work.factors[m.mode][m.owned, : m.rank] for m in self.plan.modes]
         # By mode: whether all rows of the block are complete and owned. A block has a row even if its layer is empty.
         lengths = zip(self._layers, self._split, map(len, self._owned), block.shape, strict=True)
         self._complete = [layer is None and split is None and owned == n for layer, split, owned, n in lengths]
 
-    @property
-    def order(self) -> int:
-        return len(self.shape)
-
     def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:
         self.machine.exchange.wait_comm()
-        self._block.set_factor(mode, factor[self.held(mode)], columns)
+        super().set_factor(mode, factor[self.held(mode)], columns)
 
     def held(self, mode: int) -> slice:
         return self.grid.rows(mode, self.machine.comm.rank)
 
-    @property
-    def matrices(self) -> Array:
-        return self._block.matrices
-
     def stored(self, mode: int, matrices: Array | None = None) -> Array:
         self.machine.exchange.wait_comm()
-        return self._block.stored(mode, matrices)
+        return super().stored(mode, matrices)
 
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> Floats:
         """See `Operator`. Collective."""
         self.machine.exchange.wait_comm()
-        return self._gathered(mode, self._block.factor(mode, matrices, columns)[self.plan.modes[mode].owned])
+        return self._gathered(mode, self.work.factor(mode, matrices, columns)[self.plan.modes[mode].owned])
 
     def rows(self, mode: int, matrices: Array | None = None) -> Floats:
         self.machine.exchange.wait_comm()
-        return self._block.rows(mode, matrices)
+        return super().rows(mode, matrices)
 
     def expand(self, mode: int, rows: Floats) -> Floats:
         """See `Placed`. Collective."""
@@ -109,56 +93,20 @@ class GridOperator:
         comm.all_gather_rows(whole, begin, end)
         return whole
 
-    def changed(self, mode: int) -> None:
-        self._block.changed(mode)
-
     def owned(self, mode: int) -> Array:
         return self._owned[mode]
 
-    def computed(self, mode: int) -> Array:
-        return self._block.computed(mode)
-
     def publish(self, mode: int, sums: Array | None = None) -> None:
-        layer, split, exchange, device = (
-            self._layers[mode],
-            self._split[mode],
-            self.machine.exchange,
-            self.machine.device,
-        )
+        layer, split, exchange = self._layers[mode], self._split[mode], self.machine.exchange
         if sums is not None:  # may be computed on the side stream
-            device.wait_side()
+            self.machine.device.wait_side()
         with exchange.comm_stream(), self.clock.span("exchange", mode):
-            left = layer.gather(self._block.work.factors[mode], sums) if layer else sums
+            left = layer.gather(self.work.factors[mode], sums) if layer else sums
             if split:
-                split.share(self._block.stored(mode))
+                split.share(self.work.factors[mode])
             if left is not None and self.machine.comm.size > 1:
                 exchange.reduce(left, "sum")
         self.changed(mode)
-
-    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
-        if self.machine.comm.size > 1:
-            with self.clock.span("exchange", mode):
-                self.machine.exchange.reduce(array, reduction)
-
-    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
-        return self.clock.span(kind, mode)
-
-    def wait_comm(self) -> None:
-        self.machine.exchange.wait_comm()
-        self.machine.device.wait_side()
-
-    def synchronize(self) -> None:
-        self.wait_comm()
-        self.machine.device.synchronize()
-
-    def forget(self) -> None:
-        """See `Operator`: a sparse tensor has no partial results."""
-
-    def kept(self) -> None:
-        """See `Operator`: a sparse tensor has no partial results."""
-
-    def resume(self, kept: Hashable) -> None:
-        """See `Operator`."""
 
     def mttkrp(
         self,
@@ -177,11 +125,11 @@ class GridOperator:
             rows = block.mttkrp(mode, None, then, double)[owned]
             with self.clock.span("exchange", mode):
                 if split:
-                    split.sum(block.work.outs[mode])
+                    split.sum(self.work.outs[mode])
                 if layer:
-                    layer.reduce(block.work.outs[mode])
+                    layer.reduce(self.work.outs[mode])
                 if split:
-                    split.add(block.work.outs[mode])
+                    split.add(self.work.outs[mode])
             if solve:
                 solve(rows, self._owned[mode])
         if solve:

@@ -6,7 +6,7 @@ own copy of all factor matrices, and the ranks all-gather the new rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -108,15 +108,6 @@ class SparseOperator(Factors):
             return source.norm
         sums = self.machine.comm.allgather(self.stream.modes[0].squares)
         return norm(source.value_range[:2], [x for of_rank in sums for x in of_rank])
-
-    def forget(self) -> None:
-        """See `Operator`: a sparse tensor has no partial results."""
-
-    def kept(self) -> None:
-        """See `Operator`: a sparse tensor has no partial results."""
-
-    def resume(self, kept: Hashable) -> None:
-        """See `Operator`."""
 
     def compute(
         self,
