@@ -16,7 +16,8 @@ from amped.methods.driver import StopRule, iterate
 from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import world
-from amped.runs.checkpoint import Origin, Saver
+from amped.runs.checkpoint import Origin
+from amped.runs.saver import Saver
 from partitioner.host import checksums
 
 from .harness import Result, common_flags, seconds_of, summaries

@@ -33,6 +33,7 @@ from ..report.console import RunReporter
 from ..report.record import init_name, run_facts
 from . import checkpoint
 from .assembly import begin
+from .saver import Saver
 
 
 class CheckpointParams(NamedTuple):
@@ -189,7 +190,7 @@ class Run(Generic[M_co]):
         """Iterate from each start and keep the best; return whether the last checkpoint failed, on rank 0."""
         params, where, began = self.params, self.params.checkpoint, time.perf_counter()
         folder, every = (where.folder, where.every) if where else (None, None)
-        saver = checkpoint.Saver(folder, self.method, self.origin, every, self._resumed, self.source.labels)
+        saver = Saver(folder, self.method, self.origin, every, self._resumed, self.source.labels)
         self._traffic.take()  # loading is not part of an iteration
         with self._reporter.compiling(), STAGES.of("iterate"), saver:
             best, merits = best_of(
