@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from eager import EagerExchange
 
 import amped
 from amped.backend.byte_count import Counted
-from amped.backend.exchange import HostExchange
 from amped.operators.distributions.machine_model import H100, NVLINK, MachineModel
 from amped.operators.placement import GridParts
 from amped.operators.sources.sparse import TensorSource
@@ -20,12 +20,6 @@ from amped.runs.assembly import bring_up, setting_for
 from amped.runs.distributing import distribution_for
 
 pytestmark = [pytest.mark.mpi, pytest.mark.ranks(2)]
-
-
-class EagerExchange(HostExchange):
-    """One whose rows are exchanged while others are computed, as NCCL's are."""
-
-    overlaps = True
 
 
 def _tensor(shape: tuple[int, ...]) -> amped.SparseTensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from eager import EagerExchange
 from forms import exhaustive
 from hypothesis import strategies as st
 from oracle import (
@@ -34,7 +35,7 @@ from oracle import (
 from tensors import write_store
 
 import amped
-from amped.backend.exchange import HostExchange, Machine, agree
+from amped.backend.exchange import Machine, agree
 from amped.errors import InputError
 from amped.operators import placement as placement_module
 from amped.operators.modes import ModePlan
@@ -85,12 +86,6 @@ def test_any_tensor_any_placement(comm: Comm, machine: Any, precision: str) -> N
             assert np.array_equal(whole[mode], case.mttkrp(mode))
 
     on_examples(comm, st.tuples(cases(), st.sampled_from(PLACEMENTS), st.integers(1, 9), st.integers(0, 40)), check)
-
-
-class EagerExchange(HostExchange):
-    """One that is notified of finished rows, as NCCL is."""
-
-    overlaps = True
 
 
 def test_rows_are_sent_as_they_are_done(comm: Comm, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
