@@ -206,13 +206,13 @@ class IncrementalCounts:
             empty = (rows == 0).all(axis=1)[:, None]
             products.rows(mode)[...] = rows + empty * device.to_device(np.maximum(start, FLOOR))
         for step in range((sweeps + 1) * EM_STEPS):
-            self._step(alone=step < EM_STEPS)
+            self._step(only_last=step < EM_STEPS)
         totals = [np.array(device.to_host(each)) for each in self._totals]
         return [*(np.diag(weights / np.where(each > 0, each, 1)) for each in totals), None]
 
-    def _step(self, alone: bool) -> None:
+    def _step(self, only_last: bool) -> None:
         products = self._products
-        phi = {self._last: products.sums(self._last)} if alone else dict(enumerate(products.all_sums()))
+        phi = {self._last: products.sums(self._last)} if only_last else dict(enumerate(products.all_sums()))
         for mode, sums in phi.items():
             rows = products.rows(mode)
             counts = self._counts[mode] + rows * sums

@@ -26,10 +26,10 @@ def candidate_columns(candidates: Sequence[Candidate]) -> dict[str, Sequence[obj
     }
 
 
-def candidate_lines(candidates: Sequence[Candidate], alone: float | None) -> str:
+def candidate_lines(candidates: Sequence[Candidate], on_one_rank: float | None) -> str:
     """Return a table of candidates, with times relative to the fastest one, and absolute ones if one rank's is given.
 
-    `alone` is the forecast time of an iteration on one rank.
+    `on_one_rank` is the forecast time of an iteration on one rank.
     """
     columns = candidate_columns(candidates)
     shown: dict[str, Sequence[object]] = {"distribution": columns["distribution"]}
@@ -38,17 +38,17 @@ def candidate_lines(candidates: Sequence[Candidate], alone: float | None) -> str
     shown["sent and received"] = [human(max(c.bytes)) for c in candidates]
     shown["factor matrices"] = [human(c.factor_bytes) for c in candidates]
     shown["nonzeros / mean"] = [f"{c.fullest:.2f}" for c in candidates]
-    shown.update(_times(candidates, alone))
+    shown.update(_times(candidates, on_one_rank))
     return table(list(shown), list(zip(*shown.values(), strict=True)))
 
 
-def _times(candidates: Sequence[Candidate], alone: float | None) -> dict[str, list[object]]:
+def _times(candidates: Sequence[Candidate], on_one_rank: float | None) -> dict[str, list[object]]:
     totals = [c.seconds.total for c in candidates]
-    if alone is None:
+    if on_one_rank is None:
         return {"estimated time": [f"{total / min(totals):.2f}" for total in totals]}
     result: dict[str, list[object]] = {
         f"{name} ms": [f"{getattr(c.seconds, name) * 1e3:.3g}" for c in candidates] for name in SECONDS
     }
     result["iteration ms"] = [f"{total * 1e3:.3g}" for total in totals]
-    result["speed-up"] = [f"{alone / total:.1f}" for total in totals]
+    result["speed-up"] = [f"{on_one_rank / total:.1f}" for total in totals]
     return result

@@ -32,7 +32,7 @@ MOST_RANKS = (1 << 16) - 1  # blocks have 16-bit numbers
 
 
 class AbsentMachine(NamedTuple):
-    """The description of a machine that is not at hand; None where nothing is said.
+    """The description of another machine; None stands for the default.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class AbsentMachine(NamedTuple):
 
     @property
     def described(self) -> bool:
-        """Whether anything is said."""
+        """Whether any value is given."""
         return any(each is not None for each in self)
 
     def check(self) -> None:
@@ -75,7 +75,7 @@ class Candidates(NamedTuple):
 
     found: tuple[Candidate, ...]
     head: str  # what they are for
-    alone: float | None  # forecast seconds of an iteration on one rank; None if times are only relative
+    on_one_rank: float | None  # forecast seconds of an iteration on one rank; None if times are only relative
 
     @property
     def facts(self) -> list[dict[str, object]]:
@@ -90,7 +90,7 @@ class Candidates(NamedTuple):
     @property
     def text(self) -> str:
         """A table."""
-        return f"{self.head}\n{candidate_lines(self.found, self.alone)}"
+        return f"{self.head}\n{candidate_lines(self.found, self.on_one_rank)}"
 
 
 class SharedTensor(NamedTuple):
@@ -126,11 +126,11 @@ def candidates_here(shared: SharedTensor, machine: Machine, ranks: int, compute:
     model = machine_model(machine, not options.deterministic)
     if ranks != machine.comm.size:  # all ranks are on this host
         model = replace(model, links=replace(model.links, ranks_per_node=ranks))
-    found, alone = _found(shared, columns, model, ranks, None if compute is None else Measured(compute))
+    found, on_one_rank = _found(shared, columns, model, ranks, None if compute is None else Measured(compute))
     head = f"ways to share the tensor among {ranks} ranks, by the busiest rank"
     if device.on_host:
         return Candidates(found, f"{head}; times are relative:", None)
-    return Candidates(found, f"{head}:", alone)
+    return Candidates(found, f"{head}:", on_one_rank)
 
 
 def candidates_absent(shared: SharedTensor, ranks: int, described: AbsentMachine) -> Candidates:
@@ -138,11 +138,11 @@ def candidates_absent(shared: SharedTensor, ranks: int, described: AbsentMachine
     if ranks > MOST_RANKS:
         raise InputError(f"{ranks} ranks: at most {MOST_RANKS:,} can be planned")
     model, unit = described.model(), ROW_BYTES // shared.options.dtype.itemsize
-    found, alone = _found(shared, -(-shared.rank // unit) * unit, model, ranks)
+    found, on_one_rank = _found(shared, -(-shared.rank // unit) * unit, model, ranks)
     nodes = node_count(ranks, model.links.ranks_per_node)
     network = f" on {nodes} nodes, {(described.network or NETWORK) / 1e9:.3g} GB/s of network per GPU"
-    head = f"{ranks} x {model.device.name}{network if nodes > 1 else ''}; one takes about {alone * 1e3:.3g} ms"
-    return Candidates(found, f"{head} per iteration. Estimates, by the busiest rank:", alone)
+    head = f"{ranks} x {model.device.name}{network if nodes > 1 else ''}; one takes about {on_one_rank * 1e3:.3g} ms"
+    return Candidates(found, f"{head} per iteration. Estimates, by the busiest rank:", on_one_rank)
 
 
 def _found(
