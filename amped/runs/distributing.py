@@ -10,6 +10,8 @@ from typing import cast
 from ..backend.exchange import Machine
 from ..errors import InputError
 from ..operators.base import Operator
+from ..operators.distributions.calibration import machine_model
+from ..operators.distributions.choice import choose
 from ..operators.distributions.forecast import Candidate
 from ..operators.grid.one_rank import replica
 from ..operators.grid.operator import GridOperator
@@ -18,7 +20,7 @@ from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sparse.tuning import Budget
 from ..options import ALL_GATHER, DISTRIBUTIONS, GRID_NAME, Options
-from .candidates import MOST_RANKS, SharedTensor, candidates_here
+from .candidates import MOST_RANKS, SharedTensor
 from .kinds import kind_of
 
 REPLICATED, GRID = "replicated", "grid"
@@ -114,13 +116,16 @@ def _fastest(source: SparseSource, machine: Machine, setting: Setting, repeats: 
     """
     if repeats is None or not machine.exchange.overlaps:
         return ALL_GATHER
-    shared = SharedTensor(source, machine.comm, setting.ranks[0], setting.options)
-    found = candidates_here(shared, machine, machine.comm.size).found
+    comm, options, rank = machine.comm, setting.options, setting.ranks[0]
+    shared, model = SharedTensor(source, comm, rank, options), machine_model(machine, not options.deterministic)
+    work, compact = shared.workloads(machine.device.stride(rank, options.dtype.itemsize), None)
+    found, dealing = choose(work, model, comm.size, most=0, compact=compact), DEALING * source.nnz / comm.size
     usual = next(each for each in found if each.distribution.name == ALL_GATHER)
+    if dealing < repeats * usual.seconds.total:  # otherwise no grid pays, and its blocks need not be counted
+        found = choose(work, model, comm.size, compact=compact, fullest=shared.fullest)
 
     def seconds(candidate: Candidate) -> float:
-        dealing = DEALING * source.nnz / machine.comm.size if candidate.distribution.name == GRID else 0.0
-        return dealing + repeats * candidate.seconds.total
+        return dealing * (candidate.distribution.name == GRID) + repeats * candidate.seconds.total
 
     fitting = [each for each in found if each.distribution.name != REPLICATED or _is_small(source, machine, setting)]
     best = min(fitting, key=seconds)

@@ -15,7 +15,7 @@ from amped.operators.placement import GridParts
 from amped.operators.sources.sparse import TensorSource
 from amped.options import Options
 from amped.parallel.mpi import Comm
-from amped.runs import candidates
+from amped.runs import distributing
 from amped.runs.assembly import bring_up, setting_for
 from amped.runs.distributing import distribution_for
 
@@ -40,7 +40,7 @@ def test_choice(
     comm: Comm, monkeypatch: pytest.MonkeyPatch, shape: Any, replicates: bool, repeats: int | None, expected: object
 ) -> None:
     monkeypatch.setattr(
-        candidates, "machine_model", lambda machine, measure: MachineModel(H100, NVLINK, replicates=replicates)
+        distributing, "machine_model", lambda machine, measure: MachineModel(H100, NVLINK, replicates=replicates)
     )
     options = Options(device="cpu")
     machine = bring_up(options, comm)
