@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -309,25 +309,21 @@ def test_a_side_output_that_fails_loses_no_model(folder: Path) -> None:
     assert entries(folder / "a").keys() == entries(folder / "b").keys()
 
 
-class Flaky(checkpoint.CheckpointWriter):
-    """Writes checkpoints to a disk that is full at some of them."""
-
-    full: ClassVar[set[str]] = set()
-
-    def _write(self, taken: checkpoint.Checkpoint) -> None:
-        if taken.name in self.full:
-            raise OutputError("cannot write: No space left on device", path=taken.name)
-        super()._write(taken)
-
-
 @pytest.mark.parametrize(("full", "kept"), [((1, 2), 3), ((3,), 2), ((1, 2, 3), 0)])
 def test_a_checkpoint_that_fails_loses_no_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch, full: tuple[int, ...], kept: int
 ) -> None:
     """The next one is tried; what is said in the end is whether the last state is saved."""
-    monkeypatch.setattr(Flaky, "full", {f"iteration-{n}" for n in full})
-    monkeypatch.setattr(Flaky, "busy", property(Flaky.finish))  # the disk is fast enough
-    monkeypatch.setattr(checkpoint, "CheckpointWriter", Flaky)
+    writer = checkpoint.CheckpointWriter
+    write = writer._write
+
+    def write_or_fail(self: checkpoint.CheckpointWriter, taken: checkpoint.Checkpoint) -> None:
+        if taken.name in {f"iteration-{n}" for n in full}:
+            raise OutputError("cannot write: No space left on device", path=taken.name)
+        write(self, taken)
+
+    monkeypatch.setattr(writer, "_write", write_or_fail)
+    monkeypatch.setattr(writer, "busy", property(writer.finish))  # the disk is fast enough
     flags = ["--rank", RANK, "--max-iters", 3, "--tol", 0, "--checkpoint", "c", "--output", "out", *CPU]
     result = run_amped("cpd", small_tns(folder), *flags)
     assert result.code == (0 if kept == 3 else EXIT_INCOMPLETE)
