@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from partitioner.errors import one_line
 from partitioner.flags import flag, path
@@ -14,34 +15,48 @@ from partitioner.tensors.sparse import SparseTensor
 from ..errors import EXIT_INCOMPLETE, InputError
 from ..files import Outputs
 from ..models.kruskal import MODEL, KruskalTensor
-from ..models.loading import cp_model, load_with_record
+from ..models.loading import cp_model, load, load_with_record
+from ..models.record import model_file
 from ..parallel.mpi import on_root
 from ..report import page
+from ..report.changes import Other
 from ..report.progress import PlainDisplay
 from .cpd import REPORT
 from .job import VerbSession
 from .show import WritingRequest, recorded_tensor
+
+CHANGES = "changes.html"  # the report of two models
+REFUSAL = "is a Tucker model: reports need CP models; use `amped show`"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ReportRequest(WritingRequest):
     """The flags of ``report``."""
 
+    SECOND: ClassVar[dict[str, Any] | None] = {
+        "type": path, "nargs": "?", "metavar": "OTHER", "help": "a second model: what changed from MODEL to it",
+    }  # fmt: skip
+    other: Path | None = None
     of_tensor: Path | None = flag(
-        None, "tensor of the model, read as recorded: adds the largest residuals", type=path, name="tensor", metavar="T"
+        None, "tensor of MODEL, read as recorded: adds the largest residuals", type=path, name="tensor", metavar="T"
     )
-    output: Path | None = flag(None, f"file to write (MODEL/{REPORT})", type=path, metavar="FILE.html")
+    output: Path | None = flag(
+        None, f"file to write (MODEL/{REPORT}; of two models MODEL/{CHANGES})", type=path, metavar="FILE.html"
+    )
 
-    title: str | None = flag(None, "title of the report (the tensor's name)", metavar="TEXT")
+    title: str | None = flag(None, "title of the report (the name of the tensor, or of the models)", metavar="TEXT")
 
     @property
     def place(self) -> Path:
         """The file of the report."""
         if self.output is not None:
             return self.output
+        name = REPORT if self.other is None else CHANGES
         if self.tensor.is_dir():
-            return self.tensor / REPORT
-        return self.tensor.with_name(REPORT) if self.tensor.name == MODEL else self.tensor.with_suffix(".html")
+            return self.tensor / name
+        if self.tensor.name == MODEL:
+            return self.tensor.with_name(name)
+        return self.tensor.with_suffix(".html") if self.other is None else self.tensor.with_suffix(f".{CHANGES}")
 
     @property
     def outputs(self) -> dict[str, Path | None]:
@@ -49,7 +64,8 @@ class ReportRequest(WritingRequest):
 
     @property
     def inputs(self) -> dict[str, Path | None]:
-        return {**super().inputs, "--tensor": self.of_tensor}
+        other = None if self.other is None else model_file(self.other)
+        return {**super().inputs, "OTHER": other, "--tensor": self.of_tensor}
 
     def check(self) -> None:
         page.check()
@@ -58,7 +74,7 @@ class ReportRequest(WritingRequest):
 
 
 def report(request: ReportRequest, session: VerbSession) -> int:
-    """Write an HTML report of a model: the fit, and the components with labels and pictures."""
+    """Write an HTML report of a model: its components, and what changed from it to another model."""
     shown = PlainDisplay()
     if on_root(session.comm, lambda: _written(request)):
         shown.note(f"report in {one_line(str(request.place))}")
@@ -68,12 +84,18 @@ def report(request: ReportRequest, session: VerbSession) -> int:
 def _written(request: ReportRequest) -> bool:
     request.check()
     with closing(Outputs()) as outputs:
-        refusal = "is a Tucker model: reports need CP models; use `amped show`"
-        model = cp_model(load_with_record(request.tensor), request.tensor, refusal)
+        model = cp_model(load_with_record(request.tensor), request.tensor, REFUSAL)
+        other = None if request.other is None else _other(request.tensor, request.other)
         request.claim(outputs)
         tensor = None if request.of_tensor is None else _compared(request.of_tensor, model)
-        page.write(model, request.place, tensor, replace=request.replace, title=request.title)
+        page.write(model, request.place, tensor, replace=request.replace, title=request.title, other=other)
     return True
+
+
+def _other(first: Path, second: Path) -> Other:
+    """Read the second model."""
+    model = cp_model(load(second), second, REFUSAL)
+    return Other(model, (str(first), str(second)))
 
 
 def _compared(place: Path, model: KruskalTensor) -> SparseTensor | DenseTensor:

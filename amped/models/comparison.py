@@ -250,7 +250,8 @@ def compared(first: Comparable, second: Comparable, count: int = SHOWN) -> Compa
         raise InputError(f"the models have no mode in common: {'; '.join(skipped)}")
     by_mode = np.array([np.abs(cosines(*mode.columns)) for mode in modes])
     congruence, mean = by_mode.prod(axis=0), by_mode.mean(axis=0)
-    matched = [(r, s) for r, s in assigned(congruence + TIE * mean) if mean[r, s] >= RELATED]
+    related = mean >= RELATED  # others do not compete for a match
+    matched = [(r, s) for r, s in assigned(np.where(related, congruence + TIE * mean, 0)) if related[r, s]]
     parts = shares(first.weights, first.factors), shares(second.weights, second.factors)
     pairs = tuple(
         ComponentPair(

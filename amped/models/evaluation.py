@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import numpy as np
 
 from partitioner.tensors.interop import AnyTensor
+from partitioner.tensors.observed import STORED
 from partitioner.validate import whole
 
 from ..backend.known_losses import loss_of
@@ -209,6 +213,50 @@ class Evaluation(Conversions):
         second = other if isinstance(other, Evaluation) else self.from_tensorly(other)
         mine, theirs = (Comparable(each.weights, each.host_factors, each.labels) for each in (self, second))
         return compared(mine, theirs, whole("count", count, 1))
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        X: object = None,
+        *,
+        mask: object = None,
+        value: str | None = None,
+        where: str | None = None,
+        title: str | None = None,
+        other: object = None,
+    ) -> None:
+        """Write a self-contained HTML report: the components in words and pictures, and the fit.
+
+        Parameters
+        ----------
+        path : path
+            An existing file is replaced.
+        X : tensor, array, table or path, optional
+            The data of the fit; see `score`. The report then includes the fit to it and the largest residuals.
+        mask : optional
+            See `score`.
+        value, where, title : str, optional
+            Query of a table; see `transform`. By default the title is the name of the tensor's file.
+        other : KruskalTensor, optional
+            Another model: the report then says what changed from this model to that one; see `compare`.
+
+        Raises
+        ------
+        InputError
+            If Jinja2 or Matplotlib is not installed, the shapes differ, the models cannot be compared, or the file
+            cannot be written.
+
+        Examples
+        --------
+        >>> model = KruskalTensor(np.ones(2), [np.eye(4, 2), np.eye(5, 2)])
+        >>> later = KruskalTensor(np.ones(2), [np.eye(4, 2), np.eye(5, 2)[::-1]])
+        >>> model.report("changes.html", other=later)
+        """
+        from ..report.page import write_report
+
+        tensor, partial = (None, False) if X is None else self._elements(X, mask, value, where)
+        model: Any = self
+        write_report(model, path, tensor, STORED if partial else None, title, other)
 
     def norm(self) -> float:
         """Return the Frobenius norm of the tensor without forming it."""

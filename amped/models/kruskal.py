@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from partitioner.array_types import Floats, Integers
 from partitioner.tensors.lowrank import full
-from partitioner.tensors.observed import STORED
 from partitioner.validate import whole
 
 from ..backend.losses import Loss
@@ -304,39 +303,6 @@ class KruskalTensor(Updatable):
         options: dict[str, Any] = {"ax": ax, "modes": modes, "components": components, "labels": labels}
         options["titles"] = titles
         return draw(self, path, whole("top", top, 1), **options, overlay=overlay)
-
-    def report(
-        self,
-        path: str | os.PathLike[str],
-        X: object = None,
-        *,
-        mask: object = None,
-        value: str | None = None,
-        where: str | None = None,
-        title: str | None = None,
-    ) -> None:
-        """Write a self-contained HTML report: the components in words and pictures, and the fit.
-
-        Parameters
-        ----------
-        path : path
-            An existing file is replaced.
-        X : tensor, array, table or path, optional
-            The data of the fit; see `score`. The report then includes the fit to it and the largest residuals.
-        mask : optional
-            See `score`.
-        value, where, title : str, optional
-            Query of a table; see `transform`. By default the title is the name of the tensor's file.
-
-        Raises
-        ------
-        InputError
-            If Jinja2 or Matplotlib is not installed, the shapes differ, or the file cannot be written.
-        """
-        from ..report.page import write_report
-
-        tensor, partial = (None, False) if X is None else self._elements(X, mask, value, where)
-        write_report(self, path, tensor, STORED if partial else None, title)
 
     def predict_at(self, columns: Sequence[Integers]) -> NDArray[np.float64]:
         """Return the model's values at the given indices (one array per mode), (n,); multithreaded."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from partitioner.array_types import Floats, HostArray
 
 from .figures import figure_class, hide_frame
-from .pictures import POSITIVE, ZERO, curve
+from .pictures import NEGATIVE, POSITIVE, ZERO, curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ MARGINS = 0.14, 0.19, 0.84, 0.74  # of the axes within the figure: left, bottom,
 DATE_MARGINS = 0.14, 0.29, 0.84, 0.64  # leaves room for a line with the year
 FIT_MARGINS = 0.14, 0.15, 0.84, 0.8
 # The page has light and dark colours.
-COLOURS = {POSITIVE: "var(--series)", ZERO: "var(--faint)", "#000000": "currentColor"}
+COLOURS = {POSITIVE: "var(--series)", NEGATIVE: "var(--second)", ZERO: "var(--faint)", "#000000": "currentColor"}
 NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 UNWANTED = re.compile(
     r' id="(?![mp][0-9a-f]{10}")[^"]*"'  # except ids that are referred to
@@ -45,11 +45,17 @@ def column_chart(labels: HostArray | None, column: Floats, description: str, per
 
     `description` is the alternative text; `percent` labels the axis in per cent.
     """
-    place = np.arange(column.size) if labels is None else labels
-    rows = _thinned(column)
+    return columns_chart(labels, [column], description, percent)
+
+
+def columns_chart(labels: HostArray | None, columns: Sequence[Floats], description: str, percent: bool = False) -> str:
+    """Return an SVG chart of one column, or of two over each other; see `column_chart`."""
+    place = np.arange(columns[0].size) if labels is None else labels
 
     def draw(axes: Axes) -> None:
-        curve(axes, place[rows], column[rows])
+        for column, colour in zip(columns, (POSITIVE, NEGATIVE), strict=False):
+            rows = _thinned(column)
+            curve(axes, place[rows], column[rows], colour, filled=len(columns) == 1)
         axes.yaxis.set_major_formatter(lambda number, _: f"{100 * number:.3g}%" if percent else f"{number:.3g}")
 
     return _svg(draw, SIZE, DATE_MARGINS if place.dtype.kind == "M" else MARGINS, description)

@@ -53,12 +53,17 @@ def change_lines(comparison: Comparison, pair: ComponentPair) -> Iterator[str]:
     for mode, congruence, changes in zip(comparison.modes, pair.by_mode, pair.changes, strict=True):
         if congruence >= SAME:
             continue
-        parts = []
-        for word, gains in (("gained", True), ("lost", False)):
-            chosen = [change for change in changes if (change.after > change.before) == gains]
-            if chosen:
-                parts.append(f"{word} {', '.join(map(_change, chosen))}")
-        yield f"{mode.name}: {'; '.join(parts)}"
+        yield f"{mode.name}: {change_text(changes)}"
+
+
+def change_text(changes: Sequence[LabelChange]) -> str:
+    """Return the labels that gained, then those that lost, as text."""
+    parts = []
+    for word, gains in (("gained", True), ("lost", False)):
+        chosen = [change for change in changes if (change.after > change.before) == gains]
+        if chosen:
+            parts.append(f"{word} {', '.join(map(_change, chosen))}")
+    return "; ".join(parts)
 
 
 def _change(change: LabelChange) -> str:

@@ -20,13 +20,16 @@ from partitioner.tensors.sparse import SparseTensor
 from ..errors import InputError
 from ..files import check_extension, write_text
 from ..models.align import observed_or_all, with_absent
+from ..models.comparison import SAME, SIMILAR
 from ..models.elements import largest_elements
 from ..models.explained import Component, Item, is_ordered, label_of
 from ..models.kruskal import KruskalTensor
+from ..models.loading import cp_model
 from ..models.matching import congruences
 from ..operators.sources.protocols import DescribedSource
 from . import charts, facts
 from .calendar import calendar_rows
+from .changes import Other, changes, default_names
 from .components import as_text, number_text
 from .facts import Run
 from .metrics import versions
@@ -101,10 +104,11 @@ def write(
     replace: bool = True,
     mask: object = None,
     title: str | None = None,
+    other: Other | None = None,
 ) -> None:
     """Write the report of a model to a file; see `page`, and `write_whole` for errors."""
     check(path)
-    write_text(path, page(model, tensor, run, mask, title), replace)
+    write_text(path, page(model, tensor, run, mask, title, other), replace)
 
 
 def compared_tensor(source: DescribedSource, model: KruskalTensor) -> SparseTensor | DenseTensor | None:
@@ -133,6 +137,7 @@ def page(
     run: Run | None = None,
     mask: object = None,
     title: str | None = None,
+    other: Other | None = None,
 ) -> str:
     """Return the report of a model as HTML.
 
@@ -147,11 +152,13 @@ def page(
         The observed elements of the tensor; see `KruskalTensor.score`.
     title : str, optional
         By default the name of the tensor's file.
+    other : Other, optional
+        Another model: the report then says what changed from this model to that one.
 
     Raises
     ------
     InputError
-        If a required library is not installed.
+        If a required library is not installed, or the models cannot be compared.
     """
     check()
     from jinja2 import Environment
@@ -169,16 +176,21 @@ def page(
     )
     html: str = template.render(
         style=Markup(style), script=Markup(script), script_hash=_hash(script), safe=Markup,
-        title=title or facts.title(record), sentences=sentences(model),
+        title=title or _title(record, other), sentences=sentences(model),
+        changes=None if other is None else changes(model, other),
         question=facts.question(model, record), numbers=facts.numbers(record),
         meaning=facts.meaning(record), series=_series(record), command=facts.command(record),
         names=facts.names_of(model), shape=model.shape, cards=_cards(model), positive=_positive(model),
-        min_congruence=MIN_CONGRUENCE, pictured=PICTURED, most=_listed(model),
+        same=SAME, similar=SIMILAR, min_congruence=MIN_CONGRUENCE, pictured=PICTURED, most=_listed(model),
         residuals=residuals,
         stages=stages(record), balance=balance(record, len(model.factors)), machine=facts.machine(record),
         versions=facts.versions(record),
     )  # fmt: skip
     return html
+
+
+def _title(record: Run, other: Other | None) -> str:
+    return facts.title(record) if other is None else " and ".join(other.names)
 
 
 def _hash(script: str) -> str:
@@ -268,6 +280,12 @@ def write_report(
     tensor: SparseTensor | DenseTensor | None,
     mask: object,
     title: str | None,
+    second: object,
 ) -> None:
     """See `KruskalTensor.report`. The record of a Python function has no versions: the current ones are added."""
-    write(model, path, tensor, {"versions": versions()} | model.run if model.run else {}, mask=mask, title=title)
+    other = None
+    if second is not None:
+        known = cp_model(second, None, f"other: a {type(second).__name__} is not a CP model")
+        other = Other(known, default_names(model, known))
+    run = {"versions": versions()} | model.run if model.run else {}
+    write(model, path, tensor, run, mask=mask, title=title, other=other)

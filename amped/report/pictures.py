@@ -287,13 +287,14 @@ def curve(
     name: str | None = None,
     filled: bool = True,
 ) -> None:
-    """Draw a column over its labels, without missing labels; `name` is for the legend."""
+    """Draw a column over its labels in their order, without missing labels; `name` is for the legend."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 
     positions = _positions(labels)
     dates = positions.dtype.kind == "M"
     is_shown = ~np.isnat(positions) if dates else np.isfinite(positions)
-    positions, column = date2num(positions[is_shown]) if dates else positions[is_shown], column[is_shown]
+    order = np.flatnonzero(is_shown)[np.argsort(positions[is_shown], kind="stable")]
+    positions, column = date2num(positions[order]) if dates else positions[order], column[order]
     few = column.size <= MOST * 2 and labels.dtype.kind != "f"  # measurements are lines
     if few:
         positions, column = _with_ends(positions, column)
@@ -333,7 +334,7 @@ def _bars(axes: Axes, panel: Panel, top: int) -> None:
     """Draw columns as bars: the top labels, or all labels of a calendar."""
     labels, height = bar_labels(panel, top), 0.7 / len(panel)
     for number, column in enumerate(panel):
-        lengths = [_entry(column, label) for label in labels]
+        lengths = [entry(column, label) for label in labels]
         places = np.arange(len(labels)) + (number - (len(panel) - 1) / 2) * height
         colours = column.colour or [POSITIVE if length >= 0 else NEGATIVE for length in lengths]
         axes.barh(places, lengths, color=colours, height=height, label=column.name)
@@ -355,7 +356,7 @@ def bar_labels(panel: Panel, top: int) -> list[Any]:
     return sorted(sizes, key=lambda label: -sizes[label])[:top]
 
 
-def _entry(column: Column, label: Any) -> float:
+def entry(column: Column, label: Any) -> float:
     """Return the entry of a label; 0 if the column lacks it."""
     labels = column.labels
     if labels is None:

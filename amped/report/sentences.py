@@ -22,16 +22,17 @@ RANGE = 3  # adjacent labels that are a range
 
 def sentences(model: KruskalTensor) -> list[str]:
     """Return a sentence for each of the first components: its share, and the labels of large entries in each mode."""
-    shares, names = model.shares()[:SENTENCES], mode_names(model)
+    return [sentence(model, number, share) for number, share in enumerate(model.shares()[:SENTENCES])]
+
+
+def sentence(model: KruskalTensor, number: int, share: float) -> str:
+    """Return the sentence of a component, counted from 0, with its share of the model."""
+    names = mode_names(model)
     labels = [None] * len(names) if model.labels is None else model.labels
-    return [
-        f"{share:.0%} of the model: "
-        + "; ".join(
-            f"{name}: {_named(own, factor[:, number])}"
-            for name, own, factor in zip(names, labels, model.host_factors, strict=True)
-        )
-        for number, share in enumerate(shares)
-    ]
+    return f"{share:.0%} of the model: " + "; ".join(
+        f"{name}: {_named(own, factor[:, number])}"
+        for name, own, factor in zip(names, labels, model.host_factors, strict=True)
+    )
 
 
 def _named(labels: HostArray | None, column: Floats) -> str:

@@ -201,6 +201,29 @@ def test_frames_and_pictures(folder: Path) -> None:
     assert "factor match" in found._repr_html_()
 
 
+def test_a_changed_component_is_matched_although_another_one_has_more_congruence() -> None:
+    """The product over the modes is 0 if one mode has nothing in common; components that are unrelated are not 0."""
+    shape = (8, 8, 8)
+    units = np.eye(8)
+    first = KruskalTensor(np.ones(1), [units[:, :1]] * 3)
+    moved = [units[:, :1], units[:, 1:2], units[:, :1]]  # equal in two modes
+    unlike = [0.3 * units[:, :1] + units[:, 3:4]] * 3
+    factors = [np.hstack(pair) for pair in zip(unlike, moved, strict=True)]
+    found = first.compare(KruskalTensor(np.ones(2), factors))
+    assert first.shape == shape
+    assert [(pair.first, pair.second, pair.status) for pair in found.pairs] == [(0, 1, "changed")]
+    assert found.only == ((), (0,))
+
+
+def test_curves_follow_the_order_of_labels_of_both_models() -> None:
+    pytest.importorskip("matplotlib")
+    first, second = (KruskalTensor(np.ones(1), [np.ones((3, 1)), np.ones((2, 1))]) for _ in range(2))
+    first.labelled([[10, 12, 14], [0, 1]])
+    second.labelled([[8, 10, 12], [0, 1]])
+    line = first.compare(second).plot().axes[0].lines[0]
+    assert np.all(np.diff(np.asarray(line.get_xdata(), float)) > 0)
+
+
 def test_the_command(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     for number in (0, 1):

@@ -18,6 +18,7 @@ from forms import exhaustive
 import amped
 from amped.models import evaluation
 from amped.report import charts, facts, page, timing
+from amped.report.changes import Other
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
@@ -97,6 +98,53 @@ def test_names_within_charts_are_those_of_one_chart(model: amped.KruskalTensor) 
     names = re.findall(r'\bid="([^"]*)"', html)
     assert len(names) == len(set(names))
     assert set(re.findall(r"(?:xlink:href=\"|url\()#([mp][0-9a-f]{10})", html)) <= set(names)
+
+
+def later(model: amped.KruskalTensor) -> amped.KruskalTensor:
+    """Return a model whose first component has other hours, and whose last one is missing."""
+    factors = [factor[:, :2].copy() for factor in model.factors]
+    factors[0][:, 0] = np.roll(np.eye(24)[:, 0] + 0.01, 3) / 1.24
+    assert model.labels is not None
+    found = amped.KruskalTensor(model.weights[:2], factors).labelled(list(model.labels))
+    assert found.labels is not None
+    found.labels.names = model.labels.names
+    return found
+
+
+def test_two_models(model: amped.KruskalTensor) -> None:
+    html = page.page(model, other=Other(later(model), ("March", EVIL[0])))
+    read, text = Text(html), text_of(html)
+    assert read.tags.count("script") == 1
+    for part in ("March and <script>document.title", "What changed", "1 changed", "1 only in the first model",
+                 "Only in March component 3: ", "Component 1 and 1: changed", "Component 2 and 2: same",
+                 "gained 3 "):  # fmt: skip
+        assert part in text, part
+    compared = model.compare(later(model))
+    (changed,) = [pair for pair in compared.pairs if pair.status == "changed"]
+    assert f"hour ({changed.by_mode[0]:.2f})" in text, "congruence per mode"
+    names = re.findall(r'\bid="([^"]*)"', html)
+    assert len(names) == len(set(names))
+    assert html.count("stroke: var(--second)") >= 2, "curves of hours and days of each pair"
+    assert html.count('class="both"') == 2 * len(EVIL[:-2]), "bars of labels"
+    assert "What changed" not in page.page(model)
+
+
+def test_the_command_for_two_models(folder: Path, model: amped.KruskalTensor) -> None:
+    model.save("a.npz")
+    later(model).save("b.npz")
+    assert "report in a.changes.html" in succeeded(run_amped("report", "a.npz", "b.npz")).out
+    text = text_of((folder / "a.changes.html").read_text())
+    assert "a.npz and b.npz" in text
+    assert "first model is a.npz, the second one b.npz" in text
+    model.report("c.html", title="Two springs", other=later(model))
+    assert "this model" in text_of((folder / "c.html").read_text())
+    refused(run_amped("report", "a.npz", "b.npz"), "a.changes.html: exists already")
+    refused(run_amped("report", "a.npz", "b.npz", "--output", "b.npz", "--force"), "b.npz")
+    refused(run_amped("report", "a.npz", "none.npz"), "none.npz")
+    amped.TuckerTensor(np.ones((1, 1)), [np.ones((2, 1)), np.ones((3, 1))]).save("t.npz")
+    refused(run_amped("report", "a.npz", "t.npz"), "t.npz: is a Tucker model: reports need CP models")
+    with pytest.raises(amped.InputError, match="other: a TuckerTensor is not a CP model"):
+        model.report("d.html", other=amped.load("t.npz"))
 
 
 def test_it_tells_what_was_asked_and_what_came_out(folder: Path) -> None:

@@ -155,7 +155,7 @@ def test_labels_that_are_replaced_are_those_of_all_models(model: KruskalTensor) 
     scaled = figure.axes[0].lines[2].get_ydata()[1:-1] / other.factors[1][[1, 0], 0]
     assert scaled[0] == pytest.approx(scaled[1])
     figure = model.plot(modes=[1], overlay={"other": other})
-    np.testing.assert_allclose(figure.axes[0].lines[2].get_xdata(), [262.5, 257.5, 270.1])
+    np.testing.assert_allclose(figure.axes[0].lines[2].get_xdata(), [257.5, 262.5, 270.1])
     other.labelled(model.labels.replaced([model.labels[0], as_labels(list("abc")), model.labels[2]]))
     assert len(model.plot(modes=[1], overlay={"other": other}).axes[0].lines) == 2, "there is no place for texts"
 
