@@ -168,8 +168,9 @@ def cp_als(
         file is replaced. If it cannot be written after the run, a warning is issued.
     output : {"host", "device"}
         "device" leaves the factor matrices on the GPU that computed them: CuPy arrays, which PyTorch and JAX take over
-        by ``from_dlpack`` without a copy. The methods of the model copy them to the host when they need them. On a CPU
-        they are NumPy arrays either way.
+        by ``from_dlpack`` without a copy. The methods of the model copy them to the host when they need them. With
+        `holdout`, on a grid of ranks, and where the GPU lacks the method, the matrices are made on the host and copied
+        to the GPU. On a CPU they are NumPy arrays either way.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `amped.Options`.
 

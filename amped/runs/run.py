@@ -17,6 +17,7 @@ from partitioner.host.stages import STAGES
 from partitioner.tensors.device_arrays import is_on_gpu
 
 from ..backend.byte_count import ByteCount
+from ..backend.device import Device
 from ..errors import InputError, warn
 from ..methods import driver
 from ..methods.driver import Method, Spans, StopRule, never
@@ -119,6 +120,9 @@ class Run(Generic[M_co]):
     observers : sequence of RunObserver
     stop : callable
         Called between modes, iterations and starts; returns whether to stop. Collective.
+    device : Device, optional
+        Where models are left that stay on a device; by default that of the method, which may be a CPU because the GPU
+        lacks the method.
     """
 
     def __init__(
@@ -129,7 +133,9 @@ class Run(Generic[M_co]):
         reporter: RunReporter,
         observers: Sequence[RunObserver] = (),
         stop: Callable[[], bool] = never,
+        device: Device | None = None,
     ) -> None:
+        self._device = device or method.operator.machine.device
         self.method, self.source, self.params, self.seconds = method, source, params, 0.0
         self.rule = params.rule
         self._comm, self._reporter, self._observers, self._stop = reporter.comm, reporter, observers, stop
@@ -234,13 +240,12 @@ class Run(Generic[M_co]):
 
     def _model_on_device(self) -> M_co:
         """Return the model with factor matrices in device memory, or in host memory if that does not suffice."""
-        method, operator = self.method, self.method.operator
+        method, operator, device = self.method, self.method.operator, self._device
         method.on_device, model = operator.whole, None  # on a grid, matrices are gathered in host memory
         try:
             model = method.model()
-            if not operator.machine.device.on_host:  # some methods arrange their matrices in host memory
-                to = operator.machine.device.to_device
-                model.factors = [each if is_on_gpu(each) else to(each) for each in model.factors]
+            if not device.on_host:  # some methods arrange their matrices in host memory, or compute them there
+                model.factors = [each if is_on_gpu(each) else device.to_device(each) for each in model.factors]
         except MemoryError:
             if model is None and not operator.whole:
                 raise
@@ -249,7 +254,7 @@ class Run(Generic[M_co]):
             model = method.model() if operator.whole else model  # on a grid, gathering takes all ranks
         finally:
             method.on_device = False
-        operator.machine.device.synchronize()  # the caller may use another stream
+        device.synchronize()  # the caller may use another stream
         assert model is not None
         return model
 

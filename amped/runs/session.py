@@ -109,7 +109,7 @@ class Session:
     ) -> Run[M]:
         """Begin a run of a method, which the reporter observes; `budget` has the seconds spent on choosing kernels."""
         own = [Reporting(self.reporter, self.tensor, budget)] if self.reporter.enabled else []
-        run = Run(method, self.source, params, self.reporter, [*own, *observers], stop)
+        run = Run(method, self.source, params, self.reporter, [*own, *observers], stop, self.machine.device)
         run.begin()
         return run
 

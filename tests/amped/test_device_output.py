@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_stub import OnDevice, StubColumns, StubOperation
+from device_stub import OnDevice, StubColumns, StubDevice, StubOperation
 from tensors import random_nonzeros
 
 import amped
@@ -15,6 +15,7 @@ from amped.backend.cpu.device import CpuDevice
 from amped.errors import InputError
 from amped.methods import arranged
 from amped.methods.tucker import TuckerMethod
+from amped.runs.session import Session
 
 COLUMNS, VALUES = random_nonzeros((9, 7, 6), 90, 1)
 X = amped.SparseTensor(COLUMNS.T, np.ceil(np.abs(VALUES)), (9, 7, 6))
@@ -33,7 +34,7 @@ RUNS: dict[str, Run] = {
     "loss": lambda **how: amped.cp(X, 2, loss="gamma", mask="stored", max_iters=3, **how),
     "stochastic": lambda **how: amped.cp(X, 2, loss="poisson", method="adam", max_iters=1, steps=5, **how),
 }
-ON_A_CPU = ("observed counts", "loss")  # a GPU does not compute them
+ON_A_CPU = ("observed counts", "loss")  # a GPU does not compute them, and gets the result
 CORES: dict[str, Run] = {
     "hooi": lambda **how: amped.tucker(DENSE, (2, 3, 2), max_iters=3, **how),
     "hosvd": lambda **how: amped.tucker(DENSE, (2, 3, 2), method="hosvd", **how),
@@ -86,6 +87,26 @@ def test_a_core_of_matrices_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None
             equal(run(device="cpu"), wanted)
 
 
+@pytest.mark.parametrize("name", ["als", "holdout", "observed counts", "loss"])
+def test_models_of_a_cpu_are_copied_to_the_gpu(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """As where the GPU lacks the method, or the best iteration is kept in host memory."""
+    wanted, begin = RUNS[name](device="cpu"), Session.begin
+
+    def begun(session: Session, *arguments: Any) -> Any:
+        run = begin(session, *arguments)
+        run._device = StubDevice()  # type: ignore[assignment]
+        return run
+
+    monkeypatch.setattr(Session, "begin", begun)
+    seen = list[Any]()
+    found = RUNS[name](output="device", callback=lambda number, fit, view: seen.append(view.model()))
+    for model in (found, seen[-1]):
+        assert all(isinstance(factor, OnDevice) for factor in model.factors)
+    assert all(factor.get().flags.c_contiguous for factor in found.factors)
+    equal(found, wanted)
+    assert not any(isinstance(factor, OnDevice) for factor in RUNS[name]().factors)
+
+
 def test_without_memory_for_a_copy_they_are_in_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> None:
         raise MemoryError
@@ -122,13 +143,30 @@ def test_transform_on_a_cpu() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", [*(name for name in RUNS if name not in ON_A_CPU), *CORES])
+@pytest.mark.parametrize("name", [*RUNS, *CORES])
 def test_on_a_gpu(name: str) -> None:
     cupy = pytest.importorskip("cupy")
-    run = (RUNS | CORES)[name]
-    found = run(output="device", device="cuda", deterministic=True)
+    run, device = (RUNS | CORES)[name], "auto" if name in ON_A_CPU else "cuda"
+    found = run(output="device", device=device, deterministic=True)
     assert all(isinstance(factor, cupy.ndarray) and factor.flags.c_contiguous for factor in found.factors)
-    equal(found, run(device="cuda", deterministic=True))
+    equal(found, run(device=device, deterministic=True))
+    assert all(type(factor) is np.ndarray for factor in run(device=device).factors)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ON_A_CPU)
+def test_a_gpu_refuses_what_only_a_cpu_computes(name: str) -> None:
+    pytest.importorskip("cupy")
+    with pytest.raises(InputError, match="only supported on a CPU so far; use device 'cpu' or 'auto'"):
+        RUNS[name](output="device", device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["als", "holdout", "observed counts"])
+def test_the_callback_sees_arrays_of_a_gpu(name: str) -> None:
+    cupy, seen = pytest.importorskip("cupy"), list[Any]()
+    RUNS[name](output="device", callback=lambda number, fit, view: seen.append(view.model()))
+    assert all(isinstance(factor, cupy.ndarray) for model in seen for factor in model.factors)
 
 
 @pytest.mark.gpu

@@ -55,3 +55,15 @@ class StubOperation:
         return StubColumns()
 
     require = first
+
+
+class StubDevice:
+    """A device whose memory holds `OnDevice` arrays."""
+
+    on_host = False
+
+    def to_device(self, array: np.ndarray) -> OnDevice:
+        return OnDevice(array)
+
+    def synchronize(self) -> None:
+        pass
