@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from partitioner.array_types import FloatDType, Floats
+from partitioner.array_types import Floats
 
 from ..errors import InputError
+from .formula_steps import Steps
 
 FUNCTIONS = "abs", "exp", "expm1", "log", "log1p", "sqrt", "tanh"
 """Functions of one argument. ``where(condition, a, b)`` is available too."""
@@ -36,11 +38,6 @@ class _Dialect(NamedTuple):
 
 _PYTHON = _Dialect("{0}({1})", "abs({0})", "({0} ** {1})", "({1} if {0} else {2})")
 _CUDA = _Dialect("{0}({1})", "fabs({0})", "pow({0}, {1})", "({0} ? {1} : {2})")
-_UFUNCS: dict[type[ast.AST], np.ufunc] = {
-    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power,
-    ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal, ast.Eq: np.equal,
-    ast.NotEq: np.not_equal,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,32 +54,29 @@ class Formula:
     """
 
     text: str
-    _tree: ast.expr = field(init=False, repr=False, compare=False)
+    tree: ast.expr = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:
             tree = ast.parse(self.text.strip(), mode="eval").body
         except SyntaxError as error:
             raise InputError(f"formula {self.text!r}: {error.msg}") from None
-        object.__setattr__(self, "_tree", tree)
+        object.__setattr__(self, "tree", tree)
         self._write(tree, _PYTHON)
 
     @property
     def scalar(self) -> str:
         """The formula as a Python expression of two numbers."""
-        return self._write(self._tree, _PYTHON)
+        return self._write(self.tree, _PYTHON)
 
     @property
     def cuda(self) -> str:
         """The formula as a CUDA C++ expression of two doubles."""
-        return self._write(self._tree, _CUDA)
+        return self._write(self.tree, _CUDA)
 
     def __call__(self, x: Floats | float, m: Floats | float) -> Floats:
         """Evaluate the formula with NumPy; the reference for all devices."""
-        x, m = _floats(x, m)
-        with np.errstate(all="ignore"):
-            result = _value(self._tree, {"x": x, "m": m}, x.dtype)[0]
-        return np.broadcast_to(np.asarray(result, x.dtype), x.shape)
+        return _steps((self,))(*_floats(x, m))[0]
 
     def _write(self, node: ast.expr, to: _Dialect) -> str:
         match node:
@@ -114,39 +108,6 @@ class Formula:
         raise InputError(f"formula {self.text!r}: {ast.unparse(node)!r} is not a comparison of two numbers")
 
 
-def _value(node: ast.expr, names: dict[str, Floats], dtype: FloatDType) -> tuple[Any, bool]:
-    """Return the value of an expression, and whether it is a temporary array, which the next operation overwrites.
-
-    Fresh temporaries would take longer than the operations, because the system clears their memory.
-    """
-    match node:
-        case ast.Name(id=name):
-            return names[name], False
-        case ast.Constant(value=int() | float() as number):
-            return dtype.type(number), False
-        case ast.UnaryOp(operand=operand):
-            return _applied(np.negative, [_value(operand, names, dtype)])
-        case ast.BinOp(op=ast.Pow(), left=left, right=ast.Constant(value=2)):
-            return _applied(np.square, [_value(left, names, dtype)])
-        case ast.BinOp(op=op, left=left, right=right):
-            return _applied(_UFUNCS[type(op)], [_value(each, names, dtype) for each in (left, right)])
-        case ast.Compare(left=left, ops=[op], comparators=[right]):
-            pair = [_value(each, names, dtype)[0] for each in (left, right)]
-            return _UFUNCS[type(op)](*pair), False
-        case ast.Call(func=ast.Name(id="where"), args=arguments):
-            return np.where(*(_value(each, names, dtype)[0] for each in arguments)), True
-        case ast.Call(func=ast.Name(id=name), args=[argument]):
-            return _applied(getattr(np, name), [_value(argument, names, dtype)])
-    raise AssertionError(ast.dump(node))  # formulas are checked when they are made
-
-
-def _applied(function: np.ufunc, arguments: list[tuple[Any, bool]]) -> tuple[Any, bool]:
-    """Return the result of a function, in the place of an argument that is a temporary array."""
-    target = next((array for array, temporary in arguments if temporary), None)
-    result = function(*(array for array, _ in arguments), out=target)
-    return result, isinstance(result, np.ndarray)
-
-
 class NumpyFormula:
     """A NumPy function of x and m; only the host can evaluate it.
 
@@ -172,6 +133,19 @@ class NumpyFormula:
 
 
 Evaluated = Formula | NumpyFormula
+
+
+def evaluate(formulas: Sequence[Evaluated], x: Floats, m: Floats) -> list[Floats]:
+    """Evaluate formulas at the same elements; they share their common subexpressions."""
+    texts = tuple(each for each in formulas if isinstance(each, Formula))
+    if len(texts) < len(formulas):
+        return [each(x, m) for each in formulas]
+    return _steps(texts)(*_floats(x, m))
+
+
+@lru_cache(maxsize=256)
+def _steps(formulas: tuple[Formula, ...]) -> Steps:
+    return Steps([each.tree for each in formulas])
 
 
 def _floats(x: Floats | float, m: Floats | float) -> tuple[Floats, Floats]:

@@ -70,7 +70,7 @@ def _bernoulli_odds() -> Loss:
 def _bernoulli_logit() -> Loss:
     return Loss(
         name="bernoulli-logit",
-        value="(m + abs(m)) / 2 + log1p(exp(-abs(m))) - x * m",  # log(exp(m) + 1) would overflow
+        value="0.5 * (m + abs(m)) + log1p(exp(-abs(m))) - x * m",  # log(exp(m) + 1) would overflow
         first="1 / (1 + exp(-m)) - x",
         second="exp(-abs(m)) / (1 + exp(-abs(m)))**2",
         least="0",

@@ -20,6 +20,7 @@ from scipy.sparse import csr_array
 
 from partitioner.array_types import Floats, Integers
 
+from ..formulas import evaluate
 from ..losses import Maps
 from .index_tree import POSITION, Factors, IndexTree, Matrix, prefix_starts, required
 from .systems import Pairs
@@ -135,7 +136,7 @@ class Tree:
         changed = self._update([*factors[:mode], own, *factors[mode + 1 :]])
         if changed or self._mapped is None or self._mapped.maps != maps:
             model: NDArray[np.float64] = np.maximum(self._current_model(), maps.lower)
-            weights, values = maps.weight(self.values, model), maps.value(self.values, model)
+            weights, values = evaluate((maps.weight, maps.value), self.values, model)
             self._mapped = _Mapped(maps, self._with(weights), values, [None, None])
         group, place = self._place(mode)
         leaf_rows = self._mapped.leaf_rows[group]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -16,11 +17,13 @@ from partitioner.array_types import Floats
 from partitioner.host.threads import parallel_map
 
 from ...backend.device import Array
+from ...backend.formulas import evaluate
 from ...backend.losses import Loss
 from ...backend.plain.split import Matrix, contract, khatri_rao, split_of
 from ..base import Placed, ValueAndGradients
 
-ELEMENTS = 1 << 16  # evaluated at once by a thread, in the caches of a core
+WIDTH = 512  # columns of a tile, at most
+ELEMENTS = 1 << 15  # evaluated at once by a thread, in the caches of a core
 PARTS = 4  # per thread
 
 
@@ -103,28 +106,41 @@ class DenseGradient:
         return sums.value
 
     def _evaluated(self, slab: Floats, weights: Floats | None, first: Matrix, second: Matrix) -> _LossSums:
-        """Return the sums over a slab, given the Khatri-Rao products of both groups, (R, rows)."""
-        elements = slab.reshape(first.shape[1], -1)
+        """Return the sums over a slab, given the Khatri-Rao products of both groups, (R, rows) and (R, columns).
+
+        Threads take ranges of the longer dimension, in tiles.
+        """
+        elements = slab.reshape(first.shape[1], second.shape[1])
         shares = None if weights is None else weights.reshape(elements.shape)
-        step = max(1, ELEMENTS // elements.shape[1])
-        parts = max(1, min(self._threads * PARTS, len(elements) // step))
-        begins = np.linspace(0, len(elements), parts + 1).astype(int)
-        own = np.empty_like(first)
+        longer, shorter = (1, 0) if elements.shape[1] > elements.shape[0] else (0, 1)
+        sums, short = [np.zeros_like(first), np.zeros_like(second)], elements.shape[shorter]
 
-        def part(number: int) -> tuple[float, Matrix]:
-            value, gradient = 0.0, np.zeros_like(second)
-            for begin in range(begins[number], begins[number + 1], step):
-                rows = slice(begin, min(begin + step, begins[number + 1]))
-                x = elements[rows]
-                model = (first[:, rows].T @ second).astype(x.dtype, copy=False)
-                values, slopes = self._loss.of(x, model), self._loss.slope(x, model).astype(np.float64, copy=False)
+        def part(span: tuple[int, int]) -> tuple[float, Matrix]:
+            own, value = list(sums), 0.0
+            own[shorter] = np.zeros_like(sums[shorter])
+            for rows, columns in _tiles(*((span, (0, short)) if longer == 0 else ((0, short), span))):
+                x, left, right = elements[rows, columns], first[:, rows], second[:, columns]
+                model = (left.T @ right).astype(x.dtype, copy=False)
+                values, slopes = evaluate((self._loss.of, self._loss.slope), x, model)
+                slopes = slopes.astype(np.float64, copy=False)
                 if shares is not None:
-                    values, slopes = values * shares[rows], slopes * shares[rows]
+                    values, slopes = values * shares[rows, columns], slopes * shares[rows, columns]
                 value += float(values.sum(dtype=np.float64))
-                own[:, rows] = second @ slopes.T
-                gradient += first[:, rows] @ slopes
-            return value, gradient
+                own[0][:, rows] += right @ slopes.T
+                own[1][:, columns] += left @ slopes
+            return value, own[shorter]
 
-        results = parallel_map(part, range(parts), min(parts, self._threads))
-        total = np.add.reduce([gradient for _, gradient in results])
-        return _LossSums(math.fsum(value for value, _ in results), own, total)
+        count = max(1, min(self._threads * PARTS, elements.size // ELEMENTS))
+        ends = np.linspace(0, elements.shape[longer], count + 1).astype(int)
+        found = parallel_map(part, list(pairwise(ends.tolist())), min(count, self._threads))
+        sums[shorter] = np.add.reduce([partial for _, partial in found])
+        return _LossSums(math.fsum(value for value, _ in found), *sums)
+
+
+def _tiles(rows: tuple[int, int], columns: tuple[int, int]) -> Iterator[tuple[slice, slice]]:
+    """Yield ranges of rows and columns with at most `ELEMENTS` elements."""
+    width = min(columns[1] - columns[0], WIDTH)
+    height = max(1, ELEMENTS // max(width, 1))
+    for row in range(*rows, height):
+        for column in range(*columns, width):
+            yield slice(row, min(row + height, rows[1])), slice(column, min(column + width, columns[1]))

@@ -10,7 +10,7 @@ import pytest
 from losses import GAUSSIAN, POISSON
 from oracle import random_factors
 
-from amped.backend.formulas import Formula
+from amped.backend.formulas import Formula, evaluate
 from amped.backend.known_losses import KNOWN, loss_of
 from amped.backend.losses import Loss, Moments
 from amped.errors import InputError
@@ -26,6 +26,34 @@ def test_a_formula_is_a_numpy_function() -> None:
     want = np.where(x < m, -(x**2) / 2 + np.log1p(np.exp(m)), abs(x) - 1e-3 * np.sqrt(m))
     np.testing.assert_allclose(got, want, rtol=1e-15)
     assert Formula("2")(x, m).tolist() == [2.0, 2.0, 2.0]
+
+
+def expression(rng: np.random.Generator, depth: int) -> str:
+    """Return a random formula; small ones occur several times in it."""
+    if depth == 0:
+        return str(rng.choice(["x", "m", "2", "0.5", "(x * m)", "exp(m)"]))
+    a, b, c, d = (expression(rng, depth - int(rng.integers(1, depth + 1))) for _ in range(4))
+    return str(rng.choice([f"({a} + {b})", f"({a} - {b})", f"({a} * {b})", f"-{a}", f"abs({a})", f"tanh({a})",
+                           f"({a})**2", f"where({a} < {b}, {c}, {d})", f"{a} / (1 + ({b})**2)"]))  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+def test_formulas_that_share_expressions(precision: type) -> None:
+    """No temporary array is overwritten while it is needed; neither the elements nor the model are."""
+    rng = np.random.default_rng(0)
+    x, m = (rng.standard_normal((3, 4)).astype(precision) for _ in range(2))
+    names = {"x": x.astype(np.float64), "m": m.astype(np.float64), "exp": np.exp, "tanh": np.tanh, "where": np.where}
+    before = x.copy(), m.copy()
+    for _ in range(200):
+        texts = [expression(rng, 4) for _ in range(3)]
+        together = evaluate([Formula(text) for text in texts], x, m)
+        for text, got in zip(texts, together, strict=True):
+            want = np.broadcast_to(eval(text, {"abs": np.abs, **names}), x.shape)
+            assert (got.dtype, got.shape) == (precision, x.shape)
+            size = np.abs(want).max() + 1.0
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e3 * np.finfo(precision).eps * size, err_msg=text)
+    assert np.array_equal(x, before[0])
+    assert np.array_equal(m, before[1])
 
 
 def test_as_other_languages_write_it() -> None:

@@ -1,0 +1,135 @@
+"""Formulas as NumPy operations in the order of evaluation: each common subexpression once, in few temporary arrays."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partitioner.array_types import Floats
+
+
+class _Constant(NamedTuple):
+    number: float
+
+
+Operand = int | _Constant
+"""The number of a value, or a constant, which no number of a value equals."""
+
+X, M = 0, 1  # the numbers of the given values
+_UFUNCS: dict[type[ast.AST], np.ufunc] = {
+    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power,
+    ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal, ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
+}  # fmt: skip
+_TESTS = {function for kind, function in _UFUNCS.items() if issubclass(kind, ast.cmpop)}
+
+
+def _where(test: Any, a: Any, b: Any, out: Any) -> None:
+    """Store `a` where a test holds, otherwise `b`; the result may take the place of `b`, not of `a`."""
+    if out is not b:
+        np.copyto(out, b)
+    np.copyto(out, a, where=test)
+
+
+class _Operation(NamedTuple):
+    """An operation, its operands, and the temporary array of its result."""
+
+    function: Callable[..., Any]
+    operands: tuple[Operand, ...]
+    place: int
+
+
+class Steps:
+    """The operations of some formulas.
+
+    Parameters
+    ----------
+    trees : sequence of expressions
+        Of `Formula`, which has checked them.
+    """
+
+    def __init__(self, trees: Sequence[ast.expr]) -> None:
+        found = _Numbering()
+        self._results = [found.number(tree) for tree in trees]
+        self._operations, self._is_test = _placed(found.operations, self._results)
+
+    def __call__(self, x: Floats, m: Floats) -> list[Floats]:
+        """Return the values of the formulas, given two arrays of one shape and type."""
+        places = [np.empty(x.shape, bool if test else x.dtype) for test in self._is_test]
+        values: list[Any] = [x, m]
+        with np.errstate(all="ignore"):
+            for function, operands, place in self._operations:
+                arguments = [each.number if isinstance(each, _Constant) else values[each] for each in operands]
+                function(*arguments, out=places[place])
+                values.append(places[place])
+        results = [each.number if isinstance(each, _Constant) else values[each] for each in self._results]
+        return [np.broadcast_to(np.asarray(each, x.dtype), x.shape) for each in results]
+
+
+class _Numbering:
+    """Numbers for the values of expressions: equal expressions have the same number, constants are computed."""
+
+    def __init__(self) -> None:
+        self.operations = list[tuple[Callable[..., Any], tuple[Operand, ...]]]()
+
+    def number(self, node: ast.expr) -> Operand:
+        """Return the number of an expression's value."""
+        match node:
+            case ast.Name(id=name):
+                return X if name == "x" else M
+            case ast.Constant(value=int() | float() as constant):
+                return _Constant(float(constant))
+            case ast.UnaryOp(operand=operand):
+                return self._of(np.negative, operand)
+            case ast.BinOp(op=ast.Pow(), left=left, right=ast.Constant(value=2)):
+                return self._of(np.square, left)
+            case ast.BinOp(op=op, left=left, right=right):
+                return self._of(_UFUNCS[type(op)], left, right)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return self._of(_UFUNCS[type(op)], left, right)
+            case ast.Call(func=ast.Name(id="where"), args=arguments):
+                return self._of(_where, *arguments)
+            case ast.Call(func=ast.Name(id=name), args=[argument]):
+                return self._of(getattr(np, name), argument)
+        raise AssertionError(ast.dump(node))  # formulas are checked when they are made
+
+    def _of(self, function: Callable[..., Any], *nodes: ast.expr) -> Operand:
+        """Return the number of an operation's value."""
+        operands = tuple(self.number(node) for node in nodes)
+        constants = [each.number for each in operands if isinstance(each, _Constant)]
+        if isinstance(function, np.ufunc) and len(constants) == len(operands):
+            with np.errstate(all="ignore"):
+                return _Constant(float(function(*constants)))
+        operation = function, operands
+        if operation not in self.operations:
+            self.operations.append(operation)
+        return self.operations.index(operation) + M + 1
+
+
+def _placed(
+    operations: Sequence[tuple[Callable[..., Any], tuple[Operand, ...]]], results: Sequence[Operand]
+) -> tuple[list[_Operation], list[bool]]:
+    """Return operations with places for their results, and for each place whether it holds a test.
+
+    A place is taken again once the last operation that needs its value has read it.
+    """
+    last = {each: at for at, (_, operands) in enumerate(operations) for each in operands if isinstance(each, int)}
+    last |= {each: len(operations) for each in results if isinstance(each, int)}
+    placed, is_test, free, places = list[_Operation](), list[bool](), list[int](), dict[int, int]()
+    for at, (function, operands) in enumerate(operations):
+        ending = {each for each in operands if isinstance(each, int) and each > M and last[each] == at}
+        apart = {operands[1]} if function is _where else set[Operand]()
+        free += [places[each] for each in ending - apart]
+        test = function in _TESTS
+        place = next((each for each in free if is_test[each] == test), len(is_test))
+        if place == len(is_test):
+            is_test.append(test)
+        else:
+            free.remove(place)
+        free += [places[each] for each in ending & apart]
+        places[at + M + 1] = place
+        placed.append(_Operation(function, operands, place))
+    return placed, is_test
