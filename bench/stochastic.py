@@ -1,4 +1,4 @@
-"""Stochastic gradients (GCP): seconds per step of Adam, beside pyttb's `gcp_opt` on CPUs, and of synthetic tensors."""
+"""Stochastic gradients (GCP): seconds per step of Adam, beside pyttb and GenTen on CPUs, and of synthetic tensors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,9 @@ from .harness import Facts, Result, common_flags, in_turn, medians, summaries, v
 from .spread import ratio, summary
 from .synthetic import SHAPES, SyntheticSource, recipe
 
+PEERS = "pyttb", "pygenten"
 SAMPLES = 212_000  # nonzeros, and zeros, per step
+FEW = 1000  # samples of the peers' estimates of the objective, which are not timed
 EPOCHS = 3  # of which the first is not timed, as it includes the start
 
 
@@ -50,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     rng = np.random.default_rng(0)
     start = [rng.random((length, args.rank)) * 0.1 for length in tensor.shape]
     processor: dict[str, list[float]] = {}
-    ways = {"pyttb": of_pyttb(tensor, start, args)}
+    ways = {"pyttb": of_pyttb(tensor, start, args), "pygenten": of_pygenten(tensor, start, args)}
     ways |= {f"amped {precision}": of_amped(tensor, start, args, precision) for precision in ("fp64", "fp32")}
     ways["amped fp32, one thread"] = of_amped(tensor, start, args, "fp32", 1)
     device = amped.cp(np.eye(3), 1, max_iters=1, device="cpu").run["device_description"].split(",")
@@ -59,14 +62,19 @@ def run(args: argparse.Namespace) -> None:
     processor = {name: each[-args.repeats :] for name, each in processor.items()}
     case: Facts = {
         "tensor": args.tensor.name.split(".")[0], "shape": tensor.shape, "nonzeros": tensor.nnz, "rank": args.rank,
-        "samples": args.samples, "loss": "poisson", "sampling": "stratified", **versions_of(["pyttb"]),
+        "samples": args.samples, "loss": "poisson", "sampling": "stratified", **versions_of(PEERS),
         "seconds_per_step": summaries(seconds), "processor_seconds_per_step": summaries(processor),
-        "ratio": {name: ratio(seconds["pyttb"], each) for name, each in seconds.items() if name != "pyttb"},
+        "ratio": {
+            peer: {name: ratio(seconds[peer], each) for name, each in seconds.items() if name not in PEERS}
+            for peer in PEERS
+        },
     }  # fmt: skip
-    ratios = ", ".join(f"{name} {found['ratio']:.1f}" for name, found in case["ratio"].items())
+    ratios = "; ".join(
+        f"{peer} / {name} {found['ratio']:.1f}" for peer, each in case["ratio"].items() for name, found in each.items()
+    )
     processor_times = medians(case["processor_seconds_per_step"], 1e3)
-    line = f"ms per step: {medians(case['seconds_per_step'], 1e3)}; of processors: {processor_times}"
-    result.add(case, f"{line}; pyttb / {ratios}")
+    line = f"ms per step: {medians(case['seconds_per_step'], 1e3)}; of processors: {processor_times}; {ratios}"
+    result.add(case, line)
 
 
 def on_gpus(args: argparse.Namespace) -> None:
@@ -162,31 +170,73 @@ def of_amped(
     return timed
 
 
-def of_pyttb(
-    tensor: amped.SparseTensor, start: list[NDArray[np.float64]], args: argparse.Namespace
-) -> Callable[[], Times]:
+def by_difference(whole: Callable[[int], NDArray[np.float64]]) -> Callable[[], Times]:
     """Return a function that returns the seconds of a step: the difference of runs of four steps and of one."""
-    import pyttb
-    from pyttb.gcp.handles import Objectives
-    from pyttb.gcp.optimizers import Adam
-    from pyttb.gcp.samplers import GCPSampler, Samplers, StratifiedCount
-
-    data = pyttb.sptensor(tensor.columns.T.astype(int), tensor.values[:, None].astype(float), tensor.shape)
-    few, many = StratifiedCount(1000, 1000), StratifiedCount(args.samples, args.samples)
-    kind = Samplers.STRATIFIED
-    sampler = GCPSampler(
-        data, function_sampler=kind, function_samples=few, gradient_sampler=kind, gradient_samples=many
-    )
-
-    def whole(steps: int) -> NDArray[np.float64]:
-        init = pyttb.ktensor([np.asfortranarray(each) for each in start])
-        optimizer = Adam(max_iters=1, epoch_iters=steps, printitn=0)
-        began = now()
-        pyttb.gcp_opt(data, args.rank, Objectives.POISSON, optimizer, init=init, sampler=sampler, printitn=0)
-        return now() - began
 
     def timed() -> Times:
         wall, processor = (whole(4) - whole(1)) / 3
         return float(wall), float(processor)
 
     return timed
+
+
+def of_pygenten(
+    tensor: amped.SparseTensor, start: list[NDArray[np.float64]], args: argparse.Namespace
+) -> Callable[[], Times]:
+    """Return a function that returns the seconds of a step of GenTen with all cores."""
+    import pygenten
+
+    data = pyttb_tensor(tensor)
+    samples = {f"num_samples_{kind}_grad": args.samples for kind in ("nonzeros", "zeros")}
+    samples |= {f"num_samples_{kind}_value": FEW for kind in ("nonzeros", "zeros")}
+
+    def whole(steps: int) -> NDArray[np.float64]:
+        init = pyttb_start(start)
+        began = now()
+        pygenten.gcp_sgd(
+            data, init=init, rank=args.rank, loss_function_type="poisson", sampling_type=pygenten.Stratified,
+            step_type=pygenten.ADAM, rate=1e-3, maxiters=1, epoch_iters=steps, printitn=0, **samples,
+        )  # fmt: skip
+        return now() - began
+
+    return by_difference(whole)
+
+
+def pyttb_tensor(tensor: amped.SparseTensor) -> Any:
+    """Return a tensor of pyttb, which pygenten takes too."""
+    import pyttb
+
+    return pyttb.sptensor(
+        np.ascontiguousarray(tensor.columns.T, int), tensor.values[:, None].astype(float), tensor.shape
+    )
+
+
+def pyttb_start(start: list[NDArray[np.float64]]) -> Any:
+    """Return a start as a model of pyttb."""
+    import pyttb
+
+    return pyttb.ktensor([np.asfortranarray(each) for each in start])
+
+
+def of_pyttb(
+    tensor: amped.SparseTensor, start: list[NDArray[np.float64]], args: argparse.Namespace
+) -> Callable[[], Times]:
+    """Return a function that returns the seconds of a step of pyttb."""
+    import pyttb
+    from pyttb.gcp.handles import Objectives
+    from pyttb.gcp.optimizers import Adam
+    from pyttb.gcp.samplers import GCPSampler, Samplers, StratifiedCount
+
+    data, kind = pyttb_tensor(tensor), Samplers.STRATIFIED
+    few, many = StratifiedCount(FEW, FEW), StratifiedCount(args.samples, args.samples)
+    sampler = GCPSampler(
+        data, function_sampler=kind, function_samples=few, gradient_sampler=kind, gradient_samples=many
+    )
+
+    def whole(steps: int) -> NDArray[np.float64]:
+        init, optimizer = pyttb_start(start), Adam(max_iters=1, epoch_iters=steps, printitn=0)
+        began = now()
+        pyttb.gcp_opt(data, args.rank, Objectives.POISSON, optimizer, init=init, sampler=sampler, printitn=0)
+        return now() - began
+
+    return by_difference(whole)
