@@ -26,6 +26,7 @@ from .arguments import ARGUMENTS, argument_options, integer, one_of, optional
 from .updating_refits import RefitUpdates
 
 STREAMED = 64  # updates of a stream that the choice between compiled code and NumPy expects
+NONNEGATIVE = "nonnegative"  # the constraint that updates keep
 KEPT = "mask", "formulas", "nonnegative", "method", "norm", "key", "where", "value", "missing"
 """Entries of a model's record that hold for an updated model."""
 
@@ -109,7 +110,8 @@ def _check(model: KruskalTensor | None, query: _Query, params: UpdateParams) -> 
     if own is not None and mode != own.mode:
         cause = f"earlier updates forget slices of mode {own.mode}"
         raise InputError(f"{cause}: update in this mode, or set model.slice_weights = None to weigh all slices equally")
-    if model.run.get("constraints"):
+    constraints = model.run.get("constraints") or {}
+    if any(each != [NONNEGATIVE] for each in constraints.values()):
         raise InputError("the model has constraints, which updates do not keep: fit it again with init=model")
 
 

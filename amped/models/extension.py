@@ -73,13 +73,13 @@ def new_elements(
         raise InputError("X: an element is NaN: fit a model of observed elements (mask), or replace NaN by numbers")
     if len(tensor.shape) != len(shape):
         raise InputError(f"X is of order {len(tensor.shape)}, the model of order {len(shape)}")
-    if isinstance(tensor, DenseTensor) and elements == "add":
-        tensor = sparse_of(tensor)
+    if isinstance(tensor, DenseTensor) and elements == "add" and np.any(tensor.elements):
+        tensor = sparse_of(tensor)  # no sparse tensor is zero, but new slices may be
     if labels is not None and tensor.labels is not None:
         result = _by_label(in_order_of(tensor, labels), labels, mode)
     else:
         result = _by_position(tensor, shape, labels, mode)
-    if not result.values.size and not result.new.size:
+    if not result.new.size and not (result.values.any() if elements == "add" else result.values.size):
         raise InputError("X is empty: it has no nonzero element and no new slice")
     if not np.isfinite(result.values).all():
         raise InputError("X: a value is infinite: all values must be finite")

@@ -68,6 +68,15 @@ def test_an_exact_model_stays_exact() -> None:
     np.testing.assert_allclose(found.full(), full(factors), atol=1e-10)
 
 
+def test_slices_of_zeros() -> None:
+    """A day without events is data, too."""
+    data = np.concatenate([array_of((5, 6, 1), 1), np.zeros((5, 6, 2))], axis=2)
+    model = model_of((5, 6, 3))
+    found = model.update(iter([data[:, :, :1], data[:, :, 1:2], data[:, :, 2:]]), 2, **CPU)
+    np.testing.assert_allclose(found.full(), model.update(data, 2, step=1, **CPU).full(), atol=1e-10)
+    assert not found.factors[2][4:].any()
+
+
 @pytest.mark.parametrize("long", [0, 2])
 def test_forgetting_weighs_earlier_slices(tmp_path: Path, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(updating, "LONG", long)
@@ -120,6 +129,8 @@ def test_models_with_a_non_negative_mode(long: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(updating, "LONG", long)
     model = model_of((6, 5, 4), nonnegative=[1])
     found = model.update(array_of((6, 5, 2), 2), 2, **CPU)
+    model.run["constraints"] = {"1": ["nonnegative"]}
+    np.testing.assert_array_equal(found.full(), model.update(array_of((6, 5, 2), 2), 2, **CPU).full())
     assert found.factors[1].min() >= 0 > found.factors[0].min()
     np.testing.assert_allclose([np.abs(factor).sum(axis=0) for factor in found.factors], 1)
 
