@@ -257,7 +257,7 @@ def test_all_kinds_of_data(tmp_path: Path) -> None:
         (np.ones((5, 6)), {"mode": 1}, "X is of order 2, the model of order 3"),
         (np.ones((5, 6, 1)), {"mode": 3}, r"mode 3 is outside 0\.\.2"),
         (np.ones((5, 6, 1)), {"mode": -1}, "mode"),
-        (np.zeros((5, 6, 1)), {"mode": 2}, "empty|nonzero"),
+        (np.zeros((5, 6, 3)), {}, "X is empty: it has no nonzero element and no new slice"),
         (np.empty((5, 6, 0)), {"mode": 2}, "length|empty|shape|nonzero|element"),
         (np.full((5, 6, 1), np.nan), {"mode": 2}, "NaN"),
         (np.full((5, 6, 1), np.inf), {"mode": 2}, "infinite|finite"),
