@@ -13,7 +13,7 @@ import numpy as np
 
 import amped
 from amped.backend.device import Array
-from amped.methods.hosvd import Compression
+from amped.methods.tucker_params import Compression
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
 from amped.runs.assembly import begin, bring_up

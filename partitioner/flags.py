@@ -88,12 +88,6 @@ def modes(text: str) -> tuple[int | str, ...]:
     return tuple(map(mode, text.split(",")))
 
 
-def one_or_more(text: str) -> int | tuple[int, ...]:
-    """Parse one whole number, or several separated by commas."""
-    numbers = whole_numbers(text)
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
 def real_numbers(text: str) -> tuple[float, ...]:
     """Parse numbers separated by commas."""
     return tuple(real_number(part) for part in text.split(","))

@@ -11,7 +11,7 @@ from partitioner.validate import whole
 from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
-from ..methods.hosvd import Compression
+from ..methods.tucker_params import Compression
 from ..operators.placement import MAX_DENSE_RANK
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
@@ -27,9 +27,9 @@ from .arguments import argument_options, integer, one_of, optional, positive
 from .gcp import LOSS_ARGUMENTS, MethodName
 
 
-def _rank(name: str, value: object) -> int | tuple[int, ...]:
+def _rank(name: str, value: object) -> int | tuple[int | None, ...]:
     if isinstance(value, (list, tuple)):
-        return tuple(whole(name, each, 1, MAX_DENSE_RANK) for each in value)
+        return tuple(None if each is None else whole(name, each, 1, MAX_DENSE_RANK) for each in value)
     return whole(name, value, 1, MAX_DENSE_RANK)
 
 
@@ -46,7 +46,7 @@ PLAN_ARGUMENTS = LOSS_ARGUMENTS | {
 @with_options
 def plan(
     X: Tensor,
-    rank: int | Sequence[int],
+    rank: int | Sequence[int | None],
     *,
     loss: str | Loss = "gaussian",
     method: MethodName | None = None,
@@ -67,7 +67,7 @@ def plan(
         See `cp_als`.
     rank : int or sequence of int
         Number of components of a CP decomposition; or the columns of each mode's factor matrix of a Tucker
-        decomposition.
+        decomposition, as in `tucker`.
     loss : str or Loss
         See `cp`.
     method : str, optional
@@ -126,7 +126,7 @@ def plan(
             check_method(loss.name, chosen_method := method or default_method(loss.name, traits), traits)
             params = cp_params(PlanParams(rank, constraints=constraints, observed=elements), loss, chosen_method)
         else:
-            params = PlanParams(compression=Compression("hooi", tuple(rank)))
+            params = PlanParams(compression=Compression("hooi", tuple(rank), nonnegative=bool(nonnegative)))
         if described.described:
             elsewhere = planned_elsewhere(source, comm, chosen, params, ranks or comm.size, described)
             return on_root(comm, lambda: plan_elsewhere(elsewhere))

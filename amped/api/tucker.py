@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from partitioner.readers import PLAIN
@@ -12,9 +13,10 @@ from partitioner.tensors.lowrank import parts_of
 from partitioner.validate import whole
 
 from ..errors import InputError
-from ..methods.hosvd import METHODS, Compression
+from ..methods.constraints import modes_of
 from ..methods.initial import Init
 from ..methods.tucker import RANDOM
+from ..methods.tucker_params import METHODS, Compression
 from ..models.kruskal import KruskalTensor
 from ..models.labelled_matrices import LabelledMatrices, in_order_of
 from ..models.tucker import TuckerTensor
@@ -34,9 +36,9 @@ from .arguments import ARGUMENTS, DEVICE, OutputName, argument_options, one_of, 
 from .sessions import SideOutputs, session
 
 
-def _ranks(name: str, value: Any) -> tuple[int, ...]:
+def _ranks(name: str, value: Any) -> tuple[int | None, ...]:
     try:
-        return tuple(whole(name, rank, 1, MAX_RANK) for rank in value)
+        return tuple(None if rank is None else whole(name, rank, 1, MAX_RANK) for rank in value)
     except TypeError:
         raise InputError(f"{name} is {value!r}: expected a number for each mode") from None
 
@@ -45,6 +47,8 @@ TUCKER_ARGUMENTS = ARGUMENTS | {
     "rank": optional(Argument(_ranks)),
     "error": optional(positive("a number between 0 and 1")),
     "method": one_of(*METHODS),
+    "nonnegative": Argument(lambda name, value: bool(value)),
+    "fixed_modes": Argument(modes_of),
 }
 
 
@@ -52,10 +56,12 @@ TUCKER_ARGUMENTS = ARGUMENTS | {
 @with_options
 def tucker(
     X: Tensor,
-    rank: Sequence[int] | None = None,
+    rank: Sequence[int | None] | None = None,
     *,
     error: float | None = None,
     method: str = "hooi",
+    nonnegative: bool = False,
+    fixed_modes: Sequence[int | str] = (),
     max_iters: int = 50,
     tol: float = 1e-5,
     seed: int = 0,
@@ -76,15 +82,22 @@ def tucker(
     ----------
     X : SparseTensor, DenseTensor, array or path
         See `cp_als`.
-    rank : sequence of int, optional
+    rank : sequence of int or None, optional
         Number of columns of each mode's factor matrix: at most the mode's length and the product of the other ranks.
+        None leaves a mode uncompressed, with the identity as its factor matrix.
     error : float, optional
         Instead of `rank`: use the smallest ranks whose truncation error, relative to the tensor's norm, is at most
         this.
     method : {"hooi", "hosvd", "sthosvd"}
-        "hooi" is the higher-order orthogonal iteration (De Lathauwer, De Moor and Vandewalle 2000); with `error` it
-        starts from the result of "hosvd". The others are the higher-order singular value decomposition, and the
-        sequentially truncated one; they do not iterate.
+        "hooi" is the higher-order orthogonal iteration (De Lathauwer, De Moor and Vandewalle 2000). With `error` it
+        starts from the result of "hosvd" and drops columns that the error does not require (Xiao and Yang 2021). The
+        others are the higher-order singular value decomposition, and the sequentially truncated one; they do not
+        iterate.
+    nonnegative : bool
+        Whether the core and all factor matrices are non-negative: by HALS (Phan and Cichocki 2011) and accelerated
+        projected gradients instead of "hooi".
+    fixed_modes : sequence of int or str
+        Modes, by number or name, whose factor matrices stay those of `init`. They need not be orthonormal.
     max_iters : int
         Maximum number of iterations of "hooi".
     tol : float
@@ -110,7 +123,8 @@ def tucker(
     -------
     TuckerTensor
         The core is float64; factors are float32 or float64 according to the option `precision`. The entry of largest
-        magnitude in each column is positive. ``fits`` and ``converged`` describe the run. The same on every rank.
+        magnitude in each column is positive, except of fixed modes; columns of non-negative models have unit sum.
+        ``fits`` and ``converged`` describe the run. The same on every rank.
 
     Raises
     ------
@@ -124,14 +138,18 @@ def tucker(
     >>> core, factors = tucker(X, rank=(2, 2, 2))
     >>> core.shape, factors[0].shape
     ((2, 2, 2), (4, 2))
+    >>> tucker(X, rank=(2, None, 2), nonnegative=True).core.shape
+    (2, 3, 2)
     """
     if (rank is None) == (error is None):
         raise InputError("pass rank or error" if rank is None else "pass either rank or error, not both")
     chosen, random = Options(**options), isinstance(init, str) and init == RANDOM
     compression = Compression(method, None if rank is None else tuple(rank), error, None if random else init)
+    compression = replace(compression, nonnegative=nonnegative)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
-    with session(X, chosen, deadline, verbose, side, compression.ranks) as call:
+    with session(X, chosen, deadline, verbose, side, compression.known_ranks) as call:
         with call.reporter.loading():
+            compression = compression.with_fixed(fixed_modes, call.source.labels, len(call.source.shape))
             iterations = max_iters if method == "hooi" else 1
             decomposition = compressed(call.source, call.machine, chosen, compression, seed, iterations)
         params = RunParams(iterations, tol, seed, compression.init, deadline=deadline, random=RANDOM)

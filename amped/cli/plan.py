@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any, ClassVar
 
-from partitioner.flags import flag, one_or_more, real_number, whole_number
+from partitioner.flags import flag, real_number, whole_number
 from partitioner.tensors.labels import Labels
 
 from ..errors import InputError
 from ..methods import gcp
-from ..methods.hosvd import METHODS as COMPRESSIONS
-from ..methods.hosvd import Compression
+from ..methods.tucker_params import METHODS as COMPRESSIONS
+from ..methods.tucker_params import Compression
 from ..operators.placement import Loading
 from ..operators.sources.protocols import DescribedSource, ProductSource
 from ..operators.ttm.plan import TtmPlan, TtmSetting, make_ttm_plan, most_fibres
@@ -25,7 +25,7 @@ from ..runs.observing import ObservedSource
 from ..runs.planned import PlanParams, cp_params, planned, planned_elsewhere
 from ..runs.products import product_setting
 from .job import Job, VerbSession
-from .requests import TOLERANCES, Masked, Modelled, Request
+from .requests import TOLERANCES, Masked, Modelled, Request, any_rank
 from .ttm import multiplied
 
 
@@ -34,7 +34,7 @@ class PlanRequest(Masked, Modelled):
     """The flags of ``plan``."""
 
     PRINTS: ClassVar[bool] = True
-    rank: Any = flag(MISSING, "number of components; for tucker one per mode: R1,R2,...", type=one_or_more, metavar="R")
+    rank: Any = flag(MISSING, "number of components; for tucker one per mode: R1,R2,...", type=any_rank, metavar="R")
     method: str | None = flag(None, "method of cpd or tucker", choices=(*TOLERANCES, *COMPRESSIONS))
     init: str | None = flag(None, "include the memory of this start", choices=("nvecs",), group="start")
     ranks: int | None = flag(None, "number of processes to plan for (those started)", type=whole_number, metavar="P")
@@ -48,9 +48,14 @@ class PlanRequest(Masked, Modelled):
     mode: int | None = flag(None, "plan the product in this mode (ttm)", type=whole_number, metavar="N")
 
     @property
-    def core(self) -> tuple[int, ...] | None:
+    def core(self) -> tuple[int | None, ...] | None:
         """The ranks of a planned Tucker decomposition, or None."""
         return self.rank if isinstance(self.rank, tuple) else None
+
+    @property
+    def compression(self) -> Compression:
+        """The parameters of a planned Tucker decomposition."""
+        return Compression(self.method or "hooi", self.core, init=self.init, nonnegative=self.nonnegative)
 
     @property
     def absent(self) -> AbsentMachine:
@@ -72,7 +77,7 @@ class PlanRequest(Masked, Modelled):
         elif self.method not in (None, *COMPRESSIONS):
             raise InputError(f"--method {self.method} takes one --rank; several are for {', '.join(COMPRESSIONS)}")
         else:
-            Compression(self.method or "hooi", self.core, init=self.init)
+            self.compression  # noqa: B018 - raises for invalid parameters
             Request.check(self)
         if self.mask is not None and (self.core or self.mode is not None):
             raise InputError("--mask requires cpd")
@@ -118,7 +123,7 @@ def _advice(source: DescribedSource, request: PlanRequest) -> str | None:
 def _params(request: PlanRequest, order: int, labels: Labels | None, observed: ObservedSource | None) -> PlanParams:
     """Return what is planned for a tensor of this order."""
     if request.core is not None:
-        return PlanParams(compression=Compression(request.method or "hooi", request.core, init=request.init))
+        return PlanParams(compression=request.compression)
     constraints = request.constraint_params.of(order, labels)
     poisson = request.poisson() if request.counts else None
     params = PlanParams(request.rank, constraints=constraints, init=request.init, observed=observed)

@@ -31,6 +31,7 @@ from ..methods.poisson import Poisson
 from ..methods.proximal.fixed import masks_in
 from ..methods.proximal.terms import from_texts
 from ..methods.stochastic import SAMPLINGS, SamplingName, Stochastic
+from ..methods.tucker_params import WHOLE
 from ..models.align import observes_zeros
 from ..models.loading import matrices_in
 from ..operators.placement import MAX_DENSE_RANK, check_rank
@@ -145,6 +146,16 @@ class Masked(Request):
     def inputs(self) -> dict[str, Path | None]:
         mask = None if self.mask in (None, NAN, STORED) else Path(str(self.mask))
         return {**super().inputs, "--mask": mask}
+
+
+def core_ranks(text: str) -> tuple[int | None, ...]:
+    """Parse the ranks of a Tucker decomposition, separated by commas; None for modes that stay uncompressed."""
+    return tuple(None if part in (WHOLE, "-") else whole_number(part) for part in text.split(","))
+
+
+def any_rank(text: str) -> int | tuple[int | None, ...]:
+    """Parse the rank of a CP decomposition, or the ranks of a Tucker decomposition."""
+    return core_ranks(text) if "," in text else whole_number(text)
 
 
 TOLERANCES = {

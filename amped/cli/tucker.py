@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from partitioner.flags import flag, real_number, whole_numbers
+from partitioner.flags import flag, modes, real_number
 
 from ..errors import InputError
-from ..methods.hosvd import METHODS as COMPRESSIONS
-from ..methods.hosvd import Compression
-from ..methods.tucker import RANDOM, shown
+from ..methods.constraints import modes_of
+from ..methods.tucker import RANDOM
+from ..methods.tucker_params import METHODS as COMPRESSIONS
+from ..methods.tucker_params import Compression, shown
 from ..models.tucker import TuckerTensor
 from ..operators.sources.protocols import DescribedSource
 from ..runs.compression import compressed
 from .decompose import decompose
 from .job import Job, VerbSession
-from .requests import TOLERANCES
+from .requests import TOLERANCES, core_ranks
 from .run_requests import PlacedMethod, RunRequest
 
 
@@ -33,9 +34,10 @@ class TuckerRequest(RunRequest[TuckerTensor]):
         metavar="FILE.npz|nvecs|random",
         group="start",
     )
-    rank: tuple[int, ...] | None = flag(
-        None, "number of columns of each mode's factor matrix", type=whole_numbers, metavar="R1,R2,...", group="size"
-    )
+    rank: tuple[int | None, ...] | None = flag(
+        None, "number of columns of each mode's factor matrix; all: the mode stays uncompressed", type=core_ranks,
+        metavar="R1,R2,...", group="size",
+    )  # fmt: skip
     error: float | None = flag(
         None, "smallest ranks with a relative error of at most E", type=real_number, metavar="E", group="size"
     )
@@ -43,6 +45,10 @@ class TuckerRequest(RunRequest[TuckerTensor]):
         None, "stop when the fit changes by less than TOL (1e-5); 0 disables the test", type=real_number
     )
     method: str = flag("hooi", "hosvd and sthosvd do not iterate (hooi)", choices=COMPRESSIONS)
+    nonnegative: bool = flag(False, "non-negative core and factor matrices")
+    fixed_modes: tuple[int | str, ...] | None = flag(
+        None, "keep these modes' factor matrices of --init FILE.npz, e.g. 1,2, or by name", type=modes, metavar="MODES"
+    )
 
     def check(self) -> None:
         if self.rank is None and self.error is None:
@@ -53,7 +59,7 @@ class TuckerRequest(RunRequest[TuckerTensor]):
     @property
     def compression(self) -> Compression:
         """The parameters of the compression."""
-        return Compression(self.method, self.rank, self.error, self.start)
+        return Compression(self.method, self.rank, self.error, self.start, self.nonnegative)
 
     @property
     def tolerance(self) -> float:
@@ -72,15 +78,21 @@ class TuckerRequest(RunRequest[TuckerTensor]):
         return {"error": self.error}
 
     def has_rank(self, rank: object) -> bool:
-        return self.rank is None or rank == list(self.rank)
+        if self.rank is None:
+            return True
+        ranks = rank if isinstance(rank, list) else []
+        same = [wanted in (None, found) for wanted, found in zip(self.rank, ranks, strict=False)]
+        return len(ranks) == len(self.rank) and all(same)
 
     def place(self, job: Job, source: DescribedSource) -> PlacedMethod[TuckerTensor]:
         """See `RunRequest`. Code is compiled only now, because it depends on the tensor's order."""
-        method = compressed(source, job.machine, self.options, self.compression, self.first_seed, self.iterations)
+        fixed = modes_of("--fixed-modes", self.fixed_modes or ())
+        wanted = self.compression.with_fixed(fixed, job.source.labels, len(source.shape))
+        method = compressed(source, job.machine, self.options, wanted, self.first_seed, self.iterations)
         job.display.note(f"ranks {shown(method.operator.ranks)}")
         return PlacedMethod(method)
 
 
 def tucker(request: TuckerRequest, session: VerbSession) -> int:
-    """Compute a Tucker decomposition by HOOI, HOSVD or ST-HOSVD."""
+    """Compute a Tucker decomposition by HOOI, HOSVD or ST-HOSVD, or a non-negative one."""
     return decompose(request, session)

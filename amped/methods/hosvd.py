@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,70 +23,23 @@ from ..errors import InputError
 from ..operators.dense.block import DOUBLE, DenseBlock, contracted_bytes, summed_bytes
 from ..operators.dense.core import block_of, slices
 from ..operators.dense.unfolded import DenseUnfolded
-from ..operators.placement import INDEX_BYTES, MAX_RANK, Spectra
+from ..operators.placement import INDEX_BYTES, Spectra
 from ..operators.sources.dense import DenseSource
 from ..operators.sources.grid import Grid
 from ..operators.sources.protocols import SparseSource
 from ..operators.sparse.grouped import LARGE
 from ..operators.sparse.unfolded import COPIES, Unfolded
 from .eigenvectors import LEAST_ON_DEVICE, eigenvectors, in_part, leading_bytes
-from .initial import Init, random_factor
+from .initial import random_factor
 from .singular_vectors import MOST
+from .tucker_params import Compression
 
 OVERSAMPLED = 10  # additional columns of the subspace
 FIRST = 16  # initial number of columns if an error is given
 PASSES, SETTLED = 20, 1e-9  # subspace iterations at most; relative growth of the captured energy at which they stop
 ROUNDING = 8 * np.finfo(np.float64).eps  # of the sum of all squared singular values
 
-METHODS = ("hooi", "hosvd", "sthosvd")
-
 Matrix = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Compression:
-    """Parameters of a Tucker decomposition.
-
-    Attributes
-    ----------
-    method : {"hooi", "hosvd", "sthosvd"}
-    ranks : tuple of int, optional
-        Columns of each mode's factor matrix.
-    error : float, optional
-        Relative error, instead of ranks. The ranks are the smallest for which HOSVD (also for "hooi") or ST-HOSVD has
-        at most this error.
-    init : path, "nvecs", matrices, optional
-        Start of "hooi"; by default random matrices or, if `error` is given, those of HOSVD.
-
-    Raises
-    ------
-    InputError
-        If the parameters contradict each other or are out of range.
-    """
-
-    method: str = "hooi"
-    ranks: tuple[int, ...] | None = None
-    error: float | None = None
-    init: Init | None = None
-
-    def __post_init__(self) -> None:
-        if self.error is not None and not 0 < self.error < 1:
-            raise InputError(f"error {self.error:g}: expected a number between 0 and 1")
-        if self.method != "hooi" and self.init is not None:
-            raise InputError(f"init requires method 'hooi': {self.method!r} computes its factor matrices itself")
-        if self.ranks is not None and not all(1 <= rank <= MAX_RANK for rank in self.ranks):
-            raise InputError(f"rank {','.join(map(str, self.ranks))}: expected numbers from 1 to {MAX_RANK}")
-
-    @property
-    def from_spectra(self) -> bool:
-        """Whether the initial or final factor matrices come from spectra."""
-        named = isinstance(self.init, str) and self.init == "nvecs"
-        return self.method != "hooi" or self.error is not None or named
-
-    @property
-    def sequential(self) -> bool:
-        """Whether each spectrum is that of the tensor already compressed in the preceding modes."""
-        return self.method == "sthosvd"
 
 
 class Spectrum(Protocol):
@@ -205,6 +157,9 @@ def sparse_factors(source: SparseSource, machine: Machine, wanted: Compression, 
     left = allowed(source.norm, wanted)
     squares = source.norm**2
     for mode in range(order):
+        if mode in wanted.uncompressed:
+            done[mode] = np.eye(source.shape[mode])
+            continue
         unfolded = Unfolded(source, machine.comm, mode, done if sequential else {})
         cut = Truncation(wanted.ranks[mode] if wanted.ranks else None, squares, left / (order - mode))
         result, kept = truncated(unfolded, machine, cut, seed + mode)
@@ -226,6 +181,9 @@ def dense_factors(source: DenseSource, machine: Machine, whole: DenseBlock, want
     result: dict[int, Matrix] = {}
     for count, place in enumerate([*range(order - 1, 0, -1), 0]):
         mode = source.modes[place]
+        if mode in wanted.uncompressed:
+            result[mode] = np.eye(source.shape[mode])
+            continue
         unfolded = DenseUnfolded(block, place, machine, grid.rows(0) if not place and sequential else None)
         if not place and not sequential and comm.size > 1:
             columns = Grid(source.lengths, comm.size, (1, min(comm.size, source.lengths[1])))

@@ -2,7 +2,9 @@
 
 HOOI (De Lathauwer, De Moor and Vandewalle, SIMAX 21(4), 2000) replaces each factor matrix in turn by the leading left
 singular vectors of the tensor times all other factor matrices. Each rank computes the rows of that product that it
-owns; the ranks sum small Gram matrices and all-gather new rows.
+owns; the ranks sum small Gram matrices and all-gather new rows. If an error is given, trailing columns are dropped as
+soon as it permits (Xiao and Yang, A rank-adaptive higher-order orthogonal iteration algorithm for truncated Tucker
+decomposition, arXiv:2110.12564, 2021): they become zero, and leave the model at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from ..operators.kept_rows import Compaction, GramOfEmpty
 from ..operators.placement import Solving
 from ..operators.products import Ttmc
 from .driver import BaseMethod, MethodState
-from .singular_vectors import ORTHONORMAL, LeadingRows, finding_bytes
+from .singular_vectors import DEPENDENT, ORTHONORMAL, LeadingRows, finding_bytes
+from .tucker_params import Compression
 from .updates import DivergedError
 
 MOST_ROUNDING = 1e-6  # permitted rounding error of a fit
@@ -38,7 +41,9 @@ RANDOM = "random"  # value of `init` for random factor matrices
 PARTS_ROUNDED = 32  # number of terms whose sum typically has a rounding error of one unit in the last place
 
 
-COMPACTION = Compaction(GramOfEmpty())  # of HOOI; factor matrices of other methods are final
+def compaction(wanted: Compression) -> Compaction | None:
+    """Return how hypersparse modes are compacted: factor matrices that are final or fixed keep all rows."""
+    return Compaction(GramOfEmpty(), (*wanted.fixed, *wanted.uncompressed)) if wanted.method == "hooi" else None
 
 
 class TuckerMethod(BaseMethod[CoreOperator]):
@@ -57,12 +62,11 @@ class TuckerMethod(BaseMethod[CoreOperator]):
     ----------
     operator : CoreOperator
         Holds the initial factor matrices. Their columns are orthonormalised before the first iteration.
-    name : {"hooi", "hosvd", "sthosvd"}
-        With "hosvd" and "sthosvd" the factor matrices are final: a single iteration computes the core.
+    wanted : Compression
+        After `Compression.of_shape`. With the methods "hosvd" and "sthosvd" the factor matrices are final: a single
+        iteration computes the core.
     own_start : sequence of (I_n, R_n) arrays, optional
-        Initial ("hooi") or final factor matrices.
-    error : float, optional
-        The largest permitted relative error of the result; `own_start` satisfies it.
+        Initial ("hooi") or final factor matrices. They satisfy the error, if one is given.
     """
 
     norm = 2
@@ -70,11 +74,11 @@ class TuckerMethod(BaseMethod[CoreOperator]):
     def __init__(
         self,
         operator: CoreOperator,
-        name: str = "hooi",
+        wanted: Compression,
         own_start: Sequence[Floats] | None = None,
-        error: float | None = None,
     ) -> None:
-        self.operator, self.name, self.own_start, self._most = operator, name, own_start, error
+        self.operator, self.name, self.own_start, self._most = operator, wanted.method, own_start, wanted.error
+        self.wanted, self._modes = wanted, wanted.solved(operator.order)
         self._leading = LeadingRows(operator)
         self._noise = product_noise(operator)
         self._rounds = operator.summed > 1 and operator.options.precision == "fp32"
@@ -83,39 +87,102 @@ class TuckerMethod(BaseMethod[CoreOperator]):
     def restart(self, state: MethodState | None = None) -> None:
         """See `Restartable`."""
         self.state = state or MethodState({"core": np.zeros(self.operator.ranks)}, {"fit": []})
+        self._whitenings: dict[int, Array] | None = None
+        self._shrank = False  # whether the last iteration dropped columns
 
     @property
     def rank(self) -> list[int]:
-        """See `Method`."""
-        return list(self.operator.ranks)
+        """See `Method`: the columns that are left."""
+        return [len(columns) for columns in self._columns]
+
+    @property
+    def _columns(self) -> list[NDArray[np.intp]]:
+        """The columns of each factor matrix that are left."""
+        core = self.state.arrays["core"]
+        if self._most is None or not self.state.iterations:
+            return [np.arange(rank) for rank in core.shape]
+        slices = (np.moveaxis(core, mode, 0).reshape(core.shape[mode], -1) for mode in range(core.ndim))
+        return [np.flatnonzero(each.any(axis=1)) for each in slices]
 
     @property
     def facts(self) -> dict[str, object]:
-        """See `Method`."""
-        return {}
+        """See `Method`: the constraints."""
+        return self.wanted.facts
 
     def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: accepts any matrices; their columns are orthonormalised later."""
-        return factors
+        if self.wanted.fixed and how is None:
+            modes = list(self.wanted.fixed)
+            raise InputError(f"fixed_modes {modes}: the start is random; pass the fixed matrices as init")
+        whole, dtype = self.wanted.uncompressed, self.operator.options.dtype
+        return [np.eye(len(each), dtype=dtype) if mode in whole else each for mode, each in enumerate(factors)]
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         operator, state, order = self.operator, self.state, self.operator.order
         first = state.mode
+        self._shrank = False
         if not state.iterations and not first:
             self._begin()
-        modes = range(first, order) if self.name == "hooi" else range(order - 1, order)
+        modes = [mode for mode in self._modes if mode >= first] if self.name == "hooi" else self._modes[-1:]
         for mode in modes:
-            if mode > first and stop() and self.name == "hooi":
+            if mode > modes[0] and stop() and self.name == "hooi":
                 state.mode = mode
                 return False
             exact = self._in_double(mode)
-            result = operator.compute(Ttmc(exact), mode, in_turn(mode, order))
+            result = operator.compute(Ttmc(exact), mode, in_turn(mode, order, self._modes))
             if self.name == "hooi":
                 with operator.span("solve", mode):
-                    self._leading.find(mode, result)
+                    self._solve(mode, self._whitened(mode, result))
                 operator.publish(mode)
         self._finish(result, exact)
         return True
+
+    def _solve(self, mode: int, matrix: Array) -> None:
+        """Replace the owned rows of a factor matrix by leading left singular vectors of `matrix`."""
+        self._leading.find(mode, matrix)
+        if self._most is not None:
+            self._truncate(mode, matrix, self._most)
+
+    def _truncate(self, mode: int, matrix: Array, error: float) -> None:
+        """Set the trailing columns of a factor matrix to zero that the error does not require."""
+        operator, rank = self.operator, self.operator.ranks[mode]
+        device, rows = operator.machine.device, self._leading.buffer(mode, rank)
+        rows[...] = operator.owned(mode)
+        products = device.xp.ascontiguousarray(device.xp.matmul(matrix.T, rows))
+        operator.reduce(products, "sum", mode)
+        parts = device.to_host((products / operator.norm) ** 2).sum(axis=0)
+        captured = np.cumsum(operator.machine.comm.bcast(parts))
+        enough = captured >= 1 - error**2
+        count = int(np.argmax(enough)) + 1 if enough.any() else rank
+        self._shrank |= bool(parts[count:].any())
+        operator.owned(mode)[:, count:] = 0
+
+    def _whitened(self, mode: int, ttmc: Array) -> Array:
+        """Return a TTMc as if the columns of all fixed factor matrices were orthonormal."""
+        ranks, xp = [rank for m, rank in enumerate(self.operator.ranks) if m != mode], self.operator.machine.device.xp
+        if self._whitenings is None:
+            self._whitenings = self._make_whitenings()
+        for m, change in self._whitenings.items():
+            axis = 1 + m - (m > mode)
+            tensor = xp.tensordot(ttmc.reshape(len(ttmc), *ranks), change, (axis, 0))
+            ttmc = xp.ascontiguousarray(xp.moveaxis(tensor, -1, axis)).reshape(ttmc.shape)
+        return ttmc
+
+    def _make_whitenings(self) -> dict[int, Array]:
+        """Return the inverse square roots of the Gram matrices of fixed factor matrices. Collective."""
+        device, result = self.operator.machine.device, dict[int, Array]()
+        for mode in self.wanted.fixed:
+            values, vectors = np.linalg.eigh(self._gram(mode))
+            nonzero = values > DEPENDENT * values[-1]
+            roots = np.sqrt(np.where(nonzero, values, np.inf))
+            result[mode] = device.to_device(np.ascontiguousarray(vectors / roots @ vectors.T))
+        return result
+
+    def _gram(self, mode: int) -> NDArray[np.float64]:
+        """Return the Gram matrix of a factor matrix, the same on all ranks. Collective."""
+        machine = self.operator.machine
+        gram: NDArray[np.float64] = machine.comm.bcast(machine.device.to_host(self._leading.gram_of_factor(mode)))
+        return gram
 
     def _in_double(self, mode: int) -> bool:
         """Return whether TTMc should use double precision from the start, given the fit so far.
@@ -127,7 +194,7 @@ class TuckerMethod(BaseMethod[CoreOperator]):
         error = 1 - fits[-1] if fits else self._most
         if self.name != "hooi" or error is None:
             return self.name != "hooi"
-        if mode == self.operator.order - 1 and self._uncertain(1 - error):
+        if mode == self._modes[-1] and self._uncertain(1 - error):
             return True
         return error < FEW * self._noise or (self._most is not None and self._noise**2 > SPARED * error)
 
@@ -138,7 +205,8 @@ class TuckerMethod(BaseMethod[CoreOperator]):
 
     def _begin(self) -> None:
         """Orthonormalise the columns of all factor matrices."""
-        for mode, rank in enumerate(self.operator.ranks):
+        for mode in self._modes:
+            rank = self.operator.ranks[mode]
             with self.operator.span("solve", mode):
                 rows = self._leading.buffer(mode, rank)
                 rows[...] = self.operator.owned(mode)
@@ -148,11 +216,11 @@ class TuckerMethod(BaseMethod[CoreOperator]):
 
     def _finish(self, ttmc: Array, exact: bool) -> None:
         """Compute core and fit from the last mode's TTMc rows; `exact`: they were computed in double precision."""
-        operator, state, last = self.operator, self.state, self.operator.order - 1
+        operator, state, last = self.operator, self.state, self._modes[-1]
         core, fit = self._core(ttmc, exact)
         if not exact and self._uncertain(fit):
             if self._rounds:
-                ttmc = operator.compute(Ttmc(double=True), last, in_turn(last, operator.order))
+                ttmc = operator.compute(Ttmc(double=True), last, in_turn(last, operator.order, self._modes))
             core, fit = self._core(ttmc, True)
         state.arrays["core"] = core
         state.series["fit"].append(fit)
@@ -161,22 +229,23 @@ class TuckerMethod(BaseMethod[CoreOperator]):
 
     def _core(self, ttmc: Array, exact: bool) -> tuple[NDArray[np.float64], float]:
         """Return the core and the fit; an `exact` core is the best one for the rounded factor matrices."""
-        operator, last = self.operator, self.operator.order - 1
+        operator, last = self.operator, self._modes[-1]
         with operator.span("solve", last):
-            whole = core_of(operator, ttmc, self._leading.buffer(last, operator.ranks[last]))
+            whole = core_of(operator, ttmc, self._leading.buffer(last, operator.ranks[last]), last)
             if not np.all(np.isfinite(whole)):
                 raise DivergedError(f"iteration {self.state.iterations + 1}: the core tensor is not finite")
-            core = self._best(whole) if exact else whole
+            core = self._best(whole) if exact or self.wanted.fixed else whole
         captured = float(np.sum(whole / operator.norm * (core / operator.norm)))  # fraction of the squared norm
         return core, 1 - float(np.sqrt(max(0.0, 1 - captured)))
 
     def _best(self, whole: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the core of least error: `whole` times the inverses of the factor matrices' Gram matrices."""
-        device, comm, core = self.operator.machine.device, self.operator.machine.comm, whole
-        grams = [self._leading.gram_of_factor(mode) for mode in range(whole.ndim)]
-        for mode, gram in enumerate(grams):
-            rows = np.moveaxis(core, mode, 0)
-            solved = np.linalg.solve(comm.bcast(device.to_host(gram)), rows.reshape(len(rows), -1))
+        core = whole
+        for mode in range(whole.ndim):
+            if mode in self.wanted.uncompressed:
+                continue
+            rows, gram = np.moveaxis(core, mode, 0), self._gram(mode)
+            solved = np.linalg.pinv(gram, hermitian=True) @ rows.reshape(len(rows), -1)
             core = np.moveaxis(solved.reshape(rows.shape), 0, mode)
         return np.ascontiguousarray(core)
 
@@ -184,7 +253,7 @@ class TuckerMethod(BaseMethod[CoreOperator]):
         """See `Method`: whether the fit changed by less than `tol`; for HOSVD, whether the core is computed."""
         if self.name != "hooi":
             return self.state.iterations > 0
-        return super().settled(tol)
+        return not self._shrank and super().settled(tol)
 
     def merit(self) -> float:
         """See `Restartable`: the fit."""
@@ -196,17 +265,22 @@ class TuckerMethod(BaseMethod[CoreOperator]):
         state, operator = self.state, self.operator
         if self.on_device and not operator.machine.device.on_host:
             return self._model_on_device()
-        rows = [operator.rows(mode) for mode in range(operator.order)]
-        result = TuckerTensor(state.arrays["core"], rows, state.series["fit"], state.converged).arrange()
+        columns, core = self._columns, state.arrays["core"]
+        rows = [operator.rows(mode)[:, kept] for mode, kept in enumerate(columns)]
+        core = np.ascontiguousarray(core[np.ix_(*columns)])
+        result = TuckerTensor(core, rows, state.series["fit"], state.converged).arrange(self.wanted.fixed)
         result.factors = [operator.expand(mode, rows) for mode, rows in enumerate(result.factors)]
         return result
 
     def _model_on_device(self) -> TuckerTensor:
         """Return the model of matrices in device memory."""
-        state, operator, core, factors = self.state, self.operator, self.state.arrays["core"], list[Array]()
-        device, xp = operator.machine.device, operator.machine.device.xp
+        state, operator, factors, columns = self.state, self.operator, list[Array](), self._columns
+        device, xp, core = operator.machine.device, operator.machine.device.xp, state.arrays["core"][np.ix_(*columns)]
         for mode in range(operator.order):
-            stored = operator.stored(mode)
+            stored = operator.stored(mode)[:, : len(columns[mode])]
+            if mode in self.wanted.fixed:
+                factors.append(stored.copy())
+                continue
             largest = xp.take_along_axis(stored, xp.abs(stored).argmax(axis=0)[None], axis=0)[0]
             signs = xp.where(largest < 0, -1, 1).astype(stored.dtype)
             factors.append(xp.ascontiguousarray(stored * signs))
@@ -220,18 +294,19 @@ def product_noise(operator: CoreOperator) -> float:
     return eps * (order + operator.summed / PARTS_ROUNDED) + order * ORTHONORMAL * max(operator.ranks)
 
 
-def core_of(operator: CoreOperator, ttmc: Array, buffer: Array) -> NDArray[np.float64]:
-    """Return the tensor times all transposed factor matrices, from the last mode's TTMc. Collective.
+def core_of(operator: CoreOperator, ttmc: Array, buffer: Array, mode: int) -> NDArray[np.float64]:
+    """Return the tensor times all transposed factor matrices, from a mode's TTMc. Collective.
 
-    `buffer`, (owned, R_n) float64, is overwritten with the owned rows of the last factor matrix.
+    `buffer`, (owned, R_n) float64, is overwritten with the owned rows of the mode's factor matrix.
     """
-    device, last = operator.machine.device, operator.order - 1
+    device, ranks = operator.machine.device, operator.ranks
     operator.wait_comm()
-    buffer[...] = operator.owned(last)
+    buffer[...] = operator.owned(mode)
     core = device.xp.ascontiguousarray(device.xp.matmul(ttmc.T, buffer))
-    operator.reduce(core, "sum", last)
-    whole = operator.machine.comm.bcast(device.to_host(core)).reshape(operator.ranks)
-    return np.array(whole, np.float64)
+    operator.reduce(core, "sum", mode)
+    others = [rank for m, rank in enumerate(ranks) if m != mode]
+    whole = operator.machine.comm.bcast(device.to_host(core)).reshape(*others, ranks[mode])
+    return np.array(np.moveaxis(whole, -1, mode), np.float64, order="C")
 
 
 def consistency(core: NDArray[np.float64]) -> float:
@@ -241,25 +316,6 @@ def consistency(core: NDArray[np.float64]) -> float:
     ideal[(np.arange(rank),) * core.ndim] = 1
     off = float(np.sum(np.square(core - ideal)))
     return 100 * (1 - off / float(rank))
-
-
-def check_ranks(shape: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the ranks as a tuple; raise `InputError` if a tensor of this shape cannot have them."""
-    if len(ranks) != len(shape):
-        raise InputError(f"rank {shown(ranks)}: {len(ranks)} numbers for a tensor of {len(shape)} modes")
-    for mode, (length, rank) in enumerate(zip(shape, ranks, strict=True)):
-        others = int(np.prod([float(r) for m, r in enumerate(ranks) if m != mode]))
-        if rank > length:
-            raise InputError(f"rank {shown(ranks)}: mode {mode} has length {length:,}, so at most {length:,} columns")
-        if rank > others:
-            cause = f"at most {others:,} columns, the product of the other modes' ranks"
-            raise InputError(f"rank {shown(ranks)}: mode {mode}: {cause}")
-    return tuple(ranks)
-
-
-def shown(ranks: Sequence[int]) -> str:
-    """Return ranks in the form of the command line."""
-    return ",".join(map(str, ranks))
 
 
 def attainable(error: float, precision: str) -> float:

@@ -92,10 +92,18 @@ class TuckerTensor(FactorModel):
         numbers = sum(length * rank for length, rank in zip(self.shape, self.ranks, strict=True))
         return math.prod(self.shape) / (self.core.size + numbers)
 
-    def arrange(self) -> TuckerTensor:
-        """Flip the signs of columns, in place, so that each column's largest entry is positive."""
+    def arrange(self, kept: Sequence[int] = ()) -> TuckerTensor:
+        """Flip the signs of columns, in place, so that each column's largest entry is positive.
+
+        Parameters
+        ----------
+        kept : sequence of int
+            Modes whose factor matrices stay as they are.
+        """
         self.factors = self.host_factors
         for mode, factor in enumerate(self.factors):
+            if mode in kept:
+                continue
             signs = np.where(largest_entries(factor) < 0, -1.0, 1.0)
             if (signs < 0).any():
                 scale_columns(factor, signs.astype(factor.dtype))

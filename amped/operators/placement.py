@@ -95,6 +95,7 @@ class Setting(NamedTuple):
     root_bytes: int = 0  # host memory that rank 0 needs to compute a start or to solve eigenproblems
     compaction: Compaction | None = None  # of hypersparse modes, if the method permits it
     grid: GridParts | None = None  # None: all ranks have all rows of all factor matrices
+    uncompressed: tuple[int, ...] = ()  # modes whose factor matrix is the identity
     late: bool = False  # whether the first MTTKRP may compute the norm of elements that are streamed from a file
 
 

@@ -17,18 +17,15 @@ from partitioner.tensors.sparse import SparseTensor
 from ..backend.blas import SCIPY_BYTES
 from ..backend.exchange import Machine
 from ..methods.driver import StopRule, iterate
-from ..methods.hosvd import (
-    FIRST,
-    Compression,
-    allowed,
-    loads_scipy,
-)
+from ..methods.hosvd import FIRST, allowed, loads_scipy
+from ..methods.nonnegative_tucker import NonnegativeTucker
 from ..methods.small_cp import of_core
-from ..methods.tucker import COMPACTION, TuckerMethod, attainable, check_ranks, consistency, core_of, solving_bytes
+from ..methods.tucker import TuckerMethod, attainable, compaction, consistency, core_of, solving_bytes
+from ..methods.tucker_params import Compression
 from ..models.explained import values_at
 from ..operators.base import CoreOperator
 from ..operators.limits import check_range
-from ..operators.placement import Setting
+from ..operators.placement import MAX_DENSE_RANK, MAX_RANK, Setting
 from ..operators.products import Ttmc
 from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource, SparseSource
@@ -55,8 +52,7 @@ def core_setting(
     setting = setting._replace(solving=solving_bytes(machine, ranks, source.shape), product=Ttmc(), overlaps=False)
     if compression is None:
         return setting
-    if compression.method == "hooi":
-        setting = setting._replace(compaction=COMPACTION)
+    setting = setting._replace(compaction=compaction(compression), uncompressed=compression.uncompressed)
     scipy = SCIPY_BYTES * loads_scipy(source.shape, ranks, compression, machine.device)
     if not compression.from_spectra:
         return setting._replace(root_bytes=scipy)
@@ -80,8 +76,8 @@ def compressed(
     InputError
         If the ranks are impossible for the tensor, or the tensor is zero.
     """
-    ranks, error, factors = compression.ranks, compression.error, None
-    together(machine.comm, lambda: ranks and check_ranks(source.shape, ranks))
+    compression = together(machine.comm, lambda: of_source(compression, source))
+    ranks, error, factors = compression.columns, compression.error, None
     if error is not None:
         compression = replace(compression, error=together(machine.comm, lambda: attainable(error, options.precision)))
     given = machine
@@ -101,7 +97,15 @@ def compressed(
     if compression.ranks is None:
         machine = _chosen(source, ranks, given, options, max_iters)
     setting = core_setting(source, ranks, machine, options, compression)
-    return TuckerMethod(core_source.place(machine, setting), compression.method, factors, error)
+    operator = core_source.place(machine, setting)
+    if compression.nonnegative:
+        return NonnegativeTucker(operator, compression, factors)
+    return TuckerMethod(operator, compression, factors)
+
+
+def of_source(compression: Compression, source: DescribedSource) -> Compression:
+    """Return the parameters for the shape of a tensor; raise `InputError` if it cannot have the ranks."""
+    return compression.of_shape(source.shape, MAX_DENSE_RANK if source.kind == "dense" else MAX_RANK)
 
 
 def consistent(
@@ -139,7 +143,7 @@ def _consistent(
         operator.set_factor(mode, inverse.T)
     last = operator.order - 1
     product = operator.compute(Ttmc(), last)
-    core = core_of(operator, product, machine.device.empty(operator.owned(last).shape, np.float64))
+    core = core_of(operator, product, machine.device.empty(operator.owned(last).shape, np.float64), last)
     return consistency(core + further)
 
 

@@ -19,12 +19,12 @@ from ..backend.exchange import Machine
 from ..backend.ops.mttkrp import MTTKRP, Share
 from ..backend.ops.ttmc import TTMC
 from ..methods.hosvd import (
-    Compression,
     dense_factors,
     dense_spectra_bytes,
     sparse_factors,
     spectra_bytes,
 )
+from ..methods.tucker_params import Compression
 from ..operators.base import CoreOperator, Operator
 from ..operators.dense.core import DenseCore, block_of, slices
 from ..operators.dense.operator import DenseOperator

@@ -11,11 +11,10 @@ from ..errors import InputError
 from ..methods import als, apr
 from ..methods.constraints import NONE, Constraints
 from ..methods.gcp import GENERAL, MAX_ITERS
-from ..methods.hosvd import Compression
 from ..methods.initial import Init, start_bytes
 from ..methods.poisson import Poisson, PoissonMethod
 from ..methods.stochastic import Stochastic
-from ..methods.tucker import check_ranks
+from ..methods.tucker_params import Compression
 from ..models.dataframe import dataframe
 from ..operators.distributions.forecast import Candidate
 from ..operators.kept_rows import Compaction
@@ -29,7 +28,7 @@ from ..report.notebook import plan_html
 from ..report.text import forecast_line
 from .assembly import als_bytes, as_counts, setting_for
 from .candidates import MOST_RANKS, AbsentMachine, Candidates, SharedTensor, candidates_absent, candidates_here
-from .compression import core_setting
+from .compression import core_setting, of_source
 from .gcp import LossWork, planned_loss
 from .kinds import kind_of
 from .observed_runs import ObservedRun, planned_observed
@@ -217,10 +216,10 @@ def _setting(source: DescribedSource, machine: Machine, options: Options, params
     order, compression = len(source.shape), params.compression
     compaction: Compaction | None
     if compression is not None:
-        assert compression.ranks is not None
-        columns = compression.ranks
-        checked = together(machine.comm, lambda: check_ranks(source.shape, columns))
-        return core_setting(source, checked, machine, options, compression)
+        wanted = compression
+        wanted = together(machine.comm, lambda: of_source(wanted, source))
+        assert wanted.columns is not None
+        return core_setting(source, wanted.columns, machine, options, wanted)
     assert params.rank is not None
     if params.poisson is not None:
         solving, compaction = apr.solving_bytes(machine, params.poisson, order), apr.COMPACTION

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.array_types import FloatDType
 
@@ -12,6 +13,8 @@ from ..device import Array, Device
 from ..ops.nonnegative import System
 from ..ops.solve import SolverBytes, Sums
 from ..rows import add_gram, block_rows, blocks_of, down
+
+Matrix = NDArray[np.float64]
 
 BLOCKS = 4  # blocks of rows, in float64, that are in memory at a time
 SETTLED = 1e-13  # sweeps stop when the change of a row, relative to its largest number, is below this
@@ -62,3 +65,17 @@ def _sweep(xp: ModuleType, rows: Array, rights: Array, gram: Array, columns: lis
             rows[:, r] = xp.maximum(0.0, rows[:, r] + change)
         if not bool((xp.abs(rows - before) > SETTLED * xp.abs(rows).max(axis=1)[:, None]).any()):
             return
+
+
+def sweep_columns(xp: ModuleType, rows: Array, right: Array, gram: Matrix, sweeps: int) -> None:
+    """Update columns, which are the rows of `rows`, (R, n) float64, in place; see `System`.
+
+    `right`, (R, n), is in the same memory; `gram` is in host memory. Columns whose diagonal entry is 0 are not changed.
+    """
+    live = np.flatnonzero(gram.diagonal() > 0).tolist()
+    pivots = gram.diagonal()
+    changes = [xp.asarray(-gram[r] / pivots[r]) for r in live]
+    steps = [(r, change, right[r] / pivots[r]) for r, change in zip(live, changes, strict=True)]
+    for _ in range(sweeps):
+        for r, change, target in steps:
+            xp.maximum(0.0, rows[r] + (target + change @ rows), out=rows[r])

@@ -78,7 +78,7 @@ class DenseCore(Factors):
         """Use this rank's block of `source` (see `slices`), which leaves the device if the plan requires it."""
         comm, options = machine.comm, setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
-        self.ranks, self._modes = setting.ranks, source.modes
+        self.ranks, self._modes, self._whole = setting.ranks, source.modes, setting.uncompressed
         check_range(source.value_range, options.dtype, source.path)
         self.norm = source.rounded_norm(options.dtype)
         self.clock = machine.device.clock()
@@ -141,7 +141,9 @@ class DenseCore(Factors):
         Products are in double precision after the first matrix, or from the start if `factors` are.
         """
         xp, ends = self.machine.device.xp, [self.ranks[m] for m in self._modes]
-        order = sorted((p for p in range(len(ends)) if p != place), key=lambda p: (ends[p] / piece.shape[p], -p))
+        whole = [p for p, mode in enumerate(self._modes) if mode in self._whole]
+        others = (p for p in range(len(ends)) if p != place and p not in whole)
+        order = sorted(others, key=lambda p: (ends[p] / piece.shape[p], -p))
         result = piece
         for number, p in enumerate(order):
             factor = factors[p]
@@ -150,7 +152,12 @@ class DenseCore(Factors):
             if number or factor.dtype == np.float64:
                 result, factor = result.astype(np.float64, copy=False), factor.astype(np.float64, copy=False)
             result = contracted(xp, result, factor, p)
-        return result.astype(np.float64, copy=False)
+        result = result.astype(np.float64, copy=False)
+        if not place or 0 not in whole:
+            return result
+        every = self.machine.device.zeros((ends[0], *result.shape[1:]), np.float64)
+        every[self._own][part] = result
+        return every
 
     def _rows(self, mode: int, tensor: Array) -> Array:
         """Return a tensor, whose modes are in memory order, unfolded in a mode, with the other modes ascending."""
