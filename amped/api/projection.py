@@ -23,6 +23,7 @@ from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods import gcp
 from ..methods.constraints import ConstraintParams
+from ..methods.core_rows import core_equations, core_rows
 from ..methods.driver import StopRule, run
 from ..methods.poisson import MOST_INNER, Poisson, PoissonMethod
 from ..models.align import check_unknown, matched, observed_or_all, observes_zeros, tensor_for
@@ -214,6 +215,7 @@ def project_on_core(
     X: Tensor,
     mode: int,
     *,
+    nonnegative: bool = False,
     deadline: float | None = None,
     output: OutputName = "host",
     **options: Unpack[OptionNames],
@@ -228,29 +230,11 @@ def project_on_core(
         for m, (length, rank) in enumerate(zip(source.shape, ranks, strict=True)):
             factor = np.zeros((length, rank)) if model is None or m == mode else model.host_factors[m]
             operator.set_factor(m, share(comm, np.asarray(factor, chosen.dtype) if comm.rank == 0 else None))
-        matrix: NDArray[np.float64] = share(comm, None if model is None else _core_inverse(model, mode))
-        operator.owned(mode)[...] = machine.device.xp.matmul(
-            operator.compute(Ttmc(), mode), machine.device.to_device(matrix)
-        )
+        equations = comm.bcast(None if model is None else core_equations(model.core, model.host_factors, mode))
+        operator.owned(mode)[...] = core_rows(operator.compute(Ttmc(), mode), equations, machine.device, nonnegative)
         operator.publish(mode)
         operator.wait_comm()
         return _output(operator.factor(mode), machine, output)
-
-
-def _core_inverse(model: TuckerTensor, mode: int) -> NDArray[np.float64]:
-    """Return the matrix that turns the product of the tensor and the other modes' factors into least-squares rows."""
-
-    def unfolded(core: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.moveaxis(core, mode, 0).reshape(core.shape[mode], -1)
-
-    squared = model.core
-    for m, factor in enumerate(model.host_factors):
-        if m != mode:
-            wide = factor.astype(np.float64, copy=False)
-            squared = np.moveaxis(np.tensordot(squared, wide.T @ wide, (m, 0)), -1, m)
-    own = unfolded(model.core)
-    inverse: NDArray[np.float64] = own.T @ np.linalg.pinv(own @ unfolded(squared).T, hermitian=True)
-    return inverse
 
 
 def transformed(
@@ -292,7 +276,8 @@ def projected(model: AnyModel, X: object, mode: int, arguments: Mapping[str, Any
 
 @projected.register
 def _(model: TuckerTensor, X: Any, mode: int, arguments: Mapping[str, Any]) -> Floats:
-    return project_on_core(model, X, mode, **arguments)
+    nonnegative = world().bcast(model is not None and bool(model.run.get("nonnegative")))
+    return project_on_core(model, X, mode, nonnegative=nonnegative, **arguments)
 
 
 @projected.register

@@ -32,7 +32,7 @@ from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
 from ..runs.session import opened
-from .arguments import ARGUMENTS, DEVICE, OutputName, argument_options, one_of, optional, positive
+from .arguments import ARGUMENTS, BOOLEAN, DEVICE, OutputName, argument_options, one_of, optional, positive
 from .sessions import SideOutputs, session
 
 
@@ -47,7 +47,7 @@ TUCKER_ARGUMENTS = ARGUMENTS | {
     "rank": optional(Argument(_ranks)),
     "error": optional(positive("a number between 0 and 1")),
     "method": one_of(*METHODS),
-    "nonnegative": Argument(lambda name, value: bool(value)),
+    "nonnegative": BOOLEAN,
     "fixed_modes": Argument(modes_of),
 }
 

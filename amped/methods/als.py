@@ -85,7 +85,8 @@ class CpAls(ConstrainedCp[Operator]):
         self.unread_start = () if constraints or not operator.machine.device.on_host else (first,)
         self._plain = PlainAls(operator, constraints) if PlainAls.suits(operator) else None
         self._pipelined = None if self._plain else self._pipeline()
-        self._extrapolation = Extrapolation(operator, range(operator.order)) if accelerate else None
+        modes = constraints.solved(operator.order)
+        self._extrapolation = Extrapolation(operator, modes, constraints.nonnegative) if accelerate else None
         self.restart()
 
     def _pipeline(self) -> Pipelined | None:
@@ -123,39 +124,25 @@ class CpAls(ConstrainedCp[Operator]):
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         if self._extrapolation is None or self.state.mode or self.state.iterations < BEGIN:
-            return self._iterate(stop, left)
-        return self._iterate_from(self._extrapolation, stop)
+            return self.iterate(stop, left)
+        return self._extrapolation.step(self, stop)
 
-    def _iterate_from(self, extrapolation: Extrapolation, stop: Callable[[], bool]) -> bool:
-        """Compute an iteration from extrapolated matrices, or from the matrices as they are if that lowers the fit."""
-        state, before = self.state, self.state.copy()
-        moved = extrapolation.move(state.arrays["scales"])
-        if not moved:
-            return self._iterate(stop, 1)
-        self._reload(moved)
-        try:
-            complete = self._iterate(stop, 1)
-        except DivergedError:
-            complete = True
-        if complete and state.iterations > before.iterations and state.series["fit"][-1] >= before.series["fit"][-1]:
-            extrapolation.accept()
-            return True
-        extrapolation.undo()
-        state.arrays, state.series = before.arrays, before.series
-        state.iterations, state.mode = before.iterations, before.mode
-        self._plain_loaded = False
-        self._reload()
-        return complete and self._iterate(stop, 1)
-
-    def _reload(self, moved: Sequence[int] = ()) -> None:
-        """Continue from the operator's factor matrices, which have changed. Collective."""
-        if self._plain is not None and self._plain_loaded:
+    def reload(self, moved: Sequence[int] = ()) -> None:
+        """See `Extrapolated`."""
+        if self._plain is not None and self._plain_loaded and moved:
             self._plain.reload(moved)
-        elif self._loaded:
+            return
+        self._plain_loaded = False
+        if self._loaded:
             self._update.reload(*self.standing())
 
-    def _iterate(self, stop: Callable[[], bool], left: int) -> bool:
-        """See `step`."""
+    def column_scales(self, mode: int) -> NDArray[np.float64]:
+        """See `Extrapolated`."""
+        scales: NDArray[np.float64] = self.state.arrays["scales"][mode]
+        return scales
+
+    def iterate(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        """See `step`; without extrapolation."""
         pipelined = self._pipelined
         if self._plain is not None and not self.checked and not self.state.mode:
             return self._step_plain(self._plain, stop)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_AT_ONCE = 256  # elements of a core whose equations are multiplied by one matrix
 SETTLED = 1e-12  # decrease of the objective, relative to its value, at which the steps end
 
 Matrix = NDArray[np.float64]
@@ -45,7 +47,7 @@ def solve_core(core: Matrix, data: Matrix, grams: Sequence[Matrix], steps: int) 
     lengths = [np.sqrt(gram.diagonal()) for gram in grams]
     units = [np.where(length > 0, length, 1.0) for length in lengths]
     scaled = [gram / np.outer(unit, unit) for gram, unit in zip(grams, units, strict=True)]
-    bound = math.prod(float(np.linalg.norm(gram, 2)) for gram in scaled)
+    bound = math.prod(float(np.linalg.eigvalsh(gram)[-1]) for gram in scaled)
     if not bound > 0:
         return core
     scale = outer(units)
@@ -64,15 +66,20 @@ def outer(vectors: Sequence[Matrix]) -> Matrix:
 def _descended(start: Matrix, data: Matrix, grams: Sequence[Matrix], size: float, steps: int) -> Matrix:
     """Return the best point after some steps of this size, the inverse of the gradient's Lipschitz constant."""
 
-    def value(point: Matrix, product: Matrix) -> float:
-        return float(np.vdot(point, product / 2 - data))
+    hessian = reduce(np.kron, grams) if start.size <= MOST_AT_ONCE else None
 
-    best, product = start, times(start, grams)
+    def multiplied(point: Matrix) -> Matrix:
+        return times(point, grams) if hessian is None else (hessian @ point.ravel()).reshape(point.shape)
+
+    def value(point: Matrix, product: Matrix) -> float:
+        return float(np.vdot(point, product) / 2 - np.vdot(point, data))
+
+    best, product = start, multiplied(start)
     least, momentum = value(best, product), 1.0
     ahead, product_ahead = best, product
     for _ in range(steps):
         point = np.maximum(0.0, ahead - size * (product_ahead - data))
-        its_product = times(point, grams)
+        its_product = multiplied(point)
         its_value = value(point, its_product)
         if its_value > least:
             if ahead is best:  # a plain step: only rounding remains

@@ -22,11 +22,13 @@ from ..backend.device import Array
 from ..backend.normal_equations.hals import sweep_columns
 from ..errors import InputError
 from ..models.tucker import TuckerTensor
-from ..operators.base import in_turn
+from ..operators.base import CoreOperator, in_turn
 from ..operators.products import Ttmc
 from .driver import MethodState
+from .extrapolation import BEGIN, Extrapolation
 from .nonnegative_core import solve_core, times
 from .tucker import FEW, TuckerMethod
+from .tucker_params import Compression
 from .updates import DivergedError
 
 ROUNDS = 2  # alternations of factor matrix and core per product
@@ -42,10 +44,17 @@ class NonnegativeTucker(TuckerMethod):
 
     norm = 1
 
+    def __init__(self, operator: CoreOperator, wanted: Compression, own_start: Sequence[Floats] | None = None) -> None:
+        modes = wanted.solved(operator.order)
+        self._extrapolation = Extrapolation(operator, modes, modes, ["core"]) if wanted.accelerate else None
+        super().__init__(operator, wanted, own_start)
+        self.name = "hals"
+
     def restart(self, state: MethodState | None = None) -> None:
         super().restart(state)
-        self.name = "hals"
         self._grams: list[Matrix] | None = None
+        if self._extrapolation:
+            self._extrapolation.restart()
 
     def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: accepts non-negative matrices; singular vectors are replaced by their magnitudes."""
@@ -56,6 +65,19 @@ class NonnegativeTucker(TuckerMethod):
         return result
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        if self._extrapolation is None or self.state.mode or self.state.iterations < BEGIN:
+            return self.iterate(stop)
+        return self._extrapolation.step(self, stop)
+
+    def reload(self, moved: Sequence[int] = ()) -> None:
+        """See `Extrapolated`."""
+        self._grams = None
+
+    def column_scales(self, mode: int) -> None:
+        """See `Extrapolated`: matrices are stored as they are."""
+
+    def iterate(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        """See `step`; without extrapolation."""
         operator, state = self.operator, self.state
         if self._grams is None:
             self._grams = [self._gram(mode) for mode in range(operator.order)]

@@ -37,6 +37,8 @@ class Compression:
         Modes whose factor matrices are those of the start.
     uncompressed : tuple of int
         Modes whose factor matrix is the identity.
+    accelerate : bool
+        Whether iterations of HALS begin at extrapolated matrices; see `extrapolation`.
 
     Raises
     ------
@@ -51,6 +53,7 @@ class Compression:
     nonnegative: bool = False
     fixed: tuple[int, ...] = ()
     uncompressed: tuple[int, ...] = ()
+    accelerate: bool = True
 
     def __post_init__(self) -> None:
         if self.method != "hooi" and (self.nonnegative or self.fixed):

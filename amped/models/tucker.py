@@ -141,7 +141,8 @@ class TuckerTensor(FactorModel):
     ) -> Floats:
         """Fit the rows of one mode to new data, with the core and the other factor matrices fixed. Collective.
 
-        With the returned rows in place of ``factors[mode]``, the model is the least-squares approximation of ``X``.
+        With the returned rows in place of ``factors[mode]``, the model is the least-squares approximation of ``X``. The
+        rows are non-negative if the model is.
 
         Parameters
         ----------

@@ -145,7 +145,8 @@ class DenseBlock:
         def one(part: slice) -> T:
             return work(part, self._piece((part,), self.dtype))
 
-        return in_order(one, self._cuts(0), self._threads)
+        cuts = self._cuts(0)
+        return in_order(one, cuts, max(1, min(self._threads, len(cuts))))
 
     def _piece(self, place: tuple[slice, ...], dtype: FloatDType) -> Array:
         args = self._elements[place]
