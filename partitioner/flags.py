@@ -78,6 +78,13 @@ def whole_numbers(text: str) -> tuple[int, ...]:
     return tuple(whole_number(part) for part in text.split(","))
 
 
+def on_or_off(text: str) -> bool:
+    """Parse ``on`` or ``off``."""
+    if text not in ("on", "off"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected on or off")
+    return text == "on"
+
+
 def mode(text: str) -> int | str:
     """Parse a mode: a number, or the name of a mode of a table."""
     return whole_number(text) if re.fullmatch("[+-]?[0-9]+", text) else text

@@ -231,6 +231,7 @@ def project_on_core(
             factor = np.zeros((length, rank)) if model is None or m == mode else model.host_factors[m]
             operator.set_factor(m, share(comm, np.asarray(factor, chosen.dtype) if comm.rank == 0 else None))
         equations = comm.bcast(None if model is None else core_equations(model.core, model.host_factors, mode))
+        assert equations is not None
         operator.owned(mode)[...] = core_rows(operator.compute(Ttmc(), mode), equations, machine.device, nonnegative)
         operator.publish(mode)
         operator.wait_comm()

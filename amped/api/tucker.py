@@ -48,6 +48,7 @@ TUCKER_ARGUMENTS = ARGUMENTS | {
     "error": optional(positive("a number between 0 and 1")),
     "method": one_of(*METHODS),
     "nonnegative": BOOLEAN,
+    "accelerate": optional(BOOLEAN),
     "fixed_modes": Argument(modes_of),
 }
 
@@ -66,6 +67,7 @@ def tucker(
     tol: float = 1e-5,
     seed: int = 0,
     init: Init | None = None,
+    accelerate: bool | None = None,
     callback: RunCallback | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
@@ -107,6 +109,10 @@ def tucker(
     init : path, "nvecs", "random" or sequence of (I_n, R_n) arrays, optional
         Start of "hooi": a file with ``factor_0 ...``, the result of "hosvd" ("nvecs"), random matrices, or matrices,
         whose columns are orthonormalised. Rank 0's value is used.
+    accelerate : bool, optional
+        Whether iterations of non-negative models begin at extrapolated matrices (Ang, Cohen, Gillis and Hien 2021); an
+        iteration that lowers the fit is repeated without. By default they do, unless there is a `checkpoint`, which has
+        one iterate only.
     callback : callable, optional
         Called after each iteration with its number, the fit and, if it requires a third argument, a `ModelView`; see
         `cp_als`.
@@ -145,7 +151,8 @@ def tucker(
         raise InputError("pass rank or error" if rank is None else "pass either rank or error, not both")
     chosen, random = Options(**options), isinstance(init, str) and init == RANDOM
     compression = Compression(method, None if rank is None else tuple(rank), error, None if random else init)
-    compression = replace(compression, nonnegative=nonnegative)
+    extrapolates = checkpoint is None if accelerate is None else accelerate
+    compression = replace(compression, nonnegative=nonnegative, accelerate=extrapolates)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
     with session(X, chosen, deadline, verbose, side, compression.known_ranks) as call:
         with call.reporter.loading():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from partitioner.flags import flag, modes, real_number
+from partitioner.flags import flag, modes, on_or_off, real_number
 
 from ..errors import InputError
 from ..methods.constraints import modes_of
@@ -46,6 +46,9 @@ class TuckerRequest(RunRequest[TuckerTensor]):
     )
     method: str = flag("hooi", "hosvd and sthosvd do not iterate (hooi)", choices=COMPRESSIONS)
     nonnegative: bool = flag(False, "non-negative core and factor matrices")
+    accelerate: bool | None = flag(
+        None, "extrapolate iterations of --nonnegative (on, without --checkpoint)", type=on_or_off, metavar="on|off"
+    )
     fixed_modes: tuple[int | str, ...] | None = flag(
         None, "keep these modes' factor matrices of --init FILE.npz, e.g. 1,2, or by name", type=modes, metavar="MODES"
     )
@@ -59,7 +62,9 @@ class TuckerRequest(RunRequest[TuckerTensor]):
     @property
     def compression(self) -> Compression:
         """The parameters of the compression."""
-        return Compression(self.method, self.rank, self.error, self.start, self.nonnegative)
+        accelerate = self.checkpoint is None if self.accelerate is None else self.accelerate
+        wanted = Compression(self.method, self.rank, self.error, self.start, self.nonnegative)
+        return replace(wanted, accelerate=accelerate)
 
     @property
     def tolerance(self) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,10 +62,19 @@ def outer(vectors: Sequence[Matrix]) -> Matrix:
     return result
 
 
+def kronecker(matrices: Sequence[Matrix]) -> Matrix:
+    """Return the Kronecker product of square matrices."""
+    result: Matrix = np.ones((1, 1))
+    for matrix in matrices:
+        size = len(result) * len(matrix)
+        result = (result[:, None, :, None] * matrix[:, None, :]).reshape(size, size)
+    return result
+
+
 def _descended(start: Matrix, data: Matrix, grams: Sequence[Matrix], size: float, steps: int) -> Matrix:
     """Return the best point after some steps of this size, the inverse of the gradient's Lipschitz constant."""
 
-    hessian = reduce(np.kron, grams) if start.size <= MOST_AT_ONCE else None
+    hessian = kronecker(grams) if start.size <= MOST_AT_ONCE else None
 
     def multiplied(point: Matrix) -> Matrix:
         return times(point, grams) if hessian is None else (hessian @ point.ravel()).reshape(point.shape)

@@ -4,8 +4,8 @@ Minimises ``||X - M||**2`` by block coordinate descent: the rows of a factor mat
 HALS algorithm for nonnegative Tucker decomposition and its applications for multiway analysis and classification,
 Neurocomputing 74(11), 2011), the core by accelerated projected gradients. Neither increases the objective.
 
-The product of the tensor with all factor matrices but one does not depend on that one, nor on the core. So each mode
-updates its factor matrix and the core in turn, several times, with one product.
+The product of the tensor with all factor matrices but one does not depend on that one, nor on the core. So each product
+serves two updates, of a factor matrix and of the core.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from .tucker import FEW, TuckerMethod
 from .tucker_params import Compression
 from .updates import DivergedError
 
-ROUNDS = 2  # alternations of factor matrix and core per product
-SWEEPS = 2  # of HALS over the columns, each time
-STEPS = 10  # of the core, each time
+SWEEPS = 10  # of HALS over the columns
+STEPS = 30  # of the core
 FIRST_STEPS = 100  # of the first core
 
 Matrix = NDArray[np.float64]
@@ -108,15 +107,14 @@ class NonnegativeTucker(TuckerMethod):
         if not self.state.iterations and mode == self._modes[0]:
             data = self._data(mode, rows, ttmc)
             core = solve_core(np.zeros(core.shape), data, self._grams, FIRST_STEPS)
-        for _ in range(ROUNDS):
-            unfolded = np.moveaxis(core, mode, 0).reshape(core.shape[mode], -1)
-            others = np.moveaxis(times(core, self._grams, mode), mode, 0).reshape(unfolded.shape)
-            right = device.xp.matmul(device.to_device(np.ascontiguousarray(unfolded)), ttmc.T)
-            sweep_columns(device.xp, rows, right, unfolded @ others.T, SWEEPS)
-            operator.owned(mode)[...] = rows.T
-            rows = device.xp.ascontiguousarray(operator.owned(mode).T, dtype=np.float64)
-            data = self._data(mode, rows, ttmc)
-            core = solve_core(core, data, self._grams, STEPS)
+        unfolded = np.ascontiguousarray(np.moveaxis(core, mode, 0).reshape(core.shape[mode], -1))
+        others = np.moveaxis(times(core, self._grams, mode), mode, 0).reshape(unfolded.shape)
+        right = device.xp.matmul(device.to_device(unfolded), ttmc.T)
+        sweep_columns(device.xp, rows, right, unfolded @ others.T, SWEEPS)
+        operator.owned(mode)[...] = rows.T
+        rows = device.xp.ascontiguousarray(operator.owned(mode).T, dtype=np.float64)
+        data = self._data(mode, rows, ttmc)
+        core = solve_core(core, data, self._grams, STEPS)
         if not np.isfinite(core).all():
             raise DivergedError(f"iteration {self.state.iterations + 1}, mode {mode}: the core tensor is not finite")
         self.state.arrays["core"] = core

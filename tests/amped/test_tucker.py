@@ -61,6 +61,43 @@ def test_a_run_goes_on_from_its_checkpoint(tns: Path) -> None:
     refused(run_amped("tucker", tns, "--rank", "3,2,3", *COMMON, "--checkpoint", "kept", "--resume"), "rank")
 
 
+def test_a_non_negative_model(tns: Path) -> None:
+    flags = ["tucker", tns, "--rank", "3,2,4", "--nonnegative", "--tol", 0, "--accelerate", "off", *COMMON]
+    result = succeeded(run_amped(*flags, "--max-iters", 6, "--output", "whole", "--metrics", "m.jsonl"))
+    record, model = record_in("whole"), amped.load("whole")
+    assert (record["method"], record["nonnegative"], record["norm"]) == ("hals", [0, 1, 2], 1)
+    assert min(model.core.min(), *(factor.min() for factor in model.factors)) >= 0
+    assert "model in whole/model.npz" in result.out
+    events = [json.loads(line) for line in Path("m.jsonl").read_text().splitlines()]
+    assert [each["fit"] for each in events if each["event"] == "iteration"] == record["fits"]
+    part = [*flags, "--output", "part", "--checkpoint", "kept"]
+    succeeded(run_amped(*part, "--max-iters", 2))
+    succeeded(run_amped(*part, "--max-iters", 6, "--resume"))
+    np.testing.assert_allclose(record_in("part")["fits"], record["fits"], atol=1e-13)
+    others = [flag for flag in part if flag != "--nonnegative"]
+    refused(run_amped(*others, "--max-iters", 7, "--resume"), "method")
+
+
+def test_uncompressed_and_fixed_modes(tns: Path) -> None:
+    shape = amped.read(tns).shape
+    flags = ["tucker", tns, "--max-iters", 2, "--tol", 0, *COMMON]
+    for rank in ("3,all,4", "3,-,4"):
+        succeeded(run_amped(*flags, "--rank", rank, "--output", "whole", "--force"))
+        assert amped.load("whole").ranks == (3, shape[1], 4)
+        assert record_in("whole")["uncompressed_modes"] == [1]
+    kept = [*flags, "--rank", "3,all,4", "--output", "whole", "--checkpoint", "kept"]
+    succeeded(run_amped(*kept, "--force"))
+    succeeded(run_amped(*kept, "--max-iters", 3, "--resume", "--metrics", "m.jsonl"))
+    write_factors(Path("start.npz"), shape, 3)
+    fixed = [*flags, "--rank", "3,3,3", "--init", "start.npz", "--fixed-modes", "2", "--output", "fixed"]
+    succeeded(run_amped(*fixed))
+    with np.load("start.npz") as start:
+        np.testing.assert_array_equal(amped.load("fixed").factors[2], start["factor_2"])
+    assert record_in("fixed")["fixed_modes"] == [2]
+    assert "TTMc output" in succeeded(run_amped("plan", tns, "--rank", "3,all,4", "--device", "cpu")).out
+    assert "TTMc output" in succeeded(run_amped("plan", tns, "--rank", "3,2,4", "--nonnegative", "--device", "cpu")).out
+
+
 def test_starts(tns: Path) -> None:
     flags = ["tucker", tns, "--rank", "3,3,3", "--max-iters", 1, *COMMON]
     write_factors(Path("start.npz"), amped.read(tns).shape, 3)
@@ -95,6 +132,11 @@ def test_labels_are_kept(folder: Path) -> None:
         (["--error", "1"], "between 0 and 1"),
         (["--rank", "2,2,2", "--method", "hosvd", "--init", "nvecs"], "requires method 'hooi'"),
         (["--rank", "2,2,2", "--max-iters", "0"], "--max-iters 0"),
+        (["--rank", "all,all,all"], "no mode is left to solve"),
+        (["--rank", "2,x,2"], "not a whole number"),
+        (["--rank", "2,2,2", "--fixed-modes", "0"], "the start is random"),
+        (["--rank", "2,2,2", "--nonnegative", "--accelerate", "yes"], "expected on or off"),
+        (["--error", "0.1", "--nonnegative"], "nonnegative requires rank"),
         (["--rank", "2,2,2", "--gather", "fp16"], "gather 'fp16'"),
         (["--rank", "2,2,2", "--kernel", "fibre"], "computes no Tucker decomposition: segmented do"),
     ],

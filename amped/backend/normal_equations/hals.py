@@ -72,10 +72,10 @@ def sweep_columns(xp: ModuleType, rows: Array, right: Array, gram: Matrix, sweep
 
     `right`, (R, n), is in the same memory; `gram` is in host memory. Columns whose diagonal entry is 0 are not changed.
     """
-    live = np.flatnonzero(gram.diagonal() > 0).tolist()
     pivots = gram.diagonal()
-    changes = [xp.asarray(-gram[r] / pivots[r]) for r in live]
-    steps = [(r, change, right[r] / pivots[r]) for r, change in zip(live, changes, strict=True)]
+    live = np.flatnonzero(pivots > 0).tolist()
+    others = np.where(np.eye(len(gram), dtype=bool), 0.0, gram)
+    steps = [(row, right[r] / pivots[r], xp.asarray(others[r] / pivots[r])) for r, row in enumerate(rows) if r in live]
     for _ in range(sweeps):
-        for r, change, target in steps:
-            xp.maximum(0.0, rows[r] + (target + change @ rows), out=rows[r])
+        for row, target, change in steps:
+            xp.maximum(target - change @ rows, 0.0, out=row)
