@@ -246,7 +246,7 @@ class ConstrainedAls(ConstrainedCp[Operator]):
             self._grams = [self._gram(m) for m in range(self.order)]
         source = operator.mttkrp(mode, None, in_turn(mode, operator.order, self._modes), self._in_double)
         gram = reduce(np.multiply, [each for m, each in enumerate(self._grams) if m != mode])
-        if not math.isfinite(gram.sum()) or (self._arrays.on_host and not np.isfinite(source).all()):
+        if not math.isfinite(gram.sum()) or (self._arrays.on_host and not math.isfinite(source.sum())):
             raise DivergedError(f"iteration {self.state.iterations + 1}, mode {mode}: the equations are not finite")
         return SharedGram(self._arrays.xp.array(source, np.float64, order="C"), gram, self._arrays.xp)
 

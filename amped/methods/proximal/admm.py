@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...backend.device import Array
 from .arrays import HOST, Arrays
+from .coordinates import descended, suits
 from .equations import RowEquations, RowGrams, SharedGram, Solve
 from .operators import Block
 from .terms import ModeTerms
@@ -30,6 +31,7 @@ class Constrained(Protocol):
 
     terms: ModeTerms
     blocks: list[Block]
+    fixed: Array  # elements that keep their values, or None
 
     def hold(self, matrix: Array) -> None:
         """Take the values of fixed elements."""
@@ -85,6 +87,7 @@ class ModeSolver:
     def __init__(self, constrained: Constrained, storage: Storage) -> None:
         self._constrained, self._storage = constrained, storage
         self._between = 1 if storage.arrays.on_host else ON_DEVICE
+        self._by_coordinates = storage.arrays.on_host and suits(constrained.terms)
 
     def solve(self, equations: RowEquations, start: Array, dual: Array) -> Solution:
         """Return rows whose objective is at most that of `start`, which must meet the constraints.
@@ -98,6 +101,9 @@ class ModeSolver:
         """
         constrained, rounded = self._constrained, self._storage.rounded
         constrained.hold(start)
+        if self._by_coordinates and isinstance(equations, SharedGram):
+            rows = rounded(descended(equations, constrained.terms, start, constrained.fixed))
+            return Solution(rows, dual, *self._storage.total(self._measured(equations, rows)).tolist())
         if isinstance(equations, RowGrams) and constrained.terms.takes_zero_rows:
             start = self._without_elements(equations, start)
         at_start, ridged = self._measured(equations, start), equations.ridged(constrained.terms.l2)

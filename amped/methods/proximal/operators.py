@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...backend.device import Array
 from ...errors import InputError
 from .arrays import HOST, Arrays
-from .projections import project
+from .projections import project, shrunk
 from .terms import ModeTerms
 
 Matrix = NDArray[np.float64]
@@ -92,13 +92,10 @@ class Proximal:
 
         `step` is a number, or a column of one for each row if the constraints do not relate rows.
         """
-        terms, xp = self.terms, self.arrays.xp
+        terms = self.terms
         if terms.function is not None:
             return self._users(matrix, step)
-        if terms.l1 and terms.low >= 0:
-            matrix = matrix - step * terms.l1
-        elif terms.l1:
-            matrix = xp.sign(matrix) * xp.maximum(abs(matrix) - step * terms.l1, 0.0)
+        matrix = shrunk(matrix, step * terms.l1, terms, self.arrays.xp)
         return self._with_fixed(project(matrix, terms, self.arrays))
 
     def smoothed(self, matrix: Array, step: float) -> Array:

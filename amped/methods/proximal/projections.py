@@ -46,6 +46,15 @@ def bounded(matrix: Array, low: float, high: float, xp: Any = np) -> Array:
     return xp.minimum(matrix, high) if high < math.inf else matrix
 
 
+def shrunk(matrix: Array, threshold: Any, terms: ModeTerms, xp: Any = np) -> Array:
+    """Return the proximal operator of the L1 penalty; `threshold`: its factor times the step."""
+    if not terms.l1:
+        return matrix
+    if terms.low >= 0:
+        return matrix - threshold
+    return xp.sign(matrix) * xp.maximum(abs(matrix) - threshold, 0.0)
+
+
 def in_ball(matrix: Array, xp: Any = np) -> Array:
     """Shorten columns to a 2-norm of at most 1. After the projection onto a cone this projects onto both."""
     return matrix / xp.maximum(1.0, xp.sqrt(xp.square(matrix).sum(axis=0)))

@@ -58,7 +58,7 @@ class SharedColumns:
     """A `Proximal` of whole matrices, for ranks that own rows; see `admm.Constrained`. Collective."""
 
     def __init__(self, proximal: Proximal, rows: SharedRows) -> None:
-        self._proximal, self._rows, self.terms = proximal, rows, proximal.terms
+        self._proximal, self._rows, self.terms, self.fixed = proximal, rows, proximal.terms, None
         self.blocks = [self._shared(block) for block in proximal.blocks]
 
     def _shared(self, block: Block) -> Block:

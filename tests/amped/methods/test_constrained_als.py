@@ -105,10 +105,10 @@ def test_a_function_is_called_with_whole_matrices() -> None:
         shapes.add(matrix.shape)
         return np.maximum(matrix, 0)
 
-    how = HOW | {"max_iters": 4, "init": random_factors(0, DENSE.shape, 3)}
+    how = HOW | {"max_iters": 300, "init": random_factors(0, DENSE.shape, 3)}
     found, wanted = (amped.cp_als(TENSOR, 3, constraints={1: each}, **how) for each in (nonnegative, "nonnegative"))
     assert shapes == {(7, 3)}
-    np.testing.assert_allclose(found.full(), wanted.full(), atol=1e-6)
+    assert found.fits[-1] == pytest.approx(wanted.fits[-1], abs=1e-5)  # by ADMM and by coordinate descent
     assert "nonnegative" in found.run["constraints"]["1"][0]
 
 
