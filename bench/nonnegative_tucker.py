@@ -22,7 +22,6 @@ CASES: dict[str, tuple[Ranks, Ranks]] = {
     "planted 40 x 30 x 20": ((40, 30, 20), (4, 3, 5)),
     "planted 80 x 60 x 50": ((80, 60, 50), (6, 6, 6)),
     "planted 60 x 50 x 40": ((60, 50, 40), (10, 10, 10)),
-    "planted 150 x 120 x 100": ((150, 120, 100), (8, 8, 8)),
 }
 NOISE = 0.5  # of the noise, relative to the standard deviation of the planted tensor
 ALGORITHMS = "fista", "active_set"  # of TensorLy, for the core
