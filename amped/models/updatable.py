@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from partitioner.tensors.labels import mode_names, mode_number
 
 from ..files import faults_of
-from .evaluation import Evaluation
+from .pictured import Pictured
 from .slice_weights import SliceWeights
 
 
-class Updatable(Evaluation):
+class Updatable(Pictured):
     """Mixin with the updates of a CP model. The subclass provides weights, factor matrices and the constructor."""
 
     slice_weights: SliceWeights | None = None

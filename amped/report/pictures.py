@@ -35,6 +35,7 @@ WIDE, HIGH, EACH = 2.9, 1.0, 0.16  # inches: width of a panel, its least height,
 MORE = 0.3  # additional height of bars per further model
 POSITIVE, NEGATIVE = "#4477aa", "#ee6677"  # colour-blind safe (Paul Tol's)
 COLOURS = POSITIVE, NEGATIVE, "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb"
+LINES = "-", "--", ":", "-."
 ZERO = "#999999"
 DOTS = 110  # dots per inch
 THIS = "this model"
@@ -270,9 +271,10 @@ def _legend(place: Any, axes: NDArray[np.object_]) -> None:
 def draw_panel(axes: Axes, panel: Panel, top: int) -> None:
     """Draw columns over each other: curves if their labels are ordered, otherwise bars."""
     if all(is_ordered(column.labels) for column in panel):
-        for name, labels, entries, colour in panel:
+        for number, (name, labels, entries, colour) in enumerate(panel):
             place = np.arange(entries.size) if labels is None else labels
             curve(axes, place, entries, colour or POSITIVE, name, colour is None)
+            axes.lines[-2].set_linestyle(LINES[number % len(LINES)])  # equal curves remain visible
     else:
         _bars(axes, panel, top)
     axes.tick_params(labelsize=7, length=2)
@@ -373,6 +375,7 @@ def _plain(text: str) -> str:
 
 
 NAMED = 5  # slices with their labels in a picture
+CLEAR = 0.25, 0.05  # least distances between labels, of the width and the height
 
 
 def draw_slices(slices: SliceResiduals, path: str | os.PathLike[str] | None = None, ax: Axes | None = None) -> Figure:
@@ -383,11 +386,14 @@ def draw_slices(slices: SliceResiduals, path: str | os.PathLike[str] | None = No
     ax.scatter(slices.leverage, slices.misfit, s=14, color=POSITIVE, alpha=0.6)
     ax.set_xlabel(f"leverage of {_plain(one_line(slices.name))}", fontsize=8)
     ax.set_ylabel("misfit", fontsize=8)
+    places = np.column_stack([slices.leverage, slices.misfit])
+    named, sizes = list[int](), np.ptp(places, axis=0) * CLEAR
     for row in slices.top()[:NAMED]:
+        if any((np.abs(places[row] - places[other]) < sizes).all() for other in named):
+            continue  # one text would cover the other
+        named.append(row)
         text = _plain(shown(label_of(slices.labels, row)))
-        ax.annotate(
-            text, (slices.leverage[row], slices.misfit[row]), fontsize=7, xytext=(3, 3), textcoords="offset points"
-        )
+        ax.annotate(text, tuple(places[row]), fontsize=7, xytext=(3, 3), textcoords="offset points")
     ax.tick_params(labelsize=7, length=2)
     hide_frame(ax)
     return save(cast("Figure", ax.figure), path)

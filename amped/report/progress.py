@@ -101,8 +101,12 @@ class Ticker:
         self._thread: threading.Thread | None = None
 
     def news(self) -> None:
-        """Restart the interval; the first call starts the thread."""
+        """Restart the interval."""
         self._last = time.monotonic()
+        self.start()
+
+    def start(self) -> None:
+        """Start the thread, once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="amped-progress", daemon=True)
             self._thread.start()
@@ -171,7 +175,7 @@ class PlainDisplay(Display):
         """Remember what the run is doing."""
         if what != self._doing:
             self._doing, self._since = what, time.monotonic()
-            self._ticker.news()
+            self._ticker.start()
         self._amount = amount
 
     def _still(self) -> None:

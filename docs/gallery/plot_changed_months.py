@@ -19,7 +19,8 @@ def month(evening, seed):
     model = amped.KruskalTensor(np.array([9e3, 7e3, 5e3]), [days, hours / hours.sum(axis=0), places])
     counts = np.random.default_rng(seed).poisson(model.full())
     X = amped.SparseTensor(np.argwhere(counts), counts[counts > 0].astype(float), counts.shape)
-    return X.labelled(["Mon Tue Wed Thu Fri Sat Sun".split(), np.arange(24), [f"place {n}" for n in range(40)]])
+    week, squares = "Mon Tue Wed Thu Fri Sat Sun".split(), [f"place {n}" for n in range(40)]
+    return X.labelled({"weekday": week, "hour": np.arange(24), "place": squares})
 
 
 march, april = (amped.cp_als(X, 3, nonnegative=True, starts=3, max_iters=100) for X in (month(20, 1), month(23, 2)))

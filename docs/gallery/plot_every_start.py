@@ -23,4 +23,5 @@ for rank, mark in ((4, "o"), (7, "x")):
     print(f"{rank} components: factor match with the best start {min(matches):.2f} to {max(matches):.2f}")
     axes.plot([model.fits[-1] for model in models if model is not best], matches, mark, label=f"{rank} components")
 axes.set(xlabel="fit", ylabel="match with the best start", ylim=(0, 1.05))
+axes.locator_params(axis="x", nbins=4)
 axes.legend()

@@ -15,6 +15,7 @@ from amped.models.evaluation import Evaluation
 from amped.models.explained import Components
 from amped.models.factor_model import FactorModel
 from amped.models.interop import Conversions
+from amped.models.pictured import Pictured
 from amped.models.residuals import Residuals
 from amped.models.slices import SliceResiduals
 from amped.runs.callback import ModelView
@@ -22,7 +23,7 @@ from amped.runs.planned import RunPlan
 from amped.runs.scan_result import Scan
 from partitioner.tensors.labels import Labelled
 
-MODELS = Conversions, Evaluation, FactorModel, Labelled
+MODELS = Conversions, Evaluation, FactorModel, Labelled, Pictured
 RESULTS = *MODELS, ModelView, Components, Comparison, Residuals, SliceResiduals, RunPlan, Scan
 PUBLIC = {name: getattr(amped, name) for name in amped.__all__} | {each.__name__: each for each in RESULTS}
 

@@ -166,6 +166,21 @@ def test_a_silent_log_shows_what_the_run_is_doing(
     thread.join()
 
 
+def test_short_stages_without_lines_are_silence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line appears although no stage takes as long as the interval."""
+    monkeypatch.setattr(progress, "SILENCE", 0.3)
+    said = ""
+    with progress.PlainDisplay(progress="stderr") as lines:
+        for number in range(1000):
+            lines.stage(f"stage {number}")
+            time.sleep(0.01)
+            if said := capsys.readouterr().err:
+                break
+    assert re.fullmatch(r"still stage \d+ after 0 s\n", said)
+
+
 def test_a_command_that_waits_for_its_input_prints_lines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SILENCE", 0.02)
     printed, original = threading.Event(), progress.PlainDisplay._still
