@@ -19,7 +19,7 @@ from partitioner import __main__ as partition
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SOURCES = [ROOT / name for name in ("amped", "partitioner", "bench", "tests", "launch")]
-# Folders and files without banned phrases in comments, docstrings and messages.
+# Folders without banned phrases in comments, docstrings and messages.
 PLAIN = "amped bench docs/gallery launch partitioner tests".split()
 WITH_PHRASES = "test_documents.py", "test_names.py"  # whose data are phrases and old names
 # Flags of other programs, and of scripts that read their arguments themselves.
@@ -67,9 +67,8 @@ def slug(heading: str) -> str:
     return plain.replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+def test_links() -> None:
+    for page, link in ((page, link) for page in PAGES for link in re.findall(r"\]\(([^)\s]+)\)", text_of(page))):
         if re.match(r"[a-z]+:", link):
             continue
         name, _, anchor = link.partition("#")
@@ -79,16 +78,15 @@ def test_links(page: Path) -> None:
         assert not anchor or anchor in map(slug, headings), f"{page.name}: {link}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_flags(page: Path) -> None:
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", page.read_text()))
-    assert named - known_flags() == set()
+def test_flags() -> None:
+    for page in PAGES:
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", page.read_text()))
+        assert named - known_flags() == set(), page.name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_files(page: Path) -> None:
+def test_files() -> None:
     pattern = r"`([\w./*-]+\.(?:py|cu|cuh|md|toml|sbatch|sh)\b|(?:amped|bench|tests|launch|partitioner)/[\w./*-]+)"
-    for name in re.findall(pattern, text_of(page)):
+    for page, name in ((page, name) for page in PAGES for name in re.findall(pattern, text_of(page))):
         any_of = re.sub("DEVICE|RANKS|PART|OP|METHOD|KIND|(?<=_)x(?=[_.])", "*", name).rstrip(
             "*"
         )  # bench/results/host-PART.json
@@ -97,10 +95,10 @@ def test_files(page: Path) -> None:
         assert found, f"{page.name}: {name}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_names(page: Path) -> None:
-    for name in re.findall(r"(?<![\w/.'-])amped\.(\w+)(?![\w./-]*\.(?:md|npz))", page.read_text()):
-        assert hasattr(amped, name) or name in ("run", "def"), f"{page.name}: amped.{name}"
+def test_names() -> None:
+    for page in PAGES:
+        for name in re.findall(r"(?<![\w/.'-])amped\.(\w+)(?![\w./-]*\.(?:md|npz))", page.read_text()):
+            assert hasattr(amped, name) or name in ("run", "def"), f"{page.name}: amped.{name}"
 
 
 @cache
@@ -111,26 +109,26 @@ def known_tests() -> set[str]:
     return {*functions, *(path.stem for path in files)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_tests(page: Path) -> None:
-    named = set(re.findall(r"\btest_\w+", page.read_text())) - {"test_x", "test_x_mpi"}
-    assert named - known_tests() == set()
+def test_tests() -> None:
+    for page in PAGES:
+        named = set(re.findall(r"\btest_\w+", page.read_text())) - {"test_x", "test_x_mpi"}
+        assert named - known_tests() == set(), page.name
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/gallery/*.py")), ids=lambda path: path.stem)
-def test_pages_of_the_gallery_answer_questions_in_few_lines(path: Path) -> None:
-    lines = path.read_text().splitlines()
-    assert len(lines) <= 40
-    assert lines[1].endswith("?")
-    assert set(lines[2]) == {"="}
-    assert len(lines[2]) >= len(lines[1])
+def test_pages_of_the_gallery_answer_questions_in_few_lines() -> None:
+    for path in ROOT.glob("docs/gallery/*.py"):
+        lines = path.read_text().splitlines()
+        assert len(lines) <= 40, path
+        assert lines[1].endswith("?"), path
+        assert set(lines[2]) == {"="}, path
+        assert len(lines[2]) >= len(lines[1]), path
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/methods/*.md")), ids=lambda page: page.stem)
-def test_pages_of_methods_have_the_same_sections(page: Path) -> None:
-    if page.stem != "index":
-        sections = ["Formula", "Parameters", "Stopping rule", "Cost", "Reference values", "Pitfalls"]
-        assert re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE) == sections
+def test_pages_of_methods_have_the_same_sections() -> None:
+    sections = ["Formula", "Parameters", "Stopping rule", "Cost", "Reference values", "Pitfalls"]
+    for page in ROOT.glob("docs/methods/*.md"):
+        if page.stem != "index":
+            assert re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE) == sections, page
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -146,22 +144,18 @@ def commands(page: Path) -> Iterator[str]:
             yield line
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands(page: Path) -> None:
-    for command in commands(page):
-        args = parser().parse_args(shlex.split(command, comments=True))
+def test_commands() -> None:
+    found, reads = [command for page in PAGES for command in commands(page)], parser()
+    for command in found:
+        args = reads.parse_args(shlex.split(command, comments=True))
         args.request.of(args)
+    assert {"cpd", "scan", "show", "table", "plan", "info"} <= {command.split()[0] for command in found}
 
 
-def test_commands_are_found() -> None:
-    found = {command.split()[0] for page in PAGES for command in commands(page)}
-    assert {"cpd", "scan", "show", "table", "plan", "info"} <= found
-
-
-@pytest.mark.parametrize("name", amped.__all__)
-def test_reference_has_every_name(name: str) -> None:
+def test_reference_has_every_name() -> None:
     reference = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
-    assert re.search(rf"^\.\. auto(function|class|exception):: (amped\.)?{name}$", reference, re.MULTILINE)
+    found = re.findall(r"^\.\. auto(?:function|class|exception):: (?:amped\.)?(\w+)$", reference, re.MULTILINE)
+    assert set(amped.__all__) - set(found) == set()
 
 
 def newest(page: Path) -> str:
@@ -170,23 +164,24 @@ def newest(page: Path) -> str:
     return "## ".join(text.split("\n## ")[:2]) if page.name == "CHANGELOG.md" else text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_phrases(page: Path) -> None:
-    assert list(banned(prose(newest(page)))) == []
+def test_phrases() -> None:
+    for page in PAGES:
+        assert list(banned(prose(newest(page)))) == [], page
 
 
-def plain_files() -> list[Path]:
-    """Return the Python files and scripts in which phrases are checked."""
-    roots = [ROOT / name for name in PLAIN]
-    files = [path for root in roots for path in (root.rglob("*") if root.is_dir() else [root])]
+def plain_files(folder: str) -> list[Path]:
+    """Return the Python files and scripts of a folder in which phrases are checked."""
+    files = (ROOT / folder).rglob("*")
     files = [path for path in files if path.suffix in (".py", ".sh", ".sbatch") or path.parent == ROOT / "launch"]
     return sorted(path for path in files if path.is_file() and path.name not in WITH_PHRASES)
 
 
-@pytest.mark.parametrize("path", plain_files(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_phrases_of_code(path: Path) -> None:
-    check = banned_in_code if path.suffix == ".py" else banned_in_script
-    assert list(check(path.read_text())) == []
+@pytest.mark.parametrize("folder", PLAIN)
+def test_phrases_of_code(folder: str) -> None:
+    assert plain_files(folder)
+    for path in plain_files(folder):
+        check = banned_in_code if path.suffix == ".py" else banned_in_script
+        assert list(check(path.read_text())) == [], path
 
 
 def test_banned_phrases_are_found_in_comments_and_strings() -> None:

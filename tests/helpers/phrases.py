@@ -49,6 +49,10 @@ CODE_PHRASES = PHRASES | {
     rf"\b(?:{_EACH}) an? (?:mode|row|column|rank|node|nonzero|GPU|thread|block|file|iteration|sweep)\b": "per ...",
 }
 
+# All of them in one pass over text in lower case.
+_ANY = re.compile(r"\b(?:" + "|".join(pattern.removeprefix(r"\b").lower() for pattern in CODE_PHRASES) + ")")
+_MARKS = re.compile(r"(?:\\[nrt]|[\s#!\"'\\])+")  # what may stand between words of a phrase in the source
+
 
 def prose(markdown: str) -> str:
     """Return the running text of a page: no code, no targets of links, no line breaks within sentences."""
@@ -98,6 +102,8 @@ def banned(text: str, phrases: Mapping[str, str] = PHRASES) -> Iterator[str]:
 
 def banned_in_code(source: str) -> Iterator[str]:
     """Yield each banned phrase in the comments and strings of a Python file, with its line number."""
+    if not _ANY.search(_MARKS.sub(" ", source.lower())):  # a fifth of the time that parsing takes
+        return
     texts = list(texts_of_code(source))
     if any(banned("\n".join(text for _, text in texts), CODE_PHRASES)):  # in one piece a tenth of the time
         for line, text in texts:
