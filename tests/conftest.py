@@ -73,13 +73,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark quick tests, and deselect tests of other tiers and other numbers of ranks."""
+    """Mark quick tests; deselect tests of other tiers and numbers of ranks, and those that need a GPU without one."""
     if missing := tiers.missing():
         raise pytest.UsageError(f"{tiers.__file__} names missing tests: {', '.join(missing)}")
     for item in items:
         if tiers.is_of(item, tiers.QUICK) and not item.get_closest_marker("slow"):
             item.add_marker("quick")
     due = [item for item in items if _is_due(item, world().size)]
+    if "gpu" not in config.getoption("markexpr") and probe():  # two thousand; to skip each takes seconds
+        due = [item for item in due if not item.get_closest_marker("gpu")]
     if not _is_exhaustive(config):
         due = tiers.in_turn(item for item in due if not item.get_closest_marker("exhaustive"))
         due = tiers.on_ranks(world().size, due) if config.getoption("with_mpi", default=False) else due

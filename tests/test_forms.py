@@ -54,16 +54,18 @@ def columns(row: tuple[Any, ...]) -> set[tuple[int, Any]]:
 
 
 def test_each_pair_of_values_occurs() -> None:
-    every = product(forms.ORDERS, forms.RANKS, forms.PRECISIONS, forms.KERNELS)
+    """Of orders up to 4."""
+    every = product(forms.ORDERS[:3], forms.RANKS, forms.PRECISIONS, forms.KERNELS)
     valid = [row for row in every if row[0] > 2 or row[3] != "fibre"]
     wanted, found = (
         {pair for row in rows for pair in combinations(sorted(columns(row)), 2)} for rows in (valid, forms.COVERING)
     )
-    assert found == wanted
+    assert wanted <= found
+    assert {row[0] for row in forms.COVERING} == set(forms.ORDERS)
 
 
 @pytest.mark.parametrize(
-    ("most", "status", "workers"), [(3, 1, 2), forms.exhaustive(4, 0, 2), (4, 0, 0), forms.exhaustive(3, 1, 0)]
+    ("most", "status", "workers"), [(3, 1, 2), *(forms.exhaustive(*each) for each in ((4, 0, 2), (4, 0, 0), (3, 1, 0)))]
 )
 def test_too_many_variants_fail(tmp_path: Path, most: int, status: int, workers: int) -> None:
     """What several workers have, and what comes from the cache on the disk, counts once."""

@@ -10,7 +10,7 @@ from command import ROOT, finish, mpirun_line
 from forms import exhaustive
 
 
-@pytest.mark.parametrize(("kills", "iterations"), [(1, 60), exhaustive(3, 300)])
+@pytest.mark.parametrize(("kills", "iterations"), [(1, 30), exhaustive(3, 300)])
 def test_a_few_random_kills(kills: int, iterations: int) -> None:
     mpirun_line(2)  # or there is nothing to kill
     line = [sys.executable, ROOT / "tests" / "soak.py", "--kills", kills, "--kinds", "kill", "raise"]

@@ -33,7 +33,7 @@ def test_what_runs_on_ranks(ranks: int, due: str) -> None:
     assert "".join(each.parameter for each in tiers.on_ranks(ranks, ITEMS)) == due
 
 
-@pytest.mark.parametrize(("ranks", "due"), [(2, 8), (3, 4), (1, 1)])
+@pytest.mark.parametrize(("ranks", "due"), [(2, 6), (3, 3), (1, 1)])
 def test_how_many_parameters_run_on_ranks(ranks: int, due: int) -> None:
     """Of a test of both `SMOKE` and `UNEVEN`, and of one in which each is another argument."""
     test = "amped/backend/test_exchange_mpi.py::test_reduce"

@@ -43,14 +43,14 @@ def test_new_slices_are_those_of_cp_stream(
 ) -> None:
     monkeypatch.setattr(updating, "LONG", long)
     shape = (6, 5, 7)
-    model, data = model_of(shape), array_of((*shape[:mode], new, *shape[mode + 1 :]), 2)
+    model, data = model_of(shape, 2), array_of((*shape[:mode], new, *shape[mode + 1 :]), 2)
     slices = np.moveaxis(data, mode, -1)
     slices[0] = slices[:, 1] = 0  # rows without elements
     found = model.update(data, mode, sweeps=sweeps, device=device, precision=precision)
     own = np.moveaxis(model.full(), mode, -1), np.moveaxis(data, mode, -1)
     matrices = with_weights(model)
     last = matrices.pop(mode)
-    factors = [*matrices, np.vstack([last, np.zeros((new, 3))])]
+    factors = [*matrices, np.vstack([last, np.zeros((new, 2))])]
     current = range(shape[mode], shape[mode] + new)
     want = cp_stream(factors, np.concatenate(own, axis=-1), current, sweeps, np.ones(shape[mode] + new))
     scale = abs(own[1]).max()

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parents[1]
-MOST = {2: 8, 3: 4}
+MOST = {2: 6, 3: 3}
 """The sets of parameters of a test that run on a number of ranks; others run in one process, or with --exhaustive."""
-EVERY_CALL = "amped/parallel/test_calls_mpi.py"  # in which each set of parameters is another argument
+EVERY_CALL = "amped/parallel/test_calls_mpi.py"  # in which each set of parameters is another argument: all on 2 ranks
 
 # Tests of `launch/test --quick`: fast, and some of each package.
 QUICK = """
@@ -199,7 +199,7 @@ def on_ranks(size: int, items: Iterable[pytest.Item]) -> list[pytest.Item]:
     tests: dict[tuple[Any, ...], list[pytest.Item]] = {}
     for item in items:
         if entries is None or is_of(item, entries):
-            number = len(tests) if is_of(item, [EVERY_CALL]) else None
+            number = len(tests) if size == 2 and is_of(item, [EVERY_CALL]) else None
             test = item.path, getattr(item, "originalname", ""), bool(item.get_closest_marker("gpu")), number
             tests.setdefault(test, []).append(item)
     return [item for of_test in tests.values() for item in _spread(of_test, MOST.get(size, 1))]

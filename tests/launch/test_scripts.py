@@ -16,7 +16,7 @@ LINTERS = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PAT
 COMMANDS = [ROOT / "launch" / name for name in ("quickstart", "local", "test", "docs")] + [ROOT / ".ci" / "run"]
 SLURM = sorted((ROOT / "launch" / "slurm").glob("*.sbatch"))
 SCRIPTS = [*COMMANDS, ROOT / "launch" / "environment.sh", *SLURM]
-TOOLS = "bash cat cksum dirname env grep head mkdir mktemp mv readlink rm sed sort tail tee tr xargs".split()
+TOOLS = "bash cat cksum dirname env grep head mkdir mktemp mv nice readlink rm sed sort tail tee tr xargs".split()
 
 # A Python that makes environments of itself and records the arguments of pip.
 PYTHON = """#!/usr/bin/env bash

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import random_tensor, small_tns
+from forms import exhaustive
 
 import amped
 from amped.api.projection import project
@@ -177,16 +178,19 @@ NEEDED = {
 VALUES = {"init": "nvecs", "grid": "2x1x1"}
 
 
-def flags() -> list[tuple[str, list[str]]]:
-    """Return each verb with each of its flags, as passed to one rank."""
-    found = []
+def flags() -> list[Any]:
+    """Return each verb with each of its flags, as passed to one rank: by default each flag with one verb."""
+    found, seen = list[Any](), set[str]()
     for function in VERBS:
         verb = function.__name__
         choices = next(action.choices for action in parser()._actions if action.choices)
         for action in choices[verb]._actions:  # type: ignore[index, union-attr, call-overload]
             if action.option_strings and action.dest != "help":
                 value = action.choices[-1] if action.choices else VALUES.get(action.dest, "7")
-                found.append((verb, [action.option_strings[0], *([] if action.nargs == 0 else [str(value)])]))
+                flag = action.option_strings[0]
+                case = verb, [flag, *([] if action.nargs == 0 else [str(value)])]
+                found.append(exhaustive(*case) if flag in seen else case)
+                seen.add(flag)
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import exhaustive
 from oracle import random_nonzeros
 from tensors import write_store
 
@@ -96,11 +97,12 @@ def test_values_are_narrowed_only_where_that_is_exact(tmp_path: Path, values: li
     assert np.array_equal(store.mode(1).values, values)
 
 
-def test_any_flipped_byte_of_a_file_is_found(path: Path) -> None:
+@pytest.mark.parametrize("every", [7, exhaustive(1)])
+def test_any_flipped_byte_of_a_file_is_found(path: Path, every: int) -> None:
     rng = np.random.default_rng(0)
     for file in sorted(path.glob("*.npy")):
         whole = file.read_bytes()
-        for at in range(len(whole)):
+        for at in range(0, len(whole), every):
             flipped = bytearray(whole)
             flipped[at] ^= 1 << int(rng.integers(8))
             file.write_bytes(flipped)
@@ -110,10 +112,11 @@ def test_any_flipped_byte_of_a_file_is_found(path: Path) -> None:
     read_all(path)
 
 
-def test_any_flipped_byte_of_the_manifest_is_found(path: Path) -> None:
+@pytest.mark.parametrize("every", [7, exhaustive(1)])
+def test_any_flipped_byte_of_the_manifest_is_found(path: Path, every: int) -> None:
     file = path / MANIFEST
     whole = file.read_bytes()
-    for at in range(len(whole)):
+    for at in range(0, len(whole), every):
         for bit in (0, 2, 5, 7):
             flipped = bytearray(whole)
             flipped[at] ^= 1 << bit

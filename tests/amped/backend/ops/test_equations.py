@@ -36,7 +36,7 @@ Make = Callable[..., tuple[Any, Device]]
 ROWS = 3  # of each mode, which no test here solves
 
 
-@pytest.fixture(params=["null", "device", "small squares"])
+@pytest.fixture(params=["null", "device", pytest.param("small squares", marks=pytest.mark.gpu)])
 def make(request: pytest.FixtureRequest, device: str) -> Make:
     """Return a function that makes equations: on the null device, and on each device as its provider does.
 

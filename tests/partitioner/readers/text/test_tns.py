@@ -367,6 +367,7 @@ EMPTY = {"empty": b"\n", "blank": b" \t\n", "comments": b"#\n", "both": b"# a co
 
 @pytest.mark.parametrize("form", ["x.tns", "x.tns.gz"])
 @pytest.mark.parametrize("lines", EMPTY)
+@pytest.mark.in_turn
 def test_lines_that_hold_nothing_cost_next_to_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, form: str
 ) -> None:
