@@ -73,7 +73,7 @@ def test_tucker_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    "estimator", [amped.CP(3, options=OPTIONS), amped.Tucker((3, 3, 3), options=OPTIONS)], ids=repr
+    "estimator", [amped.CP(3, options=OPTIONS), exhaustive(amped.Tucker((3, 3, 3), options=OPTIONS))], ids=repr
 )
 def test_scikit_learn_takes_them(estimator: Any) -> None:
     sklearn = pytest.importorskip("sklearn", reason="scikit-learn is not installed")

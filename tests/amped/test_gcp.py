@@ -124,7 +124,7 @@ def test_binary_data_of_the_reference(name: str, rank: int) -> None:
 def test_the_objective_falls_below_that_of_the_planted_model(name: str, method: Any) -> None:
     planted = [f + 0.4 for f in random_factors(0, (8, 7, 6), 2)]
     array = values_for(name, model_array(planted))
-    model = amped.cp(array, 2, loss=name, method=method, precision="fp64", max_iters=400, tol=1e-12)
+    model = amped.cp(array, 2, loss=name, method=method, precision="fp64", max_iters=150, tol=1e-12)
     objectives = np.array(model.series["objective"])
     assert (np.diff(objectives) <= 1e-12 * np.abs(objectives[1:])).all()
     assert objectives[-1] < oracle(array, planted, name)[0]

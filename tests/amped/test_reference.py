@@ -48,6 +48,7 @@ def test_the_start_is_the_one_defined() -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("placement", ["resident", "stream"])
 @pytest.mark.parametrize("name", [of_orders_3_and_4(name) for name in (*BUNDLED, *SMALL)])
+@pytest.mark.in_turn
 def test_mttkrp(comm: Comm, device: str, name: str, placement: str, precision: str) -> None:
     source = TensorSource(load(name), comm)
     with small_pieces(20_000):

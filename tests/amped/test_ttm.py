@@ -65,7 +65,7 @@ def test_references_on_ranks(folder: Path, ranks: int) -> None:
     given, factors = load("nycflights_5d"), splitmix_factors(load("nycflights_5d").shape, 16)
     np.savez("start.npz", **{f"factor_{m}": f for m, f in enumerate(factors)})
     np.savez("t.npz", indices=given.indices, values=given.values, shape=given.shape)
-    for mode in (0, 3):
+    for mode in (0, 3) if ranks > 2 else (3,):
         want = reference("ttm.json", "nycflights_5d|R16")[mode]
         how = ["--mode", mode, "--rank", 16, "--init", "start.npz", "--precision", "fp64", "--output", f"{mode}.npz"]
         succeeded(on_ranks(ranks, "ttm", "t.npz", *how, *CPU))

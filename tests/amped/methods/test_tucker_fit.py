@@ -72,6 +72,7 @@ def check(model: amped.TuckerTensor, tensor: Any, held: np.ndarray) -> None:
 
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize(("method", "precision"), in_turn(METHODS))
+@pytest.mark.in_turn
 def test_fits_are_true(device: str, method: str, precision: Any, dense: bool) -> None:
     for seed in range(2 * TRIES):
         array, ranks = drawn(seed)
