@@ -68,7 +68,7 @@ def slug(heading: str) -> str:
 
 
 def test_links() -> None:
-    for page, link in ((page, link) for page in PAGES for link in re.findall(r"\]\(([^)\s]+)\)", text_of(page))):
+    for page, link in ((each, link) for each in PAGES for link in re.findall(r"\]\(([^)\s]+)\)", text_of(each))):
         if re.match(r"[a-z]+:", link):
             continue
         name, _, anchor = link.partition("#")
@@ -86,7 +86,7 @@ def test_flags() -> None:
 
 def test_files() -> None:
     pattern = r"`([\w./*-]+\.(?:py|cu|cuh|md|toml|sbatch|sh)\b|(?:amped|bench|tests|launch|partitioner)/[\w./*-]+)"
-    for page, name in ((page, name) for page in PAGES for name in re.findall(pattern, text_of(page))):
+    for page, name in ((each, name) for each in PAGES for name in re.findall(pattern, text_of(each))):
         any_of = re.sub("DEVICE|RANKS|PART|OP|METHOD|KIND|(?<=_)x(?=[_.])", "*", name).rstrip(
             "*"
         )  # bench/results/host-PART.json

@@ -6,9 +6,10 @@ import base64
 import hashlib
 import os
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,9 @@ from .facts import Run
 from .metrics import versions
 from .sentences import sentences
 from .timing import balance, stages
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 REQUIRED = {"jinja2": "Jinja2", "matplotlib": "Matplotlib"}
 REMEDY = "pip install 'amped[report]'"
@@ -161,7 +165,6 @@ def page(
         If a required library is not installed, or the models cannot be compared.
     """
     check()
-    from jinja2 import Environment
     from markupsafe import Markup
 
     record = facts.known(model, model.run if run is None else run)
@@ -171,10 +174,7 @@ def page(
         record |= facts.compared(model, elements, record, partial)
         residuals = _residuals(model, elements if partial or model.known_loss is None else with_absent(elements))
     style, script = (files(__package__).joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
-    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        files(__package__).joinpath("page.html").read_text("utf-8")
-    )
-    html: str = template.render(
+    html: str = _template().render(
         style=Markup(style), script=Markup(script), script_hash=_hash(script), safe=Markup,
         title=title or _title(record, other), sentences=sentences(model),
         changes=None if other is None else changes(model, other),
@@ -191,6 +191,15 @@ def page(
 
 def _title(record: Run, other: Other | None) -> str:
     return facts.title(record) if other is None else " and ".join(other.names)
+
+
+@cache
+def _template() -> Template:
+    """Return the template of reports; compiling it takes as long as a small report."""
+    from jinja2 import Environment
+
+    text = files(__package__).joinpath("page.html").read_text("utf-8")
+    return Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
 
 
 def _hash(script: str) -> str:

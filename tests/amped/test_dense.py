@@ -230,7 +230,7 @@ def test_what_a_dense_tensor_has_not_is_refused(folder: Path) -> None:
         amped.cp_als(np.ones((2, 2), complex), 1)
 
 
-@pytest.mark.parametrize(("ranks", "order"), [(4, "F"), *(exhaustive(*each) for each in ((2, "C"), (2, "F"), (4, "C")))])
+@pytest.mark.parametrize(("ranks", "order"), [(4, "F"), exhaustive(2, "C"), exhaustive(2, "F"), exhaustive(4, "C")])
 def test_ranks_find_the_same_model(folder: Path, ranks: int, order: str) -> None:
     """Also where there are more ranks than indices of the slowest mode."""
     array = ARRAY if order == "C" else np.asfortranarray(low_rank((20, 9, 3), 2, noise=0.05))

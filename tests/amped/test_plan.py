@@ -286,16 +286,20 @@ def test_measured_memory_is_within_a_tenth_of_the_plan(
     # A process that finds no kernels on the disk compiles them, and the compiler would be measured too.
     several = ["--max-iters", 2, "--output", tmp_path / "compiled"]
     assert in_process("cpd", large / tensor, "--rank", RANK, *flags, *several, *CPU, env=env).code == 0
-    for turn in range(3):  # what libraries take besides varies, by 15 MB on a busy machine: the middle one counts
+    above = 0.25 if tensor.endswith(".store") else 0.1  # columns are counted until all shards of a mode are made
+    below = 0.12 if "permuted" in flags else 0.1  # what threads take for blocks varies; most where little else is there
+    # What libraries take besides varies, by 15 MB on a busy machine: if one run deviates, the middle of three counts.
+    for turn in range(3):
         arguments = ["cpd", large / tensor, "--rank", RANK, "--tol", 0, "--max-iters", 2, *flags, *CPU]
         arguments += ["--metrics", tmp_path / f"{turn}.jsonl", "--output", tmp_path / f"out-{turn}"]
         result = on_ranks(ranks, *arguments, env=env) if ranks > 1 else in_process(*arguments, env=env)
         assert result.code == 0, result.err
         taken.append(events(tmp_path / f"{turn}.jsonl")["memory"]["used_and_planned_bytes"])
         assert len(taken[-1]) == ranks
-    by_rank = sorted(taken, key=lambda each: sum(used for places in each for used, _ in places.values()))[1]
-    above = 0.25 if tensor.endswith(".store") else 0.1  # columns are counted until all shards of a mode are made
-    below = 0.12 if "permuted" in flags else 0.1  # what threads take for blocks varies; most where little else is there
+        if all(-below <= plan / used - 1 <= above for places in taken[0] for used, plan in places.values()):
+            break
+    taken.sort(key=lambda each: sum(used for places in each for used, _ in places.values()))
+    by_rank = taken[len(taken) // 2]
     for rank, places in enumerate(by_rank):
         for place, (used, planned) in places.items():
             assert -below <= planned / used - 1 <= above, f"rank {rank}, {place}: {planned:,} planned, {used:,} used"

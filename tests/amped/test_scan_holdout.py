@@ -105,7 +105,9 @@ def test_the_mode_that_is_split(split: int | None, used: int) -> None:
     assert found.tried[0].halves == pytest.approx(factor_match(*shared), rel=1e-9)
 
 
-@pytest.mark.parametrize(("loss", "sparse"), [("poisson", False), exhaustive("poisson", True), ("bernoulli-logit", False)])
+@pytest.mark.parametrize(
+    ("loss", "sparse"), [("poisson", False), exhaustive("poisson", True), ("bernoulli-logit", False)]
+)
 def test_other_losses(loss: str, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Full gradients: explained deviance, matches, and the held-out deviance; no core consistency."""
     monkeypatch.setenv("AMPED_COMPILE", "never")

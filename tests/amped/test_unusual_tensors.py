@@ -52,6 +52,7 @@ def check_cpd(path: Path, ranks: int = 1) -> list[float]:
     return [float(fit) for fit in fits]
 
 
+@pytest.mark.exhaustive  # the tests under mpirun have such tensors, too
 def test_more_ranks_than_rows_or_nonzeros(folder: Path) -> None:
     """Four ranks, three nonzeros, modes of 2, 1 and 5 rows: some ranks own nothing at all."""
     shape = (2, 1, 5)

@@ -373,11 +373,14 @@ def test_kernels_of_dense_blocks(architecture: str, every: bool) -> None:
         check(compiled("dimension_tree", dimension_tree.pair_macros(form), architecture), {"contract_pair"})
 
 
+DENSE_KINDS = [("fp32", None), ("fp64", None), ("fp64", DTYPES["fp32"])]
+
+
 @pytest.mark.parametrize(
     ("columns", "kind"),
     [
-        *in_turn([4, 64], [("fp32", None), ("fp64", None), ("fp64", DTYPES["fp32"])]),
-        *(exhaustive(*each) for each in product([12, 32, 500], [("fp32", None), ("fp64", None), ("fp64", DTYPES["fp32"])])),
+        *in_turn([4, 64], DENSE_KINDS),
+        *(exhaustive(*each) for each in product([12, 32, 500], DENSE_KINDS)),
     ],
 )
 def test_products_of_dense_blocks(columns: int, kind: tuple[str, Any]) -> None:
@@ -478,7 +481,8 @@ def test_an_error_would_be_seen() -> None:
 
 TTMC_RANKS = ((130,), (33, 64), (3, 5, 5), (2, 2, 2, 2, 2, 2, 2))
 MORE_TTMC_RANKS = (
-    (1,), (7,), (64,), (16, 16), (4, 5, 3, 3), (7, 1), (1, 7), (64, 33), (10, 10), (8, 8, 8), (16, 16, 16), (1, 1, 1), (2, 3, 2, 3), (2, 2, 3, 1, 2),
+    (1,), (7,), (64,), (16, 16), (4, 5, 3, 3), (7, 1), (1, 7), (64, 33), (10, 10), (8, 8, 8), (16, 16, 16),
+    (1, 1, 1), (2, 3, 2, 3), (2, 2, 3, 1, 2),
     (2, 3, 2, 3, 3), (1024, 1024),
 )  # fmt: skip
 TTMC_KINDS = (("fp32", False), ("fp64", False), ("fp32", True))  # and whether products are in double precision
