@@ -29,6 +29,7 @@ case "$*" in
     "-m pip install "*" uv") [[ ${UV:-} ]] ;;
     "-m uv pip install "*) echo "${@: -1}" >>"$LOG"; [[ $UV == works ]] ;;
     "-m pip install "*) echo "${@: -1}" >>"$LOG" ;;
+    "-m pytest "*" tests/launch/test_site.py") ;;
     "-m pytest "*) echo "rank ${OMPI_COMM_WORLD_RANK:-none}: $*"
         echo "BLAS ${OPENBLAS_NUM_THREADS:-all}, yield ${OMPI_MCA_mpi_yield_when_idle:-0}"
         [[ ${OMPI_COMM_WORLD_RANK:-} == "${FAILING:-none}" ]] || exit "${PYTEST_CODE:-0}"
