@@ -32,7 +32,7 @@ from .job import VerbSession
 from .requests import Request
 from .show import ModelRequest
 
-RECORDED = "no_values", "compact", "dense", "value", "where", "missing", "index_base", "keep_zeros"
+RECORDED = "no_values", "compact", "dense", "value", "where", "missing", "index_base", "keep_zeros", "encoding"
 """Options for reading new data that are those of the model's tensor, unless they are given."""
 
 

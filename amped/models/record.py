@@ -30,7 +30,10 @@ SOUND: tuple[tuple[Any, str], ...] = (  # expected types of the entries; [T] is 
     (bool, "converged no_values compact dense"),
     (int, "nonzeros duplicates zeros iterations best_iteration held_out ranks seed index_base steps samples"),
     (NUMBER, "seconds seconds_an_iteration"),
-    (str, "command tensor init method value where missing precision device_description tensor_kind mask holdout"),
+    (
+        str,
+        "command tensor init method value where missing encoding precision device_description tensor_kind mask holdout",
+    ),
     (str, "loss sampling distribution"),
 )
 KINDS = {name: kind for kind, names in SOUND for name in names.split()}

@@ -63,6 +63,7 @@ def read(
     missing: str = "drop",
     index_base: int | None = None,
     keep_zeros: bool = False,
+    encoding: str | None = None,
     progress: Progress | None = None,
 ) -> SparseTensor | DenseTensor:
     """Read a tensor.
@@ -96,6 +97,8 @@ def read(
         Lowest index in the file. The default is 1 in text, unless a header declares it, and 0 in archives.
     keep_zeros : bool
         Keep explicit zeros, which are dropped by default: elements that are observed to be zero.
+    encoding : str, optional
+        For tables in text files: the encoding, such as "latin-1"; by default it is detected.
     progress : callable, optional
         Called from time to time while a file is read, with the bytes read so far and the file's size (None if unknown,
         as for a pipe); for tables with numbers of rows.
@@ -127,7 +130,7 @@ def read(
         lengths = None if shape is None else tuple(shape)
     except TypeError:
         raise InputError(f"shape {shape!r}: expected an integer for each mode") from None
-    options = no_values, compact, dense, lengths, keys, value, where, missing, index_base, keep_zeros
+    options = no_values, compact, dense, lengths, keys, value, where, missing, index_base, keep_zeros, encoding
     form = ReadOptions(*options)  # type: ignore[arg-type]
     path = file_name(path)
     _check_path(path)

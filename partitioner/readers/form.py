@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from os import PathLike, fspath
@@ -42,6 +43,8 @@ class ReadOptions:
         For text and archives: the lowest index. The default is 1 in text without a header, and 0 in archives.
     keep_zeros : bool
         Keep explicit zeros, as observed elements, instead of dropping them.
+    encoding : str, optional
+        For tables in text files: the name of the encoding in Python. By default it is detected.
     more : tuple of str
         Further files of the same table.
     """
@@ -62,6 +65,7 @@ class ReadOptions:
         None, "lowest index (default: 1; in .npz 0)", type=whole_number, choices=(0, 1), metavar="0|1"
     )
     keep_zeros: bool = flag(False, "keep explicit zeros: they are observed elements")
+    encoding: str | None = flag(None, "table: encoding of text (default: detected)", metavar="NAME")
     more: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -80,15 +84,30 @@ class ReadOptions:
         if self.missing not in MISSING:
             raise InputError(f"missing {self.missing!r}: expected {' or '.join(map(repr, MISSING))}")
 
+        if self.encoding is not None:
+            object.__setattr__(self, "encoding", codec_name(self.encoding))
+
     @property
     def tabular(self) -> bool:
         """Whether any option that applies only to tables is set."""
-        return bool(self.key) or self.value is not None or self.where is not None or self.missing != "drop"
+        texts = self.value, self.where, self.encoding
+        return bool(self.key) or any(text is not None for text in texts) or self.missing != "drop"
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> ReadOptions:
         """Return the options of a command line."""
         return cls(**{field.name: getattr(args, field.name) for field in fields(cls) if field.metadata})
+
+
+def codec_name(name: object) -> str:
+    """Return Python's name of a text encoding; raise `InputError` if it has none of this name."""
+    try:
+        found = codecs.lookup(str(name))
+    except (LookupError, ValueError):
+        found = None
+    if found is None or not found._is_text_encoding:
+        raise InputError(f"encoding {name!r}: unknown; expected a name such as 'utf-8', 'latin-1' or 'shift_jis'")
+    return found.name
 
 
 PLAIN = ReadOptions()

@@ -16,10 +16,10 @@ from .database import ending
 
 BOMS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 PIECE = 1 << 20
-WESTERN = "cp1252"
+WESTERN, UTF8 = "cp1252", "utf-8"
 
 
-def readable(paths: Sequence[str], folder: str, every: bool) -> tuple[list[str], list[str]]:
+def readable(paths: Sequence[str], folder: str, every: bool, known: str | None = None) -> tuple[list[str], list[str]]:
     """Return text files that DuckDB can read instead of `paths`, and those of `paths` read as Windows-1252.
 
     Parameters
@@ -30,12 +30,16 @@ def readable(paths: Sequence[str], folder: str, every: bool) -> tuple[list[str],
         Folder for converted copies.
     every : bool
         Whether to check each file completely, since one of them is not UTF-8; otherwise only their first bytes.
+    known : str, optional
+        The encoding of all files.
     """
     files, western = [], []
     for number, path in enumerate(paths):
-        encoding = wide_encoding(path) if S_ISREG(os.stat(path).st_mode) else None
+        encoding = known or (wide_encoding(path) if S_ISREG(os.stat(path).st_mode) else None)
         target = join(folder, f"{number}{(ending(path) or '.csv').removesuffix('.gz').removesuffix('.zst')}")
-        copied = (encoding is not None or every) and recode(path, encoding, target)
+        copied = (
+            encoding != UTF8 and (encoding is not None or every) and recode(path, encoding, target, known is not None)
+        )
         files.append(target if copied else path)
         western += [path] if copied and encoding is None else []
     return files, western
@@ -54,10 +58,10 @@ def wide_encoding(path: str | PathLike[str]) -> str | None:
     return "utf-16-be" if 2 * even.count(0) > len(even) and not odd.count(0) else None
 
 
-def recode(path: str | PathLike[str], encoding: str | None, target: str | PathLike[str]) -> bool:
+def recode(path: str | PathLike[str], encoding: str | None, target: str | PathLike[str], known: bool = False) -> bool:
     """Convert a text file to UTF-8, from `encoding` or (None) from Windows-1252. Return whether it was not UTF-8.
 
-    Raise `InputError` if it mixes UTF-8 with another encoding.
+    `known`: the encoding was not detected. Raise `InputError` if it mixes UTF-8 with another encoding.
     """
     with _opened(path) as source, open(target, "wb") as copy:
         if encoding is None:
@@ -67,7 +71,8 @@ def recode(path: str | PathLike[str], encoding: str | None, target: str | PathLi
                 while piece := text.read(PIECE):
                     copy.write(piece.encode())
         except UnicodeError as error:
-            raise InputError(f"is not {encoding.upper()}, as its first bytes indicate: {error}") from None
+            detected = "" if known else ", as its first bytes indicate"
+            raise InputError(f"is not {encoding.upper()}{detected}: {error}") from None
     return True
 
 

@@ -100,19 +100,20 @@ class TablePart:
         self._state = state_of(paths)
         self._paths = paths
         text = bool(paths) and is_text(paths[0])
-        whole = western = False
+        encoding = self._form.encoding
+        whole, western = False, encoding is not None
         while True:
             with ExitStack() as attempt:
                 database = self._database = attempt.enter_context(Database(memory, threads, folder))
                 try:
                     with database.naming(None):
-                        read, others = readable(paths, database.folder, western) if text else (paths, [])
+                        read, others = readable(paths, database.folder, western, encoding) if text else (paths, [])
                         self._scan(database, source, read, whole)
                 except MisreadError as error:  # DuckDB inferred types from the first rows only
-                    encoding = isinstance(error, EncodingError)
-                    if not text or (western if encoding else whole):
+                    of_text = isinstance(error, EncodingError)
+                    if not text or (western if of_text else whole):
                         raise
-                    western, whole = western or encoding, whole or not encoding
+                    western, whole = western or of_text, whole or not of_text
                     continue
                 for path in others:
                     warn(f"{path}: not UTF-8: read as Windows-1252 (Latin-1)")

@@ -56,3 +56,28 @@ def test_a_mixture_of_encodings(tmp_path: Path) -> None:
     path.write_bytes(TEXT.encode("utf-16")[:-1])
     with pytest.raises(InputError, match="is not UTF-16"):
         labels(path)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "shift_jis", "utf-8", "utf-16", "cp437"])
+def test_an_encoding_that_is_known(tmp_path: Path, encoding: str) -> None:
+    text = {"shift_jis": "東京", "cp437": "Zürich"}.get(encoding, "Málaga")
+    path = tmp_path / "t.csv"
+    path.write_text(f"who,what\n{text},b\nplain,c\n", encoding=encoding)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        X = read(path, keys=["who", "what"], encoding=encoding)
+    assert isinstance(X, SparseTensor)
+    assert X.labels is not None
+    assert set(X.labels[0]) == {text, "plain"}
+
+
+def test_a_wrong_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes("who,what\nMálaga,b\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"t\.csv.*is not ASCII: 'ascii' codec"):
+        read(path, keys=["who", "what"], encoding="ascii")
+    with pytest.raises(InputError, match="not utf-8 encoded"):
+        read(path, keys=["who", "what"], encoding="utf8")
+    for name in ("klingon", "base64", "", "a\0b"):
+        with pytest.raises(InputError, match=r"encoding .*: unknown; expected a name"):
+            read(path, keys=["who", "what"], encoding=name)
