@@ -146,7 +146,7 @@ def cp_als(
         returned. If it raises an exception, the attribute ``model`` of the exception is the model so far.
     verbose : bool or int
         Print the report of the command line on rank 0: the tensor, each iteration, and where the time went. A terminal
-        also shows the progress of loading and the components of the model.
+        also shows the progress of loading and the components of the model; Jupyter shows a progress bar.
     deadline : float, optional
         Time limit, in seconds, for a single step of the run. If a step exceeds it, each rank reports where it was, and
         the job ends with exit code 1. By default only runs under ``mpirun`` have a limit: an hour for the first

@@ -25,7 +25,8 @@ from ..models.record import model_file, recorded
 from ..options import Options
 from ..parallel.mpi import SingleComm, on_root
 from ..report import components
-from ..report.progress import Display, display, say
+from ..report.displays import display
+from ..report.progress import Display, say
 from ..runs.assembly import open_path
 from ..runs.kinds import kind_of
 from .job import VerbSession

@@ -15,8 +15,8 @@ from partitioner.flags import byte_count, flag, path
 from ..errors import EXIT_INCOMPLETE, InputError
 from ..parallel.mpi import on_root
 from ..report import text
+from ..report.displays import display
 from ..report.metrics import Metrics
-from ..report.progress import display
 from .job import VerbSession
 from .requests import R, Request
 

@@ -25,8 +25,8 @@ from ..models.kruskal import KruskalTensor
 from ..models.loading import cp_model, load_with_record
 from ..models.record import MODEL, RUN, model_file
 from ..parallel.mpi import on_root
+from ..report.displays import display
 from ..report.metrics import Metrics, versions
-from ..report.progress import display
 from ..runs.update_files import FILE
 from .job import VerbSession
 from .requests import Request

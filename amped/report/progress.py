@@ -1,4 +1,4 @@
-"""Displays of a run: bars on a terminal, plain lines elsewhere, and log records for a program that logs.
+"""Displays of a run: bars on a terminal, and plain lines elsewhere.
 
 Reports and results go to standard output. On the command line progress goes to standard error.
 """
@@ -17,8 +17,6 @@ from partitioner.errors import printable
 from partitioner.host.streams import discard
 
 from ..errors import OutputError, UnreadError
-from ..parallel.mpi import launched
-from . import logs
 
 StreamName = Literal["stdout", "stderr"]
 MIN_INTERVAL = 0.05  # seconds between updates while reading
@@ -153,7 +151,7 @@ class PlainDisplay(Display):
                 print(f"amped: {error}; the run continues without it", file=sys.stderr, flush=True)
 
     def reading(self, done: int, total: int | None, unit: ReadingUnit = BYTES) -> None:
-        self._does("reading", _amount(done, total, unit))
+        self._does("reading", amount_text(done, total, unit))
 
     def stage(self, name: str | None) -> None:
         self._does(name or "computing")
@@ -165,7 +163,7 @@ class PlainDisplay(Display):
         self._progress(f"compiled in {seconds:.1f} s")
 
     def iteration(self, number: int, of: int, facts: Callable[[], str], left: float | None = None) -> None:
-        self._progress(f"iteration {number:3d}  {facts()}  {_left(left)}".rstrip())
+        self._progress(f"iteration {number:3d}  {facts()}  {left_text(left)}".rstrip())
         self._does(f"in iteration {number + 1}")
 
     def close(self) -> None:
@@ -216,7 +214,7 @@ class LiveDisplay(PlainDisplay):
                 return super().render(task) if task.description == "reading" else Text("")
 
         times = facts, bars.TimeElapsedColumn(), ReadingRemains()
-        together = _is_terminal(sys.stdout)
+        together = is_terminal(sys.stdout)
         console = Console(stderr=self._stream == "stderr")
         self._bars = bars.Progress(*columns, *times, console=console, transient=True, redirect_stdout=together)
         self._notes_here = together
@@ -258,7 +256,7 @@ class LiveDisplay(PlainDisplay):
         self._print(f"compiled in {seconds:.1f} s")
 
     def iteration(self, number: int, of: int, facts: Callable[[], str], left: float | None = None) -> None:
-        self._show("iterating", number, of, f"{(text := facts())}  {_left(left)}".rstrip())
+        self._show("iterating", number, of, f"{(text := facts())}  {left_text(left)}".rstrip())
         self._print(f"iteration {number:3d}  {text}")
 
     def components(self, describe: Callable[[], str]) -> None:
@@ -277,7 +275,8 @@ class LiveDisplay(PlainDisplay):
         self._bars.stop()
 
 
-def _left(seconds: float | None) -> str:
+def left_text(seconds: float | None) -> str:
+    """Return the remaining seconds as text; empty if unknown."""
     return "" if seconds is None else f"about {seconds:.0f} s left"
 
 
@@ -292,74 +291,15 @@ def say(text: str) -> None:
         raise kind(f"standard output: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _amount(done: int, total: int | None, unit: ReadingUnit) -> str:
+def amount_text(done: int, total: int | None, unit: ReadingUnit) -> str:
     """Return an amount in millions of a unit as text."""
     of = f" of {total / 1e6:,.{unit.digits}f}" if total else ""
     return f"{done / 1e6:,.{unit.digits}f}{of} {unit.millions}"
 
 
-def _is_terminal(stream: IO[str] | None) -> bool:
+def is_terminal(stream: IO[str] | None) -> bool:
     """Return whether a standard stream is a terminal; it may be missing, closed, or a replacement object."""
     try:
         return stream is not None and stream.isatty()
     except (AttributeError, ValueError):
         return False
-
-
-class LoggedDisplay(Display):
-    """A display that also writes log records."""
-
-    def __init__(self, shown: Display) -> None:
-        self._shown, self._entered = shown, set[str]()
-
-    @property
-    def failed(self) -> bool:  # type: ignore[override]
-        """See `Display`."""
-        return self._shown.failed
-
-    def note(self, text: str) -> None:
-        logs.info(text)
-        self._shown.note(text)
-
-    def reading(self, done: int, total: int | None, unit: ReadingUnit = BYTES) -> None:
-        self._enter("reading")
-        self._shown.reading(done, total, unit)
-
-    def stage(self, name: str | None) -> None:
-        self._enter(name or "")
-        self._shown.stage(name)
-
-    def _enter(self, stage: str) -> None:
-        if stage and stage not in self._entered:  # stages recur, for example for each mode
-            logs.info(stage)
-            self._entered.add(stage)
-
-    def compiling(self) -> None:
-        logs.info(COMPILING)
-        self._shown.compiling()
-
-    def compiled(self, seconds: float) -> None:
-        logs.info(f"compiled in {seconds:.1f} s")
-        self._shown.compiled(seconds)
-
-    def iteration(self, number: int, of: int, facts: Callable[[], str], left: float | None = None) -> None:
-        if logs.enabled():
-            logs.info(f"iteration {number}  {facts()}")
-        self._shown.iteration(number, of, facts, left)
-
-    def components(self, describe: Callable[[], str]) -> None:
-        self._shown.components(describe)
-
-    def close(self) -> None:
-        self._shown.close()
-
-
-def display(rank: int, quiet: bool, result: bool = False, progress: StreamName = "stdout") -> Display:
-    """Return the display for this rank and its standard streams; see `PlainDisplay`."""
-    if rank:
-        return Display()
-    # Launchers give ranks a pseudo-terminal even if the output goes to a file.
-    live = not quiet and not launched() and _is_terminal(getattr(sys, progress))
-    kind = LiveDisplay if live else PlainDisplay
-    shown = Display() if quiet else kind(result, progress)
-    return LoggedDisplay(shown) if logs.enabled() else shown

@@ -21,8 +21,9 @@ from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm
 from ..report.console import RunReporter
+from ..report.displays import display
 from ..report.metrics import Metrics
-from ..report.progress import Display, StreamName, display
+from ..report.progress import Display, StreamName
 from .assembly import Tensor, bring_up, device_memory, open_tensor, watched
 from .holding_out import HoldoutParams, HoldoutSource, all_observed, hold_out
 from .observed_runs import observe

@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import os
 import re
+import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from command import run_amped, succeeded
 from rich.console import Console
 
 from amped.parallel.mpi import world
-from amped.report import progress
+from amped.report import displays, notebook_progress, progress
 from amped.report.console import RunReporter
 from partitioner.host.stages import COMPILATIONS, STAGES
 
@@ -131,7 +133,7 @@ def test_compiling_is_a_bar_on_terminals() -> None:
 
 
 def test_progress_of_commands_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.display(0, False, progress="stderr") as lines:
+    with displays.display(0, False, progress="stderr") as lines:
         lines.note("9 x 7 x 5")
         lines.iteration(1, 2, lambda: "fit 0.5")
         lines.compiling()
@@ -213,3 +215,49 @@ def test_the_thread_of_a_forgotten_display_ends(monkeypatch: pytest.MonkeyPatch)
     assert thread is not None
     del lines
     thread.join()
+
+
+class Handle:
+    """A display of a notebook: what it showed."""
+
+    def __init__(self) -> None:
+        self.shown = list[str]()
+
+    def update(self, data: dict[str, str], raw: bool) -> None:
+        assert raw
+        self.shown.append(data["text/html"])
+
+    def __call__(self, data: dict[str, str], raw: bool, display_id: bool) -> Handle:
+        assert display_id
+        self.update(data, raw)
+        return self
+
+
+def test_a_bar_in_a_notebook(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    handle = Handle()
+    ipython, display = ModuleType("IPython"), ModuleType("IPython.display")
+    monkeypatch.setattr(ipython, "get_ipython", lambda: SimpleNamespace(kernel=None), raising=False)
+    monkeypatch.setattr(display, "display", handle, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setattr(ipython, "display", display, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setattr(notebook_progress, "MIN_INTERVAL", 0.0)
+    with displays.display(0, False) as bar:
+        bar.reading(50_000_000, 2_000_000_000)
+        bar.compiling()
+        bar.note("9 x 7 x 5")
+        bar.iteration(6, 9, lambda: "fit <0.5>", 3.0)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [progress.COMPILING, "9 x 7 x 5", "iteration   6  fit <0.5>  about 3 s left"], "as in a log"
+    assert 'value="50000000" max="2000000000"' in handle.shown[0]
+    assert "<progress style" in handle.shown[1], "without an end"
+    assert handle.shown[2].endswith("iteration 6 of at most 9  fit &lt;0.5&gt;  about 3 s left")
+    assert handle.shown[3:] == [""], "removed at the end"
+
+
+def test_there_is_no_bar_without_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    ipython = ModuleType("IPython")
+    monkeypatch.setattr(ipython, "get_ipython", lambda: None, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    with displays.display(0, False) as plain:
+        assert type(plain) is progress.PlainDisplay
