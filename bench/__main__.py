@@ -9,6 +9,7 @@ from tempfile import TemporaryFile
 from amped.errors import InputError
 
 from . import (
+    acceleration,
     ceilings,
     constraints,
     counts,
@@ -67,6 +68,7 @@ BENCHMARKS = {
     "scaling": scaling,
     "scan": scan,
     "starts": starts,
+    "acceleration": acceleration,
     "updates": updates,
     "table": table,
     "tasks": tasks,

@@ -239,6 +239,7 @@ ARGUMENTS = {
     "holdout": optional(Argument(_holdout, _tensor_text, of_root=True)),
     "holdout_seed": integer(0),
     "patience": optional(integer(1)),
+    "accelerate": optional(BOOLEAN),
     "callback": optional(function_of("the iteration", "the fit or log-likelihood")),
     "checkpoint": PATH,
     "every": optional(integer(1)),

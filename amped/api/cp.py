@@ -61,6 +61,7 @@ def cp_als(
     holdout: float | Tensor = None,
     holdout_seed: int = 0,
     patience: int | None = None,
+    accelerate: bool | None = None,
     callback: RunCallback | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
@@ -140,6 +141,9 @@ def cp_als(
     patience : int, optional
         With `holdout`: stop when the RMSE on held-out elements has not fallen by 0.01 % in this many iterations (20).
         The test of `tol` applies, too.
+    accelerate : bool, optional
+        Whether iterations begin at extrapolated factor matrices; see the notes. By default, if there is neither
+        `max_iters`, `tol` nor `checkpoint`.
     callback : callable, optional
         Called after each iteration with its number, the fit and, if it requires a third argument, a `ModelView`, whose
         method ``model()`` returns the model so far. If it returns True, the run stops, and the model so far is
@@ -201,14 +205,16 @@ def cp_als(
 
     - The run stops when the last 14 iterations together raised the fit by less than 1e-5, and the decay of their gains
       forecasts no more, or when the fit is within 1e-5 of 1.
-    - On CPUs each iteration begins at factor matrices that are extrapolated from the last two, and is repeated without
-      that if it lowers the fit (Mitchell, Ye and De Sterck 2020). On GPUs, and if the factor matrices have more than
-      8 million numbers, iterations are plain.
     - Without `seed`, `init` and `starts`, a tensor of up to 262,144 elements starts from the best of ten short runs on
       its Tucker core, if their forecast cost is small; one of them begins at a solution in closed form, which is exact
       for tensors of that rank. Others start as with ``seed=0``.
 
-    With `max_iters` or `tol`, the start is random and iterations are plain.
+    With `max_iters` or `tol`, the start is random.
+
+    Accelerated iterations begin at factor matrices that are extrapolated from the last two, and are repeated without
+    that if they lower the fit (Mitchell, Ye and De Sterck 2020; non-negative: Ang, Cohen, Gillis and Hien 2021). On
+    GPUs, with `constraints` or `holdout`, and if the factor matrices have more than 8 million numbers, iterations are
+    plain.
 
     Examples
     --------
@@ -234,7 +240,7 @@ def cp_als(
         chosen_constraints = constraint_params.of(len(source.shape), source.labels)
         usual = observed is None and not chosen_constraints
         guess = comm.bcast(init is not None) or starts > 1
-        request = AlsRequest(max_iters, tol, seed, guess, checkpoint is not None)
+        request = AlsRequest(max_iters, tol, seed, guess, checkpoint is not None, accelerate)
         choice = choose(source, rank, request, usual, comm)
         if comm.bcast(isinstance(init, str) and init == "tucker"):
             if nonnegative:
@@ -242,7 +248,7 @@ def cp_als(
             init = cp_start(source, machine, chosen, rank, seed or 0)
         with call.reporter.loading():
             method: Decomposition[KruskalTensor] = (
-                decomposition(source, rank, machine, chosen, budget, chosen_constraints, init, choice.limits.forecast)
+                decomposition(source, rank, machine, chosen, budget, chosen_constraints, init, request.accelerates)
                 if observed is None
                 else observed_decomposition(
                     observed,
@@ -253,6 +259,7 @@ def cp_als(
                     init,
                     budget,
                     split.held_out if split else None,
+                    request.accelerates,
                 )
             )
         run = RunParams(0, 0, seed or 0, init, starts, deadline, patience=held.iterations if split else None)

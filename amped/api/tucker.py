@@ -48,7 +48,6 @@ TUCKER_ARGUMENTS = ARGUMENTS | {
     "error": optional(positive("a number between 0 and 1")),
     "method": one_of(*METHODS),
     "nonnegative": BOOLEAN,
-    "accelerate": optional(BOOLEAN),
     "fixed_modes": Argument(modes_of),
 }
 

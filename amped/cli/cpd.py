@@ -105,6 +105,8 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
         if self.init == "tucker" and (self.chosen_method != "als" or self.nonnegative or self.nonnegative_modes):
             raise InputError("--init tucker yields negative entries: it needs --method als without --nonnegative")
         self._check_holdout()
+        if self.accelerate and self.chosen_method != "als":
+            raise InputError(f"--accelerate on requires --method als instead of {self.chosen_method}")
         if self.starts < 1:
             raise InputError(f"--starts {self.starts}: at least 1")
         if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
@@ -207,17 +209,17 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None
         if observed is not None:
             held_out = split.held_out if split else None
-            terms = constraints, self.init, budget, held_out
+            terms = constraints, self.init, budget, held_out, self._als_request.accelerates
             return PlacedMethod(observed_decomposition(observed, self.rank, machine, options, *terms), start)
         choice = choose(source, self.rank, self._als_request, not constraints, job.comm)
-        accelerate = choice.limits.forecast
+        accelerate = self._als_request.accelerates
         als = decomposition(source, self.rank, machine, options, budget, constraints, self.init, accelerate)
         return PlacedMethod(als, start, choice)
 
     @property
     def _als_request(self) -> AlsRequest:
         guess = self.init is not None or self.starts > 1
-        return AlsRequest(self.max_iters, self.tol, self.seed, guess, self.checkpoint is not None)
+        return AlsRequest(self.max_iters, self.tol, self.seed, guess, self.checkpoint is not None, self.accelerate)
 
     def write_report(
         self, job: Job, model: KruskalTensor, source: DescribedSource, record: dict[str, Any], folder: Path | None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple
 
-from partitioner.flags import flag, path, real_number, whole_number
+from partitioner.flags import flag, on_or_off, path, real_number, whole_number
 
 from ..backend.device import Device
 from ..errors import InputError
@@ -55,6 +55,13 @@ class RunRequest(Seeded, ABC, Generic[M]):
         metavar="N",
     )
     tol: float | None = flag(None, TOL_HELP, type=real_number)
+    accelerate: bool | None = flag(
+        None,
+        "begin iterations at extrapolated matrices, on CPUs (on: als without --max-iters, --tol, "
+        "--checkpoint, and tucker --nonnegative without --checkpoint)",
+        type=on_or_off,
+        metavar="on|off",
+    )
     output: Path | None = flag(None, "folder for model.npz and run.json (named after TENSOR)", type=path, metavar="DIR")
     checkpoint: Path | None = flag(None, "folder for checkpoints", type=path, metavar="DIR")
     every: int | None = flag(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from partitioner.flags import flag, modes, on_or_off, real_number
+from partitioner.flags import flag, modes, real_number
 
 from ..errors import InputError
 from ..methods.constraints import modes_of
@@ -46,9 +46,6 @@ class TuckerRequest(RunRequest[TuckerTensor]):
     )
     method: str = flag("hooi", "hosvd and sthosvd do not iterate (hooi)", choices=COMPRESSIONS)
     nonnegative: bool = flag(False, "non-negative core and factor matrices")
-    accelerate: bool | None = flag(
-        None, "extrapolate iterations of --nonnegative (on, without --checkpoint)", type=on_or_off, metavar="on|off"
-    )
     fixed_modes: tuple[int | str, ...] | None = flag(
         None, "keep these modes' factor matrices of --init FILE.npz, e.g. 1,2, or by name", type=modes, metavar="MODES"
     )

@@ -32,7 +32,7 @@ from ..operators.placement import Solving
 from .arranged import arranged
 from .constraints import NONE, Constraints
 from .driver import ConstrainedCp, MethodState, never
-from .extrapolation import BEGIN, Extrapolation
+from .extrapolation import BEGIN, Extrapolation, settled
 from .pipelined import Pipelined
 from .plain_als import PlainAls
 from .updates import DivergedError, LeastSquares, Passes, run_passes
@@ -250,6 +250,12 @@ class CpAls(ConstrainedCp[Operator]):
         if "objective" in series:
             series["objective"].append(self.constraints.objective(fit, squares, self.operator.norm))
         self.state.iterations += 1
+
+    def settled(self, tol: float) -> bool:
+        """See `Method`: for extrapolated iterations, see `extrapolation.settled`."""
+        if self._extrapolation is None:
+            return super().settled(tol)
+        return settled(self.state.series["fit"], tol)
 
     def merit(self) -> float:
         """See `Restartable`: the fit, or the negative objective."""

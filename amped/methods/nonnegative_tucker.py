@@ -25,7 +25,7 @@ from ..models.tucker import TuckerTensor
 from ..operators.base import CoreOperator, in_turn
 from ..operators.products import Ttmc
 from .driver import MethodState
-from .extrapolation import BEGIN, Extrapolation
+from .extrapolation import BEGIN, Extrapolation, settled
 from .nonnegative_core import solve_core, times
 from .tucker import FEW, TuckerMethod
 from .tucker_params import Compression
@@ -144,6 +144,12 @@ class NonnegativeTucker(TuckerMethod):
         state.series["fit"].append(1 - math.sqrt(max(0.0, left)))
         state.mode = 0
         state.iterations += 1
+
+    def settled(self, tol: float) -> bool:
+        """See `Method`: for extrapolated iterations, see `extrapolation.settled`."""
+        if self._extrapolation is None:
+            return super().settled(tol)
+        return settled(self.state.series["fit"], tol)
 
     def model(self) -> TuckerTensor:
         """See `Method`: columns have unit sum, except of matrices that are fixed or the identity."""

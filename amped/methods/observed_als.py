@@ -29,6 +29,7 @@ from ..operators.sparse.row_solver import RowProblems
 from .arranged import arranged
 from .constraints import Constraints
 from .driver import ConstrainedCp, MethodState
+from .extrapolation import Extrapolation, settled
 from .updates import DivergedError
 
 
@@ -90,12 +91,21 @@ class ObservedAls(ConstrainedCp[Placed]):
     constraints : Constraints
         Ridges are added to each row's Gram matrix.
     terms : ObservedTerms
+    accelerate : bool
+        Whether iterations begin at extrapolated factor matrices. They never increase the objective.
     """
 
     name = "als"
     own_start = None
 
-    def __init__(self, operator: Placed, rows: Rows, constraints: Constraints, terms: ObservedTerms) -> None:
+    def __init__(
+        self,
+        operator: Placed,
+        rows: Rows,
+        constraints: Constraints,
+        terms: ObservedTerms,
+        accelerate: bool = False,
+    ) -> None:
         self.operator, self.constraints, self._terms_of_run = operator, constraints, terms
         self._rows = rows
         self._modes = constraints.solved(self.order)
@@ -107,11 +117,14 @@ class ObservedAls(ConstrainedCp[Placed]):
         self._replay: Replay | None = None  # of an iteration
         self._warm = False  # whether all code of an iteration is compiled and loaded
         self._captures = device.queues and rows.repeats
+        self._extrapolation = Extrapolation(operator, self._modes, constraints.nonnegative) if accelerate else None
         self.restart()
 
     def restart(self, state: MethodState | None = None) -> None:
         """See `Restartable`."""
         self.state = state or MethodState({"deficient": np.zeros(1)}, {"fit": [], "objective": [], "rmse": []})
+        if self._extrapolation:
+            self._extrapolation.restart()
 
     @property
     def order(self) -> int:
@@ -129,6 +142,18 @@ class ObservedAls(ConstrainedCp[Placed]):
         return factors
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        if self._extrapolation is None or self.state.mode or not self.state.iterations:
+            return self.iterate(stop)
+        return self._extrapolation.step(self, stop)
+
+    def reload(self, moved: Sequence[int] = ()) -> None:
+        """See `Extrapolated`: the state has nothing that follows from the factor matrices."""
+
+    def column_scales(self, mode: int) -> None:
+        """See `Extrapolated`: matrices are stored as they are."""
+
+    def iterate(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        """See `step`; without extrapolation."""
         state, first = self.state, self.state.mode
         if self._captures and self._warm and not first:
             self._record(self._launched())
@@ -218,6 +243,12 @@ class ObservedAls(ConstrainedCp[Placed]):
         if comm.size > 1:
             comm.all_reduce(size, "sum")
         return float(size[0])
+
+    def settled(self, tol: float) -> bool:
+        """See `Method`: for extrapolated iterations, see `extrapolation.settled`."""
+        if self._extrapolation is None:
+            return super().settled(tol)
+        return settled(self.state.series["fit"], tol)
 
     def merit(self) -> float:
         """See `Restartable`: the negative objective."""

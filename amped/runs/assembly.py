@@ -226,7 +226,7 @@ def decomposition(
         operator = placed(source, machine, setting(), device_memory(machine, options), budget)
     if constraints.terms:
         return ConstrainedAls(operator, constraints)
-    accelerate = accelerate and not constraints and suits(operator.machine.device, operator.shape, rank)
+    accelerate = accelerate and suits(operator.machine.device, operator.shape, rank)
     return als.CpAls(operator, constraints, accelerate)
 
 

@@ -19,6 +19,7 @@ from ..backend.ops.rowproblems import ROWPROBLEMS
 from ..backend.ops.solve import SolverBytes
 from ..methods import observed_als, observed_constrained
 from ..methods.constraints import NONE, Constraints
+from ..methods.extrapolation import suits
 from ..methods.held_out import HeldOut, HeldOutAls, HeldOutConstrained
 from ..methods.initial import Init, start_bytes
 from ..methods.observed_als import ObservedAls, Rows
@@ -122,10 +123,11 @@ def observed_decomposition(
     init: Init | None = None,
     budget: Budget | None = None,
     held_out: HeldOut | None = None,
+    accelerate: bool = False,
 ) -> ObservedAls | ObservedConstrainedAls:
     """Place the observed elements of a tensor and return their CP-ALS; see `decomposition`. Collective.
 
-    With `held_out`, the method measures these elements after each iteration.
+    With `held_out`, the method measures these elements after each iteration, which is plain.
     """
     if constraints.terms:
         run = ObservedRun(observed, rank, machine, options, init, held_out is not None, constraints)
@@ -145,7 +147,7 @@ def observed_decomposition(
         operator, rows = _row_by_row(run)
     if held_out is not None:
         return HeldOutAls(held_out, operator, rows, constraints, terms)
-    return ObservedAls(operator, rows, constraints, terms)
+    return ObservedAls(operator, rows, constraints, terms, accelerate and suits(machine.device, shape, rank))
 
 
 def _constrained(run: ObservedRun, budget: Budget | None, held_out: HeldOut | None) -> ObservedConstrainedAls:

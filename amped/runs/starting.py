@@ -27,10 +27,18 @@ class AlsRequest(NamedTuple):
     seed: int | None
     guess: bool  # whether there is an initial guess, or a number of starts
     checkpoint: bool  # checkpoints do not contain the iterates that acceleration needs
+    accelerate: bool | None = None
+
+    @property
+    def accelerates(self) -> bool:
+        """Whether iterations are accelerated where possible: by default, if nothing limits them."""
+        if self.accelerate is not None:
+            return self.accelerate
+        return self.max_iters is None and self.tol is None and not self.checkpoint
 
 
 class AlsChoice(NamedTuple):
-    """The limits of a run, and its start. If limits are forecast, iterations are also accelerated where possible.
+    """The limits of a run, and its start.
 
     Attributes
     ----------

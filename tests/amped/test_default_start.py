@@ -60,10 +60,13 @@ def test_checkpoints_imply_plain_iterations(tmp_path: Path) -> None:
     assert model.fits == amped.cp_als(X, 2, max_iters=50, **CPU).fits
 
 
+LIMITS: list[dict[str, Any]] = [{}, {"max_iters": 50, "accelerate": True}]
+
+
 def test_constraints_and_missing_elements_have_the_usual_limits() -> None:
     X = np.abs(exact(0))
     for given in ({"nonnegative": True}, {"ridge": 0.1}, {"mask": X > 0.1}):
-        found, expected = (amped.cp_als(X, 2, **given, **limits, **CPU) for limits in ({}, {"max_iters": 50}))
+        found, expected = (amped.cp_als(X, 2, **given, **limits, **CPU) for limits in LIMITS)
         assert found.fits == expected.fits
 
 

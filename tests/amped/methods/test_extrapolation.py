@@ -55,6 +55,53 @@ def test_fits_rise_faster(dense: bool, compiled: str, precision: str, monkeypatc
     assert method.model().score(X) == pytest.approx(fits[-1], abs=1e-6)
 
 
+def nonnegative_tensor(dense: bool) -> Any:
+    """Return a non-negative tensor with columns that resemble each other, and noise."""
+    rng = np.random.default_rng(0)
+    factors = [rng.random((length, RANK)) + rng.random((length, 1)) for length in (12, 11, 10)]
+    array = np.einsum("ir,jr,kr->ijk", *factors) + 0.05 * rng.random((12, 11, 10))
+    return array if dense else amped.SparseTensor(np.argwhere(array), array[array != 0], array.shape)
+
+
+CASES: list[dict[str, Any]] = [
+    {"nonnegative": True},
+    {"nonnegative": (0, 2), "ridge": 1e-3},
+    {"mask": "nan"},
+    {"mask": "nan", "nonnegative": True, "ridge": 1e-3},
+]
+
+
+@pytest.mark.parametrize("compiled", ["never", "always"])
+@pytest.mark.parametrize("how", CASES)
+def test_other_objectives_fall_faster(how: dict[str, Any], compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Non-negative, penalised and masked runs: the objective never rises, and is lower after as many iterations."""
+    monkeypatch.setenv("AMPED_COMPILE", compiled)
+    X = nonnegative_tensor(dense="mask" in how)
+    if "mask" in how:
+        X[np.random.default_rng(1).random(X.shape) < 0.4] = np.nan
+    common: dict[str, Any] = {"max_iters": 60, "tol": 0, "seed": 1, "precision": "fp64", "device": "cpu", **how}
+    plain, fast = (amped.cp_als(X, RANK, accelerate=way, **common) for way in (False, True))
+    found, wanted = (
+        np.array(model.series["objective"] if "objective" in model.series else [-fit for fit in model.fits])
+        for model in (fast, plain)
+    )
+    assert np.diff(found[1:]).max() <= 1e-12 * abs(found[-1])
+    assert found[30] < wanted[-1]
+    if how.get("nonnegative"):
+        assert min(fast.factors[mode].min() for mode in (0, 2)) >= 0
+    if "mask" not in how:
+        assert fast.score(X) == pytest.approx(fast.fits[-1], abs=1e-9)
+
+
+def test_when_it_is_the_default() -> None:
+    """Without limits and checkpoints; also with constraints and missing elements."""
+    X, how = nonnegative_tensor(dense=True), {"nonnegative": True, "seed": 1, "precision": "fp64", "device": "cpu"}
+    default, on, off = (amped.cp_als(X, RANK, accelerate=each, **how) for each in (None, True, False))
+    assert default.fits == on.fits != off.fits
+    limited = [amped.cp_als(X, RANK, accelerate=each, max_iters=9, **how).fits for each in (None, True, False)]
+    assert limited[0] == limited[2] != limited[1]
+
+
 @pytest.mark.parametrize("compiled", ["never", "always"])
 def test_a_stop_within_an_iteration_leaves_the_last_one(compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMPED_COMPILE", compiled)
