@@ -45,7 +45,8 @@ class NonnegativeTucker(TuckerMethod):
 
     def __init__(self, operator: CoreOperator, wanted: Compression, own_start: Sequence[Floats] | None = None) -> None:
         modes = wanted.solved(operator.order)
-        self._extrapolation = Extrapolation(operator, modes, modes, ["core"]) if wanted.accelerate else None
+        extrapolates = wanted.accelerate and len(modes) > 1
+        self._extrapolation = Extrapolation(operator, modes, modes, ["core"]) if extrapolates else None
         super().__init__(operator, wanted, own_start)
         self.name = "hals"
 

@@ -117,7 +117,8 @@ class ObservedAls(ConstrainedCp[Placed]):
         self._replay: Replay | None = None  # of an iteration
         self._warm = False  # whether all code of an iteration is compiled and loaded
         self._captures = device.queues and rows.repeats
-        self._extrapolation = Extrapolation(operator, self._modes, constraints.nonnegative) if accelerate else None
+        extrapolates = accelerate and len(self._modes) > 1
+        self._extrapolation = Extrapolation(operator, self._modes, constraints.nonnegative) if extrapolates else None
         self.restart()
 
     def restart(self, state: MethodState | None = None) -> None:
