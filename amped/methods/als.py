@@ -86,7 +86,8 @@ class CpAls(ConstrainedCp[Operator]):
         self._plain = PlainAls(operator, constraints) if PlainAls.suits(operator) else None
         self._pipelined = None if self._plain else self._pipeline()
         modes = constraints.solved(operator.order)
-        self._extrapolation = Extrapolation(operator, modes, constraints.nonnegative) if accelerate and len(modes) > 1 else None
+        extrapolates = accelerate and len(modes) > 1
+        self._extrapolation = Extrapolation(operator, modes, constraints.nonnegative) if extrapolates else None
         self.restart()
 
     def _pipeline(self) -> Pipelined | None:
