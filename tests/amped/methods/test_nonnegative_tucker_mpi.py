@@ -15,7 +15,7 @@ from amped.parallel.mpi import Comm
 pytestmark = pytest.mark.mpi
 
 SHAPE, RANKS = (8, 6, 7), (3, 2, 3)
-FITS = 0.9117881929255448, 0.9225265483153264, 0.9234570734353932, 0.9238393563841827  # of one rank
+FITS = 0.9040473026702647, 0.9206080075538468, 0.9227086808529581, 0.9235152741905911  # of one rank
 
 
 def tensors(dense: bool) -> tuple[Any, np.ndarray]:
