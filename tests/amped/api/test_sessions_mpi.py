@@ -52,5 +52,6 @@ def test_a_callback_that_only_one_rank_has(comm: Comm) -> None:
     model = amped.cp_als(tensor, 3, callback=(lambda number, _: number == 2) if mine else None, **HOW)
     assert len(model.fits) == 2
     tried: list[int] = []
-    amped.scan(tensor, "1-3", starts=1, callback=(lambda each: tried.append(each.rank)) if mine else None, device="cpu")
+    watch = (lambda each: tried.append(each.rank)) if mine else None
+    amped.scan(tensor, "1-3", starts=1, max_iters=5, callback=watch, device="cpu")
     assert tried == [1, 2, 3] * mine

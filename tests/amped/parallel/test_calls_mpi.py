@@ -175,7 +175,7 @@ NEEDED = {
     "ttm": ["--rank", "3", "--mode", "0"],
 }
 """What a verb must be given; others a rank."""
-VALUES = {"init": "nvecs", "grid": "2x1x1"}
+VALUES = {"init": "nvecs", "grid": "2x1x1", "accelerate": "off", "encoding": "latin-1"}
 
 
 def flags() -> list[Any]:
