@@ -11,8 +11,16 @@ from browser import Browser, browser
 
 SITE = Path(os.environ.get("AMPED_SITE", ""))
 VIEWS = {"desktop": (1280, 900, ""), "phone": (390, 844, ""), "paper": (728, 1000, "print")}
-TABLES_FIT = ("desktop", "paper")  # on phones long tables scroll
-LINES_FIT = ("phone", "paper")  # on a desktop long lines of code scroll
+TABLES, CODE, OUTPUT = (
+    ".pst-scrollable-table-container, .output_html",
+    "article pre",
+    ".cell_output, .sphx-glr-script-out",
+)
+PARTS = {  # what must fit; long tables and printed text scroll on phones, long lines of code on a desktop
+    "desktop": TABLES,
+    "phone": f"{CODE}:not(:is({OUTPUT}) *)",
+    "paper": f"{TABLES}, {CODE}",
+}
 TOO_WIDE = """(selector => [...document.querySelectorAll(selector)]
     .filter(each => each.clientWidth && each.scrollWidth > each.clientWidth + 1)
     .map(each => `${each.scrollWidth} of ${each.clientWidth}: ${each.textContent.trim().slice(0, 60)}`))"""
@@ -34,9 +42,7 @@ def test_nothing_is_wider_than_the_page(shown: Browser) -> None:
         shown.open(page)
         for view, (width, height, medium) in VIEWS.items():
             shown.show_as(width, height, media=medium)
-            parts = ["html", ".bd-article-container"]
-            parts += [".pst-scrollable-table-container", ".output_html"] if view in TABLES_FIT else []
-            parts += ["article pre"] if view in LINES_FIT else []
-            found = shown.value(f"{TOO_WIDE}({', '.join(parts)!r})")
+            parts = f"html, .bd-article-container, {PARTS[view]}"
+            found = shown.value(f"{TOO_WIDE}({parts!r})")
             wide += [f"{page.relative_to(SITE)}, {view}: {each}" for each in found]
     assert not wide, "\n".join(wide)
