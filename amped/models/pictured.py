@@ -91,7 +91,7 @@ class Pictured(Evaluation):
         modes: Sequence[int | str] | None = None,
         ax: Axes | None = None,
     ) -> Figure:
-        """Draw the congruence of each pair of components as a map: which ones are similar, and which cancel?
+        """Draw the congruence of each pair of components as a map, which shows those that are similar or cancel.
 
         Parameters
         ----------

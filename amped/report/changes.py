@@ -113,4 +113,5 @@ def _panel(comparison: Comparison, pair: ComponentPair, at: int) -> ChangePanel:
             numbers = number_text(before, positive), number_text(after, positive)
             lengths = 100 * abs(before) / longest, 100 * abs(after) / longest
             bars.append(PairedBar(as_text(label, LABEL), numbers, lengths))
-    return ChangePanel(name, congruence, chart, bars, "" if congruence >= SAME else change_text(pair.changes[at]))
+    text = "" if congruence >= SAME else change_text(pair.changes[at]).replace(" -> ", " → ")
+    return ChangePanel(name, congruence, chart, bars, text)

@@ -12,7 +12,7 @@ from browser import Browser, browser
 SITE = Path(os.environ.get("AMPED_SITE", ""))
 VIEWS = {"desktop": (1280, 900, ""), "phone": (390, 844, ""), "paper": (728, 1000, "print")}
 TABLES, CODE, OUTPUT = (
-    ".pst-scrollable-table-container, .output_html",
+    ".pst-scrollable-table-container, .output_html, .text_html",
     "article pre",
     ".cell_output, .sphx-glr-script-out",
 )
