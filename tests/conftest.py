@@ -25,7 +25,6 @@ from amped.parallel.mpi import Comm, world
 from partitioner.host.worth import SETTING
 
 gc.set_threshold(50_000)  # ten thousand tests, and the compiler, make many objects: collecting took a tenth of the time
-os.environ.setdefault(SETTING, "always")  # tests of both paths choose for themselves
 
 # The same examples in every run, more of them with --exhaustive; `--hypothesis-profile=explore` tries many new ones.
 settings.register_profile(
@@ -43,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the tier. Enable signals that a background script ignores, so that tests can end what they start."""
+    quick = config.getoption("markexpr") == "quick"  # compiling took a third of the time
+    os.environ.setdefault(SETTING, "never" if quick else "always")  # tests of both paths choose for themselves
     everything = _is_exhaustive(config)
     forms.most_modes = 6 if everything else forms.most_modes
     if everything and not config.getoption("hypothesis_profile", default=None):

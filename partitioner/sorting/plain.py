@@ -39,7 +39,9 @@ def increases(columns: Indices) -> bool:
 
 def sorted_by(columns: Indices, values: Values, modes: Sequence[int], lengths: Sequence[int], dtype: Any) -> Nonzeros:
     """Return nonzeros in the stable order of their indices of `modes`; values are cast to `dtype`."""
-    order = order_of([columns[m] for m in modes], [lengths[m] for m in modes])
+    order = np.arange(values.size)
+    if modes:
+        order = order_of([columns[m] for m in modes], [lengths[m] for m in modes])
     return np.take(columns, order, axis=1).astype(np.int32, copy=False), values[order].astype(dtype)
 
 

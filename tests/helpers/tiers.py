@@ -24,7 +24,7 @@ QUICK = """
     amped/backend/cuda/test_layout.py amped/methods/test_initial.py
     amped/models/test_kruskal.py amped/operators/sources/test_sparse_mpi.py
     amped/parallel/test_comm_mpi.py amped/backend/test_exchange_mpi.py
-    amped/report/test_progress.py launch/test_scripts.py partitioner/tensors/test_sparse.py
+    amped/report/test_progress.py launch/test_scripts.py::test_syntax partitioner/tensors/test_sparse.py
     partitioner/cuda/test_sort.py partitioner/sorting/test_sort.py partitioner/readers/arrays/test_npz.py
     partitioner/readers/text/test_tns_mpi.py
     partitioner/readers/tables/test_bins.py test_documents.py

@@ -126,3 +126,10 @@ def test_keys_longer_than_a_word() -> None:
     columns = np.random.default_rng(0).integers(0, 3, (4, 200)).astype(np.int32)
     columns[1, 100:] = (1 << 31) - 2
     np.testing.assert_array_equal(plain.order_of(list(columns), lengths), np.lexsort(columns[::-1]))
+
+
+def test_without_modes_nonzeros_keep_their_order(path: str) -> None:
+    columns, values = nonzeros("random", 20)
+    found = sort_nonzeros(columns, values, [], LENGTHS)
+    np.testing.assert_array_equal(found.columns, columns)
+    np.testing.assert_array_equal(found.values, values)
