@@ -22,6 +22,7 @@ from .terms import ModeTerms
 INNER = 10  # iterations; more only while the objective is above that of the start
 ROUNDS = 3  # of inner iterations at most
 RELATIVE = 1e-4  # residuals, as parts of the norms of the solution and the dual, at which they end
+AT_OPTIMUM = 1e-10  # excess over the objective of the start, relative to it, with which the start is kept at once
 STEPS = 10  # of the proximal gradient, if ADMM has not reached the objective of the start
 ON_DEVICE = 5  # inner iterations between tests of the residuals where the host must wait for a device
 
@@ -117,8 +118,8 @@ class ModeSolver:
         unmoved = solve(ridged.source / rho)
         for _ in range(ROUNDS):
             rows, dual = self._iterated(unmoved, solve, rho, rows, dual)
-            found = self._better(equations, at_start, rounded(rows), start, dual)
-            if found.rows is not start:
+            found, excess = self._compared(equations, at_start, rounded(rows), start, dual)
+            if found.rows is not start or excess <= AT_OPTIMUM * abs(found.value):
                 return found
         return self._better(equations, at_start, self._descended(ridged, start), start, dual)
 
@@ -129,9 +130,16 @@ class ModeSolver:
 
     def _better(self, equations: RowEquations, at_start: Array, rows: Array, start: Array, dual: Array) -> Solution:
         """Return rows, or those of the start if its objective is lower; `at_start` are the parts of the latter."""
+        return self._compared(equations, at_start, rows, start, dual)[0]
+
+    def _compared(
+        self, equations: RowEquations, at_start: Array, rows: Array, start: Array, dual: Array
+    ) -> tuple[Solution, float]:
+        """See `_better`; also return by how much the objective of `rows` exceeds that of the start."""
         both = self._storage.arrays.numbers([at_start, self._measured(equations, rows)])
         before, after = self._storage.total(both).tolist()
-        return Solution(rows, dual, *after) if sum(after) <= sum(before) else Solution(start, dual, *before)
+        excess = float(sum(after) - sum(before))
+        return Solution(rows, dual, *after) if excess <= 0 else Solution(start, dual, *before), excess
 
     def _measured(self, equations: RowEquations, rows: Array) -> Array:
         """Return both parts of the objective, those of this rank's rows."""
