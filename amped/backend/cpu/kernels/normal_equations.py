@@ -116,15 +116,15 @@ def finish(totals, divisor, mode, norms, scales, grams, first, again, most):  # 
 def put(rows, source, target, largest, dots):  # type: ignore[no-untyped-def]
     """Store solved rows, rounded to the target's precision, also in `rows`; add to the `Sums` of their columns.
 
-    `dots` is empty if they are not needed.
+    `dots` is empty if they are not needed. Without branches, so that the loops over columns are vectorised; NaN
+    propagates.
     """
     count, rank = rows.shape
     for i in range(count):
         for j in range(rank):
-            exact = rows[i, j]
+            exact, before = rows[i, j], largest[j]
             size = abs(exact)
-            if size > largest[j] or size != size:
-                largest[j] = size
+            largest[j] = before if (before >= size) | (before != before) else size
             target[i, j] = exact
             rows[i, j] = target[i, j]
         if dots.size:

@@ -20,7 +20,7 @@ from .segmented import add_up, copy_panels, segmented
 
 PANEL = 128  # bytes of a row processed at once where rows are too wide for the caches
 MOST_LANES = 8  # 256 bytes of a row: half of the registers of a processor with AVX2
-CACHED = 8 << 20  # bytes of an output that the caches may still hold when it is read next
+CACHED = 16 << 20  # bytes of an output that the caches may still hold when it is read next
 START_SECONDS = 2e-6  # to start a thread
 WORK_SECONDS = 1e-11  # for one thread to process one byte of a factor row in the caches
 

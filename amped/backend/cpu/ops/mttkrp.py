@@ -100,10 +100,10 @@ class Segmented:
         self, rows: Column, indices: list[Column], values: Array, pieces: Pieces, parts: ThreadParts, share: Share
     ) -> HostShard:
         types = index_type(share), share.dtype
-        if self.keeps_columns(share):  # `Shard.unloaded` identifies columns by their arrays
-            return HostShard(self, indices, values, rows, pieces, parts, share.rows.start, types)
-        indices, values = [*map(constant, indices)], constant(values)
-        return HostShard(self, indices, values, None, pieces, parts, share.rows.start, types)
+        own: Column | None = rows
+        if not self.keeps_columns(share):  # `Shard.unloaded` identifies columns by their arrays
+            own, indices, values = None, [*map(constant, indices)], constant(values)
+        return HostShard(self, indices, values, own, pieces, parts, share.rows.start, types, _usual_prefetch(share))
 
     def run(
         self,
@@ -127,7 +127,7 @@ class Prefetched(Segmented):
     name, offers = "prefetched", Offers.ROWS
 
     def gains(self, share: Share) -> bool:
-        return share.nnz > LEAST_TUNED and sum(share.lengths) * share.row_bytes > own_cache()
+        return share.nnz > LEAST_TUNED and _is_far(share)
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
         return replace(super().make(columns, values, share, continues), ahead=_prefetch(share, share.row_bytes))
@@ -282,6 +282,16 @@ class Permuted(Segmented):
 def providers(device: CpuDevice) -> Sequence[Kernel]:
     """Return the kernels of the operation; the first supports all nonzeros."""
     return [kind(device) for kind in (Segmented, Prefetched, Panelled, Fibre, BlockedKernel, TiledKernel, Permuted)]
+
+
+def _is_far(share: Share) -> bool:
+    """Return whether the matrices are larger than a core's private cache."""
+    return sum(share.lengths) * share.row_bytes > own_cache()
+
+
+def _usual_prefetch(share: Share) -> int:
+    """Return the prefetch distance where it is not chosen by timing, 0 for none: few nonzeros and large matrices."""
+    return _prefetch(share, share.row_bytes) if share.nnz <= LEAST_TUNED and _is_far(share) else 0
 
 
 def _prefetch(share: Share, row_bytes: int) -> int:

@@ -30,16 +30,17 @@ class HostMuUpdate:
         self._threads = threads
 
     def begin(self, matrix: Array, weights: Array, kappa: Array | float, least: float) -> None:
-        def work(block: slice) -> None:
-            rows = matrix[block]
-            bits, small = _bits(rows), rows < least
-            shifts: Array = 0.0
-            if small.any():
-                shifts = np.where(small & (bits & 1 > 0), kappa, 0.0)
-                bits[small] &= ~np.ones((), bits.dtype)  # clear the mark, so that zeros are zeros
-            np.multiply(rows + shifts, weights, out=rows, casting="same_kind")
+        shifts = np.ascontiguousarray(np.broadcast_to(np.float64(kappa), weights.shape))
+        self._by_blocks(lambda block: self._begin(matrix[block], weights, shifts, least), matrix)
 
-        self._by_blocks(work, matrix)
+    def _begin(self, rows: Array, weights: Array, kappa: Array, least: float) -> None:
+        """Convert rows of A to B."""
+        small, shifts = rows < least, 0.0
+        if small.any():
+            bits = _bits(rows)
+            shifts = np.where(small & (bits & 1 > 0), kappa, 0.0)
+            bits &= ~small.astype(bits.dtype)  # clear the mark, so that zeros are zeros
+        np.multiply(rows + shifts, weights, out=rows, casting="same_kind")
 
     def measure(self, phi: Array, matrix: Array, violation: Array, done: Array) -> None:
         if not done[0]:
@@ -70,15 +71,15 @@ class HostMuUpdate:
 
     def end(self, phi: Array, matrix: Array, sums: Array, least: float) -> None:
         divisor = np.where(sums > 0, sums, 1)
+        self._by_blocks(lambda block: self._end(phi[block], matrix[block], divisor, least), matrix)
 
-        def work(block: slice) -> None:
-            rows = matrix[block]
-            np.divide(rows, divisor, out=rows, casting="same_kind")
-            if (small := rows < least).any():
-                bits = _bits(rows)
-                bits[small] = (bits[small] | 1) - (phi[block][small] <= 1)
-
-        self._by_blocks(work, matrix)
+    def _end(self, phi: Array, rows: Array, divisor: Array, least: float) -> None:
+        """Convert rows of B to A."""
+        np.divide(rows, divisor, out=rows, casting="same_kind")
+        if (small := rows < least).any():
+            bits = _bits(rows)
+            bits &= ~small.astype(bits.dtype)
+            bits |= small & ~(phi <= 1)
 
     def _by_blocks(self, work: Callable[[slice], T], matrix: Array) -> list[T]:
         """Call `work` for blocks of rows that stay in a core's cache; return the results in order."""
@@ -102,7 +103,13 @@ class HostMuUpdate:
 
 
 class CompiledMuUpdate(HostMuUpdate):
-    """See `MuUpdate`. The updates that are repeated for each mode are compiled."""
+    """See `MuUpdate`. All but sums of columns is compiled."""
+
+    def _begin(self, rows: Array, weights: Array, kappa: Array, least: float) -> None:
+        kernels.begin(rows, _bits(rows), weights, kappa, _limit(rows, least), np.empty(len(weights)))
+
+    def _end(self, phi: Array, rows: Array, divisor: Array, least: float) -> None:
+        kernels.end(phi, rows, _bits(rows), divisor, _limit(rows, least))
 
     def _largest(self, phi: Array, rows: Array) -> float:
         return float(np.max(kernels.measure(phi, rows)))
@@ -136,3 +143,8 @@ def providers(device: Device) -> Sequence[MuUpdateProvider]:
 def _bits(rows: Array) -> Array:
     """Return a view of numbers as unsigned integers."""
     return rows.view(np.uint32 if rows.itemsize == 4 else np.uint64)
+
+
+def _limit(rows: Array, least: float) -> Array:
+    """Return the bits of `least` as a number of the type of rows. Positive numbers and their bits have one order."""
+    return _bits(np.full(1, least, rows.dtype))[0]

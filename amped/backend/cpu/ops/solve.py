@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from partitioner.array_types import FloatDType, Floats
 
 from ...ops.solve import SOLVE, Solver, SolverBytes, Sums
-from ...rows import block_rows, blocks_of
+from ...rows import blocks_of
 from ..device import CpuDevice
 from ..kernels import normal_equations
 
 PART_ROWS = 4096  # with fewer, starting a thread takes longer than the work
 SAMPLED, EMPTY = 16, 0.75  # one row in 16 is sampled; matrices are hypersparse if at least this fraction is empty
 MOST_PARTS = 16  # each has its own sums
+BLOCK_BYTES = 1 << 19  # of the rows that a part solves at a time, which stay in a core's private cache
+STACK, STACKED = 128, 64  # rows per product for up to 64 columns, because BLAS is faster at small products
 NO_DOTS = np.empty(0)
 
 Matrix = Floats
@@ -67,8 +69,7 @@ class PartitionedSolver:
 
     def _block(self, rows: int, rank: int) -> int:
         """Return the number of rows that a part solves at a time."""
-        parts = self._parts(rows)
-        return max(1, min(-(-rows // parts), block_rows(rank) // parts))
+        return max(1, min(-(-rows // self._parts(rows)), BLOCK_BYTES // (8 * rank)))
 
     def in_parts(self, parts: list[PartScratch], rows: int, sums: Sums, work: Work) -> None:
         """Call `work` for all rows; add the parts' sums to `sums`."""
@@ -137,9 +138,21 @@ def _nonempty(source: Matrix) -> NDArray[np.intp] | None:
 
 
 def _solve_block(scratch: PartScratch, source: Matrix, inverse: Matrix, target: Matrix, sums: Sums) -> None:
-    rows = np.matmul(source, inverse, out=scratch.rows[: len(source)])
+    rows = scratch.rows[: len(source)]
+    _multiply(source, inverse, rows)
     normal_equations.put(rows, source, target, sums.largest, dots_of(sums))
     np.add(sums.gram, np.matmul(rows.T, rows, out=scratch.gram), out=sums.gram)
+
+
+def _multiply(source: Matrix, inverse: Matrix, rows: Matrix) -> None:
+    """Multiply rows by the inverse matrix, by one small product for each stack of rows if that is faster."""
+    rank = len(inverse)
+    stacked = len(source) // STACK * STACK if rank <= STACKED else 0
+    if stacked:
+        shape = stacked // STACK, STACK, rank
+        np.matmul(source[:stacked].reshape(shape), inverse, out=rows[:stacked].reshape(shape))
+    if stacked < len(source):
+        np.matmul(source[stacked:], inverse, out=rows[stacked:])
 
 
 def dots_of(sums: Sums) -> Matrix:
