@@ -284,19 +284,28 @@ class CpAls(ConstrainedCp[Operator]):
 
     @contextmanager
     def _located(self, mode: int) -> Iterator[None]:
-        """Add the place and the likely cause to a `DivergedError`."""
+        """Add the place and the likely cause to a `DivergedError`; replicas raise that of any of them. Collective."""
+        diverged: DivergedError | None = None
         try:
             yield
         except DivergedError as error:
-            options = self.operator.options
-            if options.gather == "fp16":
-                cause = f"numbers above 65504, the limit of {setting('gather', 'fp16')}: use bf16 or full"
-            elif options.precision == "fp32":
-                cause = f"products beyond single precision: try {setting('precision', 'fp64')} or smaller values"
-            else:
-                cause = "values or initial factors so large that products exceed double precision"
-            where = f"iteration {self.state.iterations + 1}, mode {mode}"
-            raise DivergedError(f"{where}: {error}; likely cause: {cause}") from None
+            diverged = self._explained(error, mode)
+        if (others := self.operator.machine.others) is not None:  # the arithmetic of replicas may differ
+            diverged = next((each for each in others.allgather(diverged) if each is not None), None)
+        if diverged is not None:
+            raise diverged from None
+
+    def _explained(self, error: DivergedError, mode: int) -> DivergedError:
+        """Return the error with the place and the likely cause."""
+        options = self.operator.options
+        if options.gather == "fp16":
+            cause = f"numbers above 65504, the limit of {setting('gather', 'fp16')}: use bf16 or full"
+        elif options.precision == "fp32":
+            cause = f"products beyond single precision: try {setting('precision', 'fp64')} or smaller values"
+        else:
+            cause = "values or initial factors so large that products exceed double precision"
+        where = f"iteration {self.state.iterations + 1}, mode {mode}"
+        return DivergedError(f"{where}: {error}; likely cause: {cause}")
 
 
 def prepare(device: Device, rank: int, dtype: FloatDType, nonnegative: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,10 @@ from tensors import write_store
 import amped
 from amped.backend.exchange import Machine
 from amped.errors import InputError
+from amped.methods.updates import DivergedError, LeastSquares
 from amped.operators.grid.operator import GridOperator
 from amped.operators.sources.sparse import open_source
+from amped.parallel.calls import PATIENCE_SECONDS
 from amped.parallel.mpi import Comm
 from partitioner.tensors.sparse import SparseTensor
 
@@ -151,6 +154,24 @@ def test_a_callback_may_use_the_model_on_one_rank(comm: Comm, device: str) -> No
     assert len(seen) == 4 * (comm.rank == 0)
     with pytest.raises(InputError, match="callback"):
         amped.cp_als(x, 3, grid=f"{comm.size}x1x1", **given)
+
+
+@pytest.mark.ranks(2, 3)
+def test_replicas_diverge_together(comm: Comm, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their arithmetic may differ: the others would wait in the next collective."""
+    checked = LeastSquares.checked
+
+    def diverging(self: LeastSquares, mode: int) -> Any:
+        result = yield from checked(self, mode)
+        if mode == 1 and comm.rank == 1:
+            raise DivergedError("the factor matrix is not finite")
+        return result
+
+    monkeypatch.setattr(LeastSquares, "checked", diverging)
+    began = time.perf_counter()
+    with pytest.raises(DivergedError, match="iteration 1, mode 1: the factor matrix is not finite"):
+        amped.cp_als(tensor() if comm.rank == 0 else None, 2, grid="replicated", device=device)
+    assert time.perf_counter() - began < PATIENCE_SECONDS
 
 
 def test_a_grid_must_fit(comm: Comm, device: str) -> None:
