@@ -35,7 +35,8 @@ class HostMuUpdate:
 
     def _begin(self, rows: Array, weights: Array, kappa: Array, least: float) -> None:
         """Convert rows of A to B."""
-        small, shifts = rows < least, 0.0
+        small = rows < least
+        shifts: Array = 0.0
         if small.any():
             bits = _bits(rows)
             shifts = np.where(small & (bits & 1 > 0), kappa, 0.0)
