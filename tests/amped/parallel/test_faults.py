@@ -37,7 +37,7 @@ SHORT = 5.0  # seconds: in place of the watchdog's usual ones, where it is to wa
 
 # Runs the command line, or a call of Python; one rank comes to grief in its fifth MTTKRP, in the second iteration.
 DRIVER = """
-import os, signal, sys, time
+import os, resource, signal, sys, time
 import amped
 from amped.operators.sources import sparse as source
 from amped.operators.sparse import operator as sparse
@@ -65,6 +65,8 @@ def come_to_grief():
     if KIND == "wait":
         with CURRENT.collective("nowhere", 8):
             time.sleep(10**6)
+    if KIND == "disk":  # from now on every write beyond some bytes of a file fails
+        return resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
     if KIND in ("pause", "none"):
         return time.sleep(4 * (KIND == "pause"))
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[KIND])
@@ -205,6 +207,20 @@ def test_a_rank_that_is_gone(tmp_path: Path, jobs: list[Job], kind: str, grid: s
     """Killed, or ended with a code that says nothing is wrong; however ranks share the tensor."""
     jobs.append(Job(tmp_path, kind, 1, "--grid", grid))
     check_end(jobs[0])
+
+
+@pytest.mark.parametrize("grid", ["3x1x1", *map(exhaustive, ["all-gather", "replicated"])])
+def test_a_disk_that_is_full(tmp_path: Path, jobs: list[Job], grid: str) -> None:
+    """A checkpoint that fails is one line, and the run continues; the model that fails is the last line."""
+    folder = tmp_path / "checkpoints"
+    flags = ["--max-iters", 4, "--checkpoint", folder, "--every", 1, "--grid", grid]
+    jobs.append(Job(tmp_path / "job", "disk", 0, *flags))
+    result = check_end(jobs[0])
+    lines = [line for line in result.err.splitlines() if line.startswith("amped: ")]
+    assert re.fullmatch(rf"amped: {folder}/iteration-\d: cannot write: File too large; the run continues", lines[0])
+    assert lines[-1].startswith("amped: error: ")
+    assert lines[-1].endswith("cannot write: File too large")
+    assert len(lines) <= 4, result.err
 
 
 HELD = {

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from amped.backend.choose import choose
+from amped.backend.cpu.ops.mu_update import CompiledMuUpdate, HostMuUpdate
 from amped.backend.ops.mu_update import MU_UPDATE
 from amped.parallel.mpi import Comm
 
@@ -69,3 +70,24 @@ def test_a_number_that_is_none_is_the_largest(comm: Comm, device: str) -> None:
     violation = here.zeros((1,), np.float64)
     work.measure(here.to_device(phi), matrix, violation, here.zeros((1,), np.int32))
     assert np.isnan(here.to_host(violation)[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("least", [LEAST, 0.0])
+def test_compiled_updates_have_the_same_bits(dtype: Any, least: float) -> None:
+    """Of marked and unmarked numbers of all sizes, and where Phi is no number."""
+    rng, rank = np.random.default_rng(3), 5
+    start = (10.0 ** rng.uniform(-14, 0, (400, rank))).astype(dtype)
+    start[rng.random(start.shape) < 0.2] = 0
+    phi, weights, kappa = rng.random(start.shape) * 2, rng.random(rank) + 0.1, rng.random(rank)
+    phi[7, 3] = np.nan
+    found = []
+    for work in (HostMuUpdate(1), CompiledMuUpdate(2)):
+        matrix = start.copy()
+        for _ in range(2):  # the second time with the marks of the first
+            work.begin(matrix, weights, kappa, least)
+            found.append(matrix.copy())
+            work.end(phi, matrix, np.append(matrix[:, 1:].sum(axis=0, dtype=np.float64), 0.0), least)
+            found.append(matrix.copy())
+    for one, other in zip(found[:4], found[4:], strict=True):
+        np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8))
