@@ -29,6 +29,7 @@ from amped.backend.cpu.layout import (
     tiled,
 )
 from amped.backend.cpu.ops import mttkrp as cpu_mttkrp
+from amped.backend.cpu.ops.mttkrp import LEAST_TUNED
 from amped.backend.ops.mttkrp import MTTKRP, Share
 from amped.parallel.mpi import Comm
 from partitioner.tensors.value_range import ValueRange
@@ -278,13 +279,15 @@ def test_what_is_tried(
 def test_rows_are_fetched_sooner_out_of_memory_and_fewer_at_once_if_they_are_wide(comm: Comm) -> None:
     backend = choose("cpu", comm, 1)
 
-    def ahead(length: int, columns: int, kernel: str) -> int:
-        share = host_share((length, 9), 3, 4, columns)
+    def ahead(length: int, columns: int, kernel: str, nnz: int = 4) -> int:
+        share = host_share((length, 9), 3, nnz, columns)
         made: Any = kernel_of(backend, kernel).make([*np.zeros((3, 4), np.int32)], np.ones(4, np.float32), share, False)
         return int(made.ahead)
 
     far = 1 << 20
-    assert ahead(far, 16, "segmented") == 0
+    assert ahead(far, 16, "segmented", LEAST_TUNED + 1) == 0, "timing decides"
+    assert ahead(1000, 16, "segmented") == 0
+    assert ahead(far, 16, "segmented") == 24
     assert ahead(1000, 16, "prefetched") == ahead(1000, 512, "prefetched") == 12
     assert [ahead(far, columns, "prefetched") for columns in (16, 64, 512)] == [24, 16, 6]
     assert ahead(far, 512, "panelled") == 24, "of panels, the rows are narrow"
