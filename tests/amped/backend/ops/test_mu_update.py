@@ -75,7 +75,7 @@ def test_a_number_that_is_none_is_the_largest(comm: Comm, device: str) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("least", [LEAST, 0.0])
 def test_compiled_updates_have_the_same_bits(dtype: Any, least: float) -> None:
-    """Of marked and unmarked numbers of all sizes, and where Phi is no number."""
+    """Of marked and unmarked numbers of all sizes, and where Phi is NaN."""
     rng, rank = np.random.default_rng(3), 5
     start = (10.0 ** rng.uniform(-14, 0, (400, rank))).astype(dtype)
     start[rng.random(start.shape) < 0.2] = 0
