@@ -181,6 +181,12 @@ def _store_files(path: Path) -> list[str]:
     return [name for name in names if name == MANIFEST or name.endswith(".npy")]
 
 
+def relative(path: str | os.PathLike[str]) -> str:
+    """Return a path, relative to the working folder if it is in it."""
+    place, here = Path(path), Path.cwd()
+    return str(place.relative_to(here)) if place.is_absolute() and place.is_relative_to(here) else str(place)
+
+
 def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object], replace: bool = True) -> None:
     """Write a file atomically: `write` fills a draft, which is synced to disk and then renamed.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from partitioner.flags import flag_name
 
+from ..files import relative
 from ..methods.driver import Method, MethodState, StopRule
 from ..models.history import M
 from ..report.metrics import versions
@@ -39,7 +40,7 @@ def recorded(request: RunRequest[M], job: Job, run: Run[M]) -> dict[str, object]
     origin, method = run.origin, run.method
     return {
         **run.facts(), **request.facts_of_verb, "seconds": run.seconds,
-        "tensor": str(request.tensor), **asdict(request.form),
+        "tensor": relative(request.tensor), **asdict(request.form),
         "command": command(request, job.comm.size, origin, method.state, run.rule),
         "seconds_by_kind": dict(job.metrics.totals), **_rank_facts(job, method),
         "exchange_bytes": run.exchange_bytes(), "versions": versions(),
@@ -88,8 +89,8 @@ def command(
 
 
 def _name(path: Path) -> str:
-    """Return a path in a form that cannot be mistaken for a flag."""
-    text = str(path)
+    """Return a path in a form that cannot be mistaken for a flag, relative to the working folder if it is in it."""
+    text = relative(path)
     return f".{os.sep}{text}" if text.startswith("-") else text
 
 
@@ -110,4 +111,5 @@ def _flag(name: str, value: Any, repeated: bool) -> list[str]:
     if repeated:
         return [word for each in value for word in _flag(name, each, False)]
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    text = relative(value) if isinstance(value, Path) else text
     return [f"{name}={text}"] if text.startswith("-") else [name, text]

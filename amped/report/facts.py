@@ -15,6 +15,7 @@ from partitioner.tensors.observed import STORED
 from partitioner.tensors.sparse import SparseTensor
 
 from ..backend.known_losses import KNOWN
+from ..files import relative
 from ..methods.gcp import GENERAL
 from ..models.explained import explained_deviance, tensor_sum
 from ..models.kruskal import KruskalTensor
@@ -84,7 +85,8 @@ def known(model: KruskalTensor, run: Run) -> dict[str, object]:
         history["fits"] = list(model.fits)
     if history:
         history["converged"] = model.converged
-    return history | {name: each for name, each in run.items() if name in KINDS and is_sound(name, each)}
+    facts = {name: list(each) if isinstance(each, tuple) else each for name, each in run.items()}
+    return history | {name: each for name, each in facts.items() if name in KINDS and is_sound(name, each)}
 
 
 def names_of(model: KruskalTensor) -> list[str]:
@@ -100,8 +102,8 @@ def title(run: Run) -> str:
 def question(model: KruskalTensor, run: Run) -> list[Fact]:
     """Return facts about the input and the method: the tensor, the query of its table, and the parameters."""
     modes = " × ".join(f"{name} ({length:,})" for name, length in zip(names_of(model), model.shape, strict=True))
-    facts = [Fact("tensor", _text(run["tensor"]))] if run.get("tensor") else []
-    facts += [Fact("more files", _text(", ".join(run["more"])))] if run.get("more") else []
+    facts = [Fact("tensor", _text(relative(run["tensor"])))] if run.get("tensor") else []
+    facts += [Fact("more files", _text(", ".join(map(relative, run["more"]))))] if run.get("more") else []
     facts.append(Fact("modes", modes))
     if run.get("nonzeros") is not None:
         facts.append(Fact("nonzeros", _nonzeros(run)))

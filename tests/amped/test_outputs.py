@@ -99,7 +99,7 @@ def test_record_of_a_run(folder: Path) -> None:
     assert record["converged"] is True
     assert record["seconds"] > 0
     assert (record["ranks"], record["device"], record["precision"], record["seed"]) == (1, "cpu", "fp64", 3)
-    assert (record["rank"], record["tensor"], record["init"]) == (RANK, str(path), None)
+    assert (record["rank"], record["tensor"], record["init"]) == (RANK, path.name, None)
     assert record["versions"]["numpy"] == np.__version__
     assert record["versions"]["amped"] == amped.__version__
     assert record["versions"]["python"].startswith("3.")
@@ -191,7 +191,7 @@ def test_force_replaces(folder: Path) -> None:
         assert "--force" in again.err
         succeeded(run(*verb, other, *rest, "--force"))
     assert amped.KruskalTensor.load("out/model.npz").shape == (4, 6, 3)
-    assert json.loads(Path("out/run.json").read_text())["tensor"] == str(other)
+    assert json.loads(Path("out/run.json").read_text())["tensor"] == other.name
     assert json.loads(Path("m.jsonl").read_text().splitlines()[0])["shape"] == [4, 6, 3]
     with np.load("out.npz") as archive:
         assert archive["mode_1"].shape == (6, RANK)

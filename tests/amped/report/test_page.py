@@ -154,7 +154,7 @@ def test_it_tells_what_was_asked_and_what_came_out(folder: Path) -> None:
     read = text_of((folder / "r.html").read_text())
     record = json.loads((folder / "out" / "run.json").read_text())
     for part in ("small.tns", "mode 0 (9) × mode 1 (7) × mode 2 (5)", "nonzeros 80", "random, seed 0",
-                 f"fit {record['fits'][-1]:.4f}", f"amped cpd {path} --rank 2 --nonnegative", "count as 0",
+                 f"fit {record['fits'][-1]:.4f}", "amped cpd small.tns --rank 2 --nonnegative", "count as 0",
                  "Largest residuals", f"numpy {np.__version__}", "fit after each iteration"):  # fmt: skip
         assert part in read, part
     assert "report" not in record["command"]
@@ -177,11 +177,14 @@ def test_a_table_is_told_by_its_keys_and_read_again_by_them(folder: Path) -> Non
     (folder / "t.csv").write_text("\n".join(["who,what,day,size", *rows]) + "\n")
     keys = ["--key", "who", "--key", "what", "--key", "day"]
     flags = [*keys, "--where", "size > 0", "--value", "size", "--rank", 2, "--output", "out"]
-    succeeded(run_amped("cpd", "t.csv", *flags))
+    succeeded(run_amped("cpd", folder / "t.csv", *flags, "--report", "first.html"))
     succeeded(run_amped("report", "out", "--tensor", "t.csv"))
-    read = text_of((folder / "out" / "report.html").read_text())
-    for part in ("keys who; what; day", "value size", "rows where size > 0", "Largest residuals"):
-        assert part in read, part
+    for report in ("first.html", "out/report.html"):
+        read = text_of((folder / report).read_text())
+        for part in ("tensor t.csv modes", "keys who; what; day", "value size", "rows where size > 0",
+                     "amped cpd t.csv --rank 2", "Largest residuals"):  # fmt: skip
+            assert part in read, (report, part)
+        assert str(folder) not in read, "paths are relative to the folder of the run"
     (folder / "other.csv").write_text((folder / "t.csv").read_text().replace("c", "d"))
     refused(run_amped("report", "out", "--tensor", "other.csv", "--force"), "other.csv", "other labels")
 
