@@ -79,6 +79,7 @@ CHANGES: dict[str, list[Any]] = {
     "device_memory": [1 << 30, 0],
     "threads": [1, 0],
     "gather": ["fp16", "fp4"],
+    "accelerate": [False, 3],
     "grid": ["all-gather", "2"],
     "output": ["device", "disk"],
     "workspace": [1 << 20, 0],
