@@ -132,7 +132,7 @@ def scan(
     chosen = Options(**options)
     with session(X, chosen, deadline, verbose, form=elements.form(PLAIN, world())) as call:
         observed = call.observe_all(elements) if holdout else call.observe(elements)
-        call.reporter.machine(call.machine, chosen.precision)
+        call.reporter.machine(call.machine, chosen)
         table, stop = ScanTable(call.display), StopOnRequest()
         called = any(call.comm.allgather(callback is not None))  # on any rank
 

@@ -84,4 +84,4 @@ class Job(Session):
 
     def say_machine(self) -> None:
         """Print the ranks and devices. Collective."""
-        self.reporter.machine(self.machine, self.options.precision)
+        self.reporter.machine(self.machine, self.options)

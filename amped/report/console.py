@@ -18,7 +18,7 @@ from ..methods.driver import Method, Spans, StopRule
 from ..models.history import AnyModel
 from ..operators.base import Placed
 from ..operators.sources.protocols import DescribedSource
-from ..options import ALL_GATHER
+from ..options import ALL_GATHER, Options
 from ..parallel.mpi import Comm
 from . import components, text
 from .dense import source_line
@@ -68,7 +68,7 @@ class RunReporter:
         if self.enabled:
             self.display.note(source_line(name, source))
 
-    def machine(self, machine: Machine, precision: str, distribution: str = ALL_GATHER) -> None:
+    def machine(self, machine: Machine, options: Options, distribution: str = ALL_GATHER) -> None:
         """Print the ranks, devices, distribution, exchange and precision. Collective."""
         if not self.enabled:
             return
@@ -76,7 +76,9 @@ class RunReporter:
         ranks = f"{self.comm.size} rank{'s' * (self.comm.size > 1)}: {', '.join(dict.fromkeys(devices))}"
         shared = "" if distribution == ALL_GATHER else f"; {SHARING.get(distribution, f'grid {distribution}')}"
         exchange = f"; exchange over {machine.exchange.name}" if machine.comm.size > 1 else ""
-        self.display.note(f"{ranks}{shared}{exchange}; {precision}")
+        self.display.note(f"{ranks}{shared}{exchange}; {options.precision}")
+        if self.comm.size > 1 and options.grid not in ("auto", distribution):
+            self.display.note(f"grid {options.grid} is not used: this method exchanges rows by {distribution}")
 
     def began(
         self, tensor: str, source: DescribedSource, operator: Placed, rank: int | list[int], choosing: float

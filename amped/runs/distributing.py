@@ -92,21 +92,27 @@ def distribution_for(
     InputError
         If the requested grid does not fit the tensor or the number of ranks.
     """
-    wanted, order, ranks = setting.options.grid, len(source.shape), machine.comm.size
-    if ranks == 1 or source.kind != "sparse":
+    wanted, ranks = setting.options.grid, machine.comm.size
+    if source.kind != "sparse":
         return ALL_GATHER
-    if wanted == "auto":
-        return _fastest(cast("SparseSource", source), machine, setting, repeats)
-    if wanted in DISTRIBUTIONS:
-        return wanted
-    layers = tuple(map(int, wanted.split("x")))
+    layers = _layers(wanted, len(source.shape), ranks) if GRID_NAME.fullmatch(wanted) else None
+    if ranks == 1:
+        return ALL_GATHER
+    if layers is not None:
+        return GridParts(layers, (1,) * len(layers))
+    return wanted if wanted in DISTRIBUTIONS else _fastest(cast("SparseSource", source), machine, setting, repeats)
+
+
+def _layers(name: str, order: int, ranks: int) -> tuple[int, ...]:
+    """Return the layers of a grid by its name; raise `InputError` if it does not fit the tensor or the ranks."""
+    layers = tuple(map(int, name.split("x")))
     if len(layers) != order:
-        raise InputError(f"grid {wanted}: has {len(layers)} modes, the tensor {order}")
+        raise InputError(f"grid {name}: has {len(layers)} modes, the tensor {order}")
     if ranks > MOST_RANKS:
-        raise InputError(f"grid {wanted}: at most {MOST_RANKS:,} ranks")
+        raise InputError(f"grid {name}: at most {MOST_RANKS:,} ranks")
     if math.prod(layers) != ranks:
-        raise InputError(f"grid {wanted}: needs {math.prod(layers)} ranks, {ranks} are running")
-    return GridParts(layers, (1,) * order)
+        raise InputError(f"grid {name}: is for {math.prod(layers)} ranks, not {ranks}")
+    return layers
 
 
 def _fastest(source: SparseSource, machine: Machine, setting: Setting, repeats: int | None) -> GridParts | str:

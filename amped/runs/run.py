@@ -145,7 +145,7 @@ class Run(Generic[M_co]):
         """Set the factor matrices and the state, from the first start or a checkpoint."""
         params, method = self.params, self.method
         operator = method.operator
-        self._reporter.machine(operator.machine, operator.options.precision, operator.distribution)
+        self._reporter.machine(operator.machine, operator.options, operator.distribution)
         name = self._comm.bcast(init_name(params.init) if params.init_name is None else params.init_name)
         if name is not None and params.starts > 1:
             raise InputError(f"starts {params.starts}: init gives one start")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from itertools import product
@@ -175,6 +176,16 @@ def test_replicas_diverge_together(comm: Comm, device: str, monkeypatch: pytest.
 
 
 def test_a_grid_must_fit(comm: Comm, device: str) -> None:
-    for grid, cause in (("2x2", "has 2 modes"), ("7x1x1", "needs 7 ranks")):
+    for grid, cause in (("2x2", "has 2 modes"), ("7x1x1", "is for 7 ranks")):
         with pytest.raises(InputError, match=cause):
             amped.cp_als(tensor() if comm.rank == 0 else None, 2, grid=grid, device=device)
+
+
+def test_other_methods_say_that_no_grid_is_used(comm: Comm, caplog: pytest.LogCaptureFixture) -> None:
+    how: dict[str, Any] = {"grid": "x".join([str(comm.size), "1", "1"]), "device": "cpu", "max_iters": 1}
+    with caplog.at_level(logging.INFO, "amped"):
+        model = amped.cp_als(tensor() if comm.rank == 0 else None, 2, mask="stored", **how)
+    assert model.run["distribution"] == "all-gather"
+    expected = comm.rank == 0 and comm.size > 1
+    line = f"grid {how['grid']} is not used: this method exchanges rows by all-gather"
+    assert any(line in each for each in caplog.messages) == expected
