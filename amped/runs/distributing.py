@@ -19,7 +19,7 @@ from ..operators.placement import GridParts, Setting, nonzero_bytes
 from ..operators.sources.lengths import check_lengths
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sparse.tuning import Budget
-from ..options import ALL_GATHER, DISTRIBUTIONS, GRID_NAME, Options
+from ..options import ALL_GATHER, GRID_NAME, Options
 from .candidates import MOST_RANKS, SharedTensor
 from .kinds import kind_of
 
@@ -100,7 +100,7 @@ def distribution_for(
         return ALL_GATHER
     if layers is not None:
         return GridParts(layers, (1,) * len(layers))
-    return wanted if wanted in DISTRIBUTIONS else _fastest(cast("SparseSource", source), machine, setting, repeats)
+    return _fastest(cast("SparseSource", source), machine, setting, repeats) if wanted == "auto" else wanted
 
 
 def _layers(name: str, order: int, ranks: int) -> tuple[int, ...]:
