@@ -22,8 +22,8 @@ from ...backend.losses import Loss
 from ...backend.plain.split import Matrix, contract, khatri_rao, split_of
 from ..base import Placed, ValueAndGradients
 
-WIDTH = 512  # columns of a tile, at most
-ELEMENTS = 1 << 15  # evaluated at once by a thread, in the caches of a core
+WIDTH = 2048  # columns of a tile, at most
+ELEMENTS = 1 << 17  # evaluated at once by a thread, in the caches of a core
 PARTS = 4  # per thread
 
 
