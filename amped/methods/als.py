@@ -32,7 +32,7 @@ from ..operators.placement import Solving
 from .arranged import arranged
 from .constraints import NONE, Constraints
 from .driver import ConstrainedCp, MethodState, never
-from .extrapolation import BEGIN, Extrapolation, settled
+from .extrapolation import BEGIN, QUIET, Extrapolation
 from .pipelined import Pipelined
 from .plain_als import PlainAls
 from .updates import DivergedError, LeastSquares, Passes, run_passes
@@ -88,6 +88,7 @@ class CpAls(ConstrainedCp[Operator]):
         modes = constraints.solved(operator.order)
         extrapolates = accelerate and len(modes) > 1
         self._extrapolation = Extrapolation(operator, modes, constraints.nonnegative) if extrapolates else None
+        self.quiet = QUIET if extrapolates else 1
         self.restart()
 
     def _pipeline(self) -> Pipelined | None:
@@ -251,12 +252,6 @@ class CpAls(ConstrainedCp[Operator]):
         if "objective" in series:
             series["objective"].append(self.constraints.objective(fit, squares, self.operator.norm))
         self.state.iterations += 1
-
-    def settled(self, tol: float) -> bool:
-        """See `Method`: for extrapolated iterations, see `extrapolation.settled`."""
-        if self._extrapolation is None:
-            return super().settled(tol)
-        return settled(self.state.series["fit"], tol)
 
     def merit(self) -> float:
         """See `Restartable`: the fit, or the negative objective."""

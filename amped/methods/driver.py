@@ -117,6 +117,7 @@ class BaseMethod(Generic[P]):
     """Defaults of `Method`: the operator's modes are those of the model, and a series measures convergence."""
 
     measure = "fit"
+    quiet = 1  # iterations that must each change the measure little for the run to end
     on_device = False
     operator: P
     state: MethodState
@@ -133,7 +134,10 @@ class BaseMethod(Generic[P]):
         return numbers[-1] - numbers[-2] if len(numbers) > 1 else None
 
     def settled(self, tol: float) -> bool:
-        """See `Method`: whether the measure changed by less than `tol`."""
+        """See `Method`: whether the measure changed by less than `tol`, in each of the last `quiet` iterations."""
+        if self.quiet > 1:
+            numbers = self.state.series[self.measure][-self.quiet - 1 :]
+            return len(numbers) > self.quiet and bool((np.abs(np.diff(numbers)) < tol).all())
         change = self.change()
         return change is not None and abs(change) < tol
 

@@ -24,7 +24,7 @@ FIRST, LARGEST, SMALLEST = 0.5, 6.0, 0.25  # sizes of steps b
 GROWTH, REDUCTION = 1.2, 0.5  # factors of b after an iteration that lowered the objective, and after one that did not
 BEGIN = 2  # iterations before the first whose matrices count: until then columns are normalised in other ways
 
-QUIET = 4  # iterations whose changes must be small for an accelerated run to end
+QUIET = 4  # as `BaseMethod.quiet`: one change is small if an extrapolation was undone, and large later
 
 NUMBERS = 1 << 23  # of all factor matrices, at most: three times as many are kept
 
@@ -129,14 +129,6 @@ class Extrapolation:
             self._operator.owned(mode)[...] = matrix
             self._operator.publish(mode)
         self._operator.wait_comm()
-
-
-def settled(numbers: Sequence[float], tol: float) -> bool:
-    """Return whether each of the last `QUIET` iterations changed a measure by less than `tol`.
-
-    A single change says little: it is small if an extrapolation was undone, and large later.
-    """
-    return len(numbers) > QUIET and bool((np.abs(np.diff(numbers[-QUIET - 1 :])) < tol).all())
 
 
 def suits(device: Device, shape: Sequence[int], rank: int) -> bool:

@@ -25,7 +25,7 @@ from ..models.tucker import TuckerTensor
 from ..operators.base import CoreOperator, in_turn
 from ..operators.products import Ttmc
 from .driver import MethodState
-from .extrapolation import BEGIN, Extrapolation, settled
+from .extrapolation import BEGIN, QUIET, Extrapolation
 from .nonnegative_core import solve_core, times
 from .tucker import FEW, TuckerMethod
 from .tucker_params import Compression
@@ -47,6 +47,7 @@ class NonnegativeTucker(TuckerMethod):
         modes = wanted.solved(operator.order)
         extrapolates = wanted.accelerate and len(modes) > 1
         self._extrapolation = Extrapolation(operator, modes, modes, ["core"]) if extrapolates else None
+        self.quiet = QUIET if extrapolates else 1
         super().__init__(operator, wanted, own_start)
         self.name = "hals"
 
@@ -145,12 +146,6 @@ class NonnegativeTucker(TuckerMethod):
         state.series["fit"].append(1 - math.sqrt(max(0.0, left)))
         state.mode = 0
         state.iterations += 1
-
-    def settled(self, tol: float) -> bool:
-        """See `Method`: for extrapolated iterations, see `extrapolation.settled`."""
-        if self._extrapolation is None:
-            return super().settled(tol)
-        return settled(self.state.series["fit"], tol)
 
     def model(self) -> TuckerTensor:
         """See `Method`: columns have unit sum, except of matrices that are fixed or the identity."""

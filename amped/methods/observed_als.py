@@ -29,7 +29,7 @@ from ..operators.sparse.row_solver import RowProblems
 from .arranged import arranged
 from .constraints import Constraints
 from .driver import ConstrainedCp, MethodState
-from .extrapolation import Extrapolation, settled
+from .extrapolation import QUIET, Extrapolation
 from .updates import DivergedError
 
 
@@ -119,6 +119,7 @@ class ObservedAls(ConstrainedCp[Placed]):
         self._captures = device.queues and rows.repeats
         extrapolates = accelerate and len(self._modes) > 1
         self._extrapolation = Extrapolation(operator, self._modes, constraints.nonnegative) if extrapolates else None
+        self.quiet = QUIET if extrapolates else 1
         self.restart()
 
     def restart(self, state: MethodState | None = None) -> None:
@@ -244,12 +245,6 @@ class ObservedAls(ConstrainedCp[Placed]):
         if comm.size > 1:
             comm.all_reduce(size, "sum")
         return float(size[0])
-
-    def settled(self, tol: float) -> bool:
-        """See `Method`: for extrapolated iterations, see `extrapolation.settled`."""
-        if self._extrapolation is None:
-            return super().settled(tol)
-        return settled(self.state.series["fit"], tol)
 
     def merit(self) -> float:
         """See `Restartable`: the negative objective."""

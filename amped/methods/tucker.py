@@ -251,7 +251,7 @@ class TuckerMethod(BaseMethod[CoreOperator]):
 
     def settled(self, tol: float) -> bool:
         """See `Method`: whether the fit changed by less than `tol`; for HOSVD, whether the core is computed."""
-        if self.name != "hooi":
+        if self.name in ("hosvd", "sthosvd"):
             return self.state.iterations > 0
         return not self._shrank and super().settled(tol)
 

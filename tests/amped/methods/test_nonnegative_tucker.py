@@ -10,6 +10,7 @@ from tuckers import assert_orthonormal, dense_ttmc, relative_error, ttm, unfolde
 
 import amped
 from amped.errors import InputError
+from amped.methods.extrapolation import QUIET
 from amped.methods.nonnegative_core import solve_core, times
 
 SHAPE, RANKS = (12, 9, 11), (3, 2, 4)
@@ -87,6 +88,14 @@ def test_it_ends_at_a_stationary_point(device: str) -> None:
         gradient -= dense_ttmc(array, factors, mode) @ core.T
         scale = np.abs(dense_ttmc(array, factors, mode) @ core.T).max()
         assert np.abs(np.minimum(factor / factor.max(), gradient / scale)).max() < 1e-4
+
+
+def test_plain_and_extrapolated_runs_end_at_the_same_fit() -> None:
+    """Without extrapolation a run once ended after one iteration."""
+    array = np.random.default_rng(0).random((8, 7, 6))
+    runs = [amped.tucker(array, (2, 2, 2), nonnegative=True, accelerate=each, device="cpu") for each in (False, True)]
+    assert all(run.converged and len(run.fits) > QUIET for run in runs)
+    assert runs[0].fits[-1] == pytest.approx(runs[1].fits[-1], abs=1e-3)
 
 
 def test_an_exact_tensor_is_found(device: str) -> None:
