@@ -54,7 +54,7 @@ class Steps:
     def __init__(self, trees: Sequence[ast.expr]) -> None:
         found = _Numbering()
         self._results = [found.number(tree) for tree in trees]
-        self._operations, self._is_test = _placed(found.operations, self._results)
+        self._operations, self._is_test = _placed(list(found.operations), self._results)
 
     def __call__(self, x: Floats, m: Floats) -> list[Floats]:
         """Return the values of the formulas, given two arrays of one shape and type."""
@@ -73,7 +73,7 @@ class _Numbering:
     """Numbers for the values of expressions: equal expressions have the same number, constants are computed."""
 
     def __init__(self) -> None:
-        self.operations = list[tuple[Callable[..., Any], tuple[Operand, ...]]]()
+        self.operations = dict[tuple[Callable[..., Any], tuple[Operand, ...]], int]()
 
     def number(self, node: ast.expr) -> Operand:
         """Return the number of an expression's value."""
@@ -103,10 +103,7 @@ class _Numbering:
         if isinstance(function, np.ufunc) and len(constants) == len(operands):
             with np.errstate(all="ignore"):
                 return _Constant(float(function(*constants)))
-        operation = function, operands
-        if operation not in self.operations:
-            self.operations.append(operation)
-        return self.operations.index(operation) + M + 1
+        return self.operations.setdefault((function, operands), len(self.operations) + M + 1)
 
 
 def _placed(
