@@ -186,7 +186,7 @@ def of_pygenten(
     """Return a function that returns the seconds of a step of GenTen with all cores."""
     import pygenten
 
-    data = pyttb_tensor(tensor)
+    data = tensor.to_pyttb()
     samples = {f"num_samples_{kind}_grad": args.samples for kind in ("nonzeros", "zeros")}
     samples |= {f"num_samples_{kind}_value": FEW for kind in ("nonzeros", "zeros")}
 
@@ -200,15 +200,6 @@ def of_pygenten(
         return now() - began
 
     return by_difference(whole)
-
-
-def pyttb_tensor(tensor: amped.SparseTensor) -> Any:
-    """Return a tensor of pyttb, which pygenten takes too."""
-    import pyttb
-
-    return pyttb.sptensor(
-        np.ascontiguousarray(tensor.columns.T, int), tensor.values[:, None].astype(float), tensor.shape
-    )
 
 
 def pyttb_start(start: list[NDArray[np.float64]]) -> Any:
@@ -227,7 +218,7 @@ def of_pyttb(
     from pyttb.gcp.optimizers import Adam
     from pyttb.gcp.samplers import GCPSampler, Samplers, StratifiedCount
 
-    data, kind = pyttb_tensor(tensor), Samplers.STRATIFIED
+    data, kind = tensor.to_pyttb(), Samplers.STRATIFIED
     few, many = StratifiedCount(FEW, FEW), StratifiedCount(args.samples, args.samples)
     sampler = GCPSampler(
         data, function_sampler=kind, function_samples=few, gradient_sampler=kind, gradient_samples=many
