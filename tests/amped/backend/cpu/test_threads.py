@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from amped.backend.cpu.simd.thread_team import ASLEEP, WORDS, X86, add, fork, join, load
-from amped.backend.cpu.threads import Threads, check
+from amped.backend.cpu.threads import Threads, _living, check
 
 DROPPED = """
 from amped.backend.cpu.threads import Threads
@@ -126,11 +126,11 @@ def test_what_fails_is_told_when_all_have_ended() -> None:
 
 
 def test_threads_end_with_their_owner() -> None:
-    before = set(threading.enumerate())
     threads = Threads(3)
-    mine = set(threading.enumerate()) - before
-    assert len(mine) == 2
     team = threads.team
+    mine = _living[id(team)][1]
+    assert len(mine) == 2
+    assert all(thread.is_alive() for thread in mine)
     assert team.size == ASLEEP + 3 * WORDS
     del threads
     gc.collect()
