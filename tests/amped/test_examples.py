@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command import finish, succeeded
 
 import amped
 from amped.models.comparison import Comparison
@@ -46,3 +49,21 @@ def test_everything_public_has_an_example(name: str) -> None:
     thing = getattr(amped, name)
     if inspect.isroutine(thing) or (inspect.isclass(thing) and not issubclass(thing, (Exception, Warning))):
         assert "\n    Examples\n    --------\n" in (thing.__doc__ or "")
+
+
+def test_names_are_imported_when_they_are_used() -> None:
+    """From the modules whose names type checkers read; ``import amped`` itself loads no other package."""
+    tree = ast.parse(inspect.getsource(amped))
+    block = next(each for each in tree.body if isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING")
+    read = {
+        alias.asname: "." * node.level + str(node.module)
+        for node in block.body
+        for alias in getattr(node, "names", ())
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert read == amped._MODULES
+    assert set(amped.__all__) <= set(dir(amped))
+    with pytest.raises(AttributeError, match="module 'amped' has no attribute 'cp_sla'"):
+        amped.cp_sla  # type: ignore[attr-defined] # noqa: B018
+    program = "import amped, sys; sys.exit(', '.join({'numpy', 'scipy', 'numba'} & sys.modules.keys()) or 0)"
+    assert succeeded(finish([sys.executable, "-c", program])).err == ""

@@ -403,7 +403,10 @@ def test_numbers_that_are_not_finite(folder: Path) -> None:
 
 RAISING = """
 import amped, numpy as np
+from amped.parallel import calls
 from amped.parallel.mpi import world
+
+calls.PATIENCE_SECONDS = {patience}
 
 def watch(iteration, fit):
     if world().rank == {bad}:
@@ -420,7 +423,7 @@ world().allgather(0)
 @pytest.mark.parametrize("bad", [0, exhaustive(1)])
 def test_a_call_that_raises_on_one_rank_ends_the_job(folder: Path, bad: int) -> None:
     """Though its caller would go on: the other rank waits for it in the call."""
-    (folder / "driver.py").write_text(RAISING.format(bad=bad))
+    (folder / "driver.py").write_text(RAISING.format(bad=bad, patience=SHORT))
     result = finish([*mpirun_line(2), sys.executable, str(folder / "driver.py")])
     assert result.code == EXIT_FAILURE
     assert f"amped: rank {bad} failed" in result.err
