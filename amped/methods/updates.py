@@ -16,8 +16,8 @@ from ..backend.ops.equations import (
     NOT_FINITE,
     RANGE,
     SINGULAR,
-    Case,
     Equations,
+    EquationsCase,
     EquationsStatus,
     RunStart,
     Terms,
@@ -243,10 +243,12 @@ def terms_of(operator: Operator, rank: int) -> Terms:
     return Terms(order, rank, comm.size, comm.rank, operator.norm, far(order), gains(operator.options))
 
 
-def case_of(operator: Operator, rank: int, constraints: Constraints, places: int = 1) -> Case:
+def case_of(operator: Operator, rank: int, constraints: Constraints, places: int = 1) -> EquationsCase:
     """Return the case for which equations are created: `places` runs of at most `rank` columns."""
     rows = tuple(len(operator.owned(mode)) for mode in range(operator.order))
-    return Case(terms_of(operator, rank), operator.options.dtype, rows, constraints.bounds(operator.order), places)
+    return EquationsCase(
+        terms_of(operator, rank), operator.options.dtype, rows, constraints.bounds(operator.order), places
+    )
 
 
 def grams_of(operator: Operator) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from partitioner.array_types import FloatDType
 
 from ..device import Array, Device
-from ..ops.equations import Case
+from ..ops.equations import EquationsCase
 from ..ops.nonnegative import System, nonnegative_solver
 from ..ops.solve import SolverBytes, Sums, solver
 
@@ -19,7 +19,7 @@ class RowSolvers:
         See `Equations`.
     """
 
-    def __init__(self, device: Device, case: Case) -> None:
+    def __init__(self, device: Device, case: EquationsCase) -> None:
         rank, dtype, self._bounds = case.terms.rank, case.dtype, case.bounds
         self._solver = solver(device, rank, dtype)
         self._scratch = self._solver.make(max(case.rows), rank, dtype)

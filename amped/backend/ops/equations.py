@@ -69,7 +69,7 @@ class ConstraintBounds(NamedTuple):
         return cls((0.0,) * order, (), order - 1, constrained=False)
 
 
-class Case(NamedTuple):
+class EquationsCase(NamedTuple):
     """The case for which equations are created."""
 
     terms: Terms  # for several runs, `rank` is the largest one
@@ -211,7 +211,7 @@ class EquationsProvider(Protocol):
         For several runs it includes the memory for solving `rows` rows; for a single run see `RowSolvers`.
         """
 
-    def make(self, case: Case) -> Equations:
+    def make(self, case: EquationsCase) -> Equations:
         """Return equations without runs."""
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..device import Array
 from ..normal_equations.hals import SETTLED
 from ..normal_equations.state import EquationsState
-from ..ops.equations import CONDITION, NOT_FINITE, RANGE, SINGULAR, Case, EquationsStatus, RunStart, RunStopped
+from ..ops.equations import CONDITION, NOT_FINITE, RANGE, SINGULAR, EquationsCase, EquationsStatus, RunStart, RunStopped
 
 
 class _Active(NamedTuple):
@@ -47,7 +47,7 @@ class SeveralEquations:
     reported: Array | None = None
     allocates = True
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: EquationsCase) -> None:
         self._case, self._bounds = case, case.bounds
         places, order, rank = case.places, case.terms.order, case.terms.rank
         self.totals, self.dots = np.zeros((places, 1, 1)), np.zeros((places, 1, 1))  # unused on one rank

@@ -22,8 +22,8 @@ from ...ops.equations import (
     NEARBY,
     NOT_FINITE,
     ROUNDING,
-    Case,
     Equations,
+    EquationsCase,
     EquationsProvider,
     EquationsStatus,
     RunStart,
@@ -42,7 +42,7 @@ class CpuEquations:
     memory: Array | None = None
     reported: Array | None = None
 
-    def __init__(self, device: CpuDevice, case: Case) -> None:
+    def __init__(self, device: CpuDevice, case: EquationsCase) -> None:
         self._terms, self._bounds = case.terms, case.bounds
         rank, sizes = case.terms.rank, ((0, 0), (0,), (0,))
         self._state = EquationsState(np, case.terms.order, rank)
@@ -201,7 +201,7 @@ class CpuEquationsProvider:
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
         return 8 * rank * (2 * rank + parts + 3)
 
-    def make(self, case: Case) -> Equations:
+    def make(self, case: EquationsCase) -> Equations:
         return CpuEquations(self._device, case)
 
 

@@ -23,7 +23,7 @@ from ...ops.equations import (
     NEARBY,
     ROUNDING,
     SINGULAR,
-    Case,
+    EquationsCase,
     EquationsStatus,
     RunStart,
     RunStopped,
@@ -45,7 +45,7 @@ class DeviceMatrices:
     inverting: ClassVar[ModuleType] = np  # NumPy or CuPy, which finds the pseudo-inverse of what is singular
     allocates = False
 
-    def __init__(self, device: CudaDevice, case: Case, columns: int, dot_blocks: int) -> None:
+    def __init__(self, device: CudaDevice, case: EquationsCase, columns: int, dot_blocks: int) -> None:
         self._device, self._case, self._terms, self._bounds = device, case, case.terms, case.bounds
         self._columns, places, order = columns, case.places, case.terms.order
         self._states = cupy.zeros((places, doubles(order, columns)), np.float64)

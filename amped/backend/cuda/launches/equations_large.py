@@ -16,7 +16,7 @@ from partitioner.cuda.cubins import CudaFunction, CudaSource
 from ...device import Array
 from ...normal_equations.inverse import widened
 from ...normal_equations.row_solvers import RowSolvers
-from ...ops.equations import Case
+from ...ops.equations import EquationsCase
 from ..device import CudaDevice
 from ..source import REALS, by_value, unit
 from .device_matrices import DeviceMatrices, addresses, strides_of
@@ -49,7 +49,7 @@ class WideEquations(DeviceMatrices):
 
     inverting: ClassVar[ModuleType] = cupy
 
-    def __init__(self, device: CudaDevice, case: Case) -> None:
+    def __init__(self, device: CudaDevice, case: EquationsCase) -> None:
         rank, side = case.terms.rank, side_of(device)
         super().__init__(device, case, rank, DOT_BLOCKS)
         self._rows = RowSolvers(device, case)

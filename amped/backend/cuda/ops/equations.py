@@ -18,7 +18,7 @@ from partitioner.cuda.cubins import CudaFunction
 from ...device import Array
 from ...normal_equations.row_solvers import RowSolvers
 from ...normal_equations.state import doubles
-from ...ops.equations import EQUATIONS, Case, Equations, EquationsProvider
+from ...ops.equations import EQUATIONS, Equations, EquationsCase, EquationsProvider
 from ..device import CudaDevice
 from ..launches.device_matrices import DeviceMatrices, strides_of
 from ..launches.equations_large import WideEquations, side_of, wide_bytes, wide_unit
@@ -48,7 +48,7 @@ class EquationsCode(NamedTuple):
 class CudaEquations(DeviceMatrices):
     """See `Equations`. A thread block holds a run's matrix; the host inverts it if elimination fails."""
 
-    def __init__(self, device: CudaDevice, case: Case) -> None:
+    def __init__(self, device: CudaDevice, case: EquationsCase) -> None:
         rank, several = case.terms.rank, case.places > 1
         super().__init__(device, case, padded(rank) if several else rank, DOT_BLOCKS)
         self._functions = _compiled(self._columns, case.dtype, several, device.number)
@@ -59,7 +59,7 @@ class CudaEquations(DeviceMatrices):
             self._rows = RowSolvers(device, case)
             self.allocates = self._rows.allocates
 
-    def _make_rows(self, device: CudaDevice, case: Case) -> None:
+    def _make_rows(self, device: CudaDevice, case: EquationsCase) -> None:
         """Create the solvers for the rows of several runs."""
         blocks = blocks_of(max(case.rows), case.places, device)
         how = device, self._columns, case.dtype, blocks, solve.ROWS, case.places, self._runs
@@ -130,7 +130,7 @@ class CudaEquationsProvider:
         small = doubles(order, rank) + rank * (3 * rank + 4 + parts + DOT_BLOCKS)
         return 8 * places * (small + 2 * blocks * (rank + 2) * rank) + (4 << 10)
 
-    def make(self, case: Case) -> Equations:
+    def make(self, case: EquationsCase) -> Equations:
         return CudaEquations(self._device, case)
 
 
@@ -152,7 +152,7 @@ class WideEquationsProvider:
         """See `EquationsProvider`: includes the memory to compute a pseudo-inverse."""
         return _state_bytes(order, rank, parts) + wide_bytes(rank, side_of(self._device)) + 8 * INVERTING * rank * rank
 
-    def make(self, case: Case) -> Equations:
+    def make(self, case: EquationsCase) -> Equations:
         return WideEquations(self._device, case)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...cpu.ops.equations import CpuEquations, CpuEquationsProvider
-from ...ops.equations import EQUATIONS, Case, Equations, EquationsProvider
+from ...ops.equations import EQUATIONS, Equations, EquationsCase, EquationsProvider
 from ..device import NullDevice
 
 
 class NullEquations(CpuEquations):
     """See `Equations`: work can be queued ahead of the host."""
 
-    def __init__(self, device: NullDevice, case: Case) -> None:
+    def __init__(self, device: NullDevice, case: EquationsCase) -> None:
         super().__init__(device, case)
         self.memory, self.reported = self._state.memory, self._state.memory[: self._state.status_bytes]
 
@@ -24,7 +24,7 @@ class NullEquationsProvider(CpuEquationsProvider):
         super().__init__(device)
         self._null = device
 
-    def make(self, case: Case) -> Equations:
+    def make(self, case: EquationsCase) -> Equations:
         return NullEquations(self._null, case)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ...cpu.ops.equations import CpuEquations, CpuEquationsProvider
 from ...normal_equations.inverse import noise_limit
 from ...normal_equations.state import FIT, ITERATIONS, Matrix
-from ...ops.equations import EQUATIONS, NOISY, NOT_FINITE, RANGE, Case, Equations, EquationsProvider
+from ...ops.equations import EQUATIONS, NOISY, NOT_FINITE, RANGE, Equations, EquationsCase, EquationsProvider
 from ..batch import SeveralEquations
 from ..device import PlainDevice
 
@@ -71,7 +71,7 @@ class PlainEquationsProvider(CpuEquationsProvider):
             return super().bytes(order, rank, parts)
         return 8 * places * rank * ((order + 4) * rank + 3 * order + 6 * rows)
 
-    def make(self, case: Case) -> Equations:
+    def make(self, case: EquationsCase) -> Equations:
         case = case._replace(terms=case.terms._replace(gains=False))
         return SeveralEquations(case) if case.places > 1 else PlainEquations(self._plain, case)
 
