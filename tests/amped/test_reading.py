@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def test_what_is_bounded_by_the_nonzeros(folder: Path, ranks: int) -> None:
 
 def test_a_store_of_a_long_mode(folder: Path) -> None:
     path = stamped(folder)
-    line = [*mpirun_line(2), "python", "-m", "partitioner", str(path), "--device", "cpu", "--quiet", "--output"]
+    line = [*mpirun_line(2), sys.executable, "-m", "partitioner", str(path), "--device", "cpu", "--quiet", "--output"]
     assert finish([*line, "long"], **limited()).code == 0
     assert finish([*line, "short", "--compact"], **limited()).code == 0
     refused(run_amped("cpd", "long", "--rank", 200, "--output", "o"), "mode 1", "from its file with --compact")
