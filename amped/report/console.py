@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from signal import Signals
 from typing import Protocol
 
@@ -81,7 +82,13 @@ class RunReporter:
             self.display.note(f"grid {options.grid} is not used: this method exchanges rows by {distribution}")
 
     def began(
-        self, tensor: str, source: DescribedSource, operator: Placed, rank: int | list[int], choosing: float
+        self,
+        tensor: str,
+        source: DescribedSource,
+        operator: Placed,
+        rank: int | list[int],
+        choosing: float,
+        checkpoint: Path | None = None,
     ) -> None:
         """Write the start event to the metrics; `choosing`: this rank's seconds for choosing kernels. Collective."""
         self._writes = self.comm.bcast(self.metrics.writes)
@@ -89,6 +96,7 @@ class RunReporter:
         planned, devices, kernels, spent = zip(*self.comm.allgather(mine), strict=True)
         self.metrics.event(
             "start", tensor=tensor, shape=source.shape, nonzeros=source.nnz, norm=source.known_norm,
+            checkpoint=None if checkpoint is None else str(checkpoint),
             rank=rank, ranks=self.comm.size, devices=devices, kernels=kernels, choosing=spent,
             options=asdict(operator.options), versions=versions(), planned_bytes=planned,
         )  # fmt: skip

@@ -120,12 +120,15 @@ def claim(folder: Path, outputs: Outputs, resume: bool, replace: bool, advice: s
 def is_metrics_of(folder: Path, first: dict[str, Any], has_rank: Callable[[object], bool], tensor: str | None) -> bool:
     """Return whether metrics with this `first` event belong to the run that wrote the checkpoints in a folder.
 
-    They do if the ranks are equal, and the tensors have the same name, or the same shape and number of nonzeros.
+    They do if the ranks are equal, and the tensors have the same name, or the same shape and number of nonzeros. If
+    the run ended before its first checkpoint, the first event has to name the folder.
     """
-    facts = {"shape": None, "nonzeros": None, **newest_facts(folder)}
-    same_size = all(first.get(name) == facts[name] for name in ("shape", "nonzeros"))
+    facts = newest_facts(folder)
+    same_size = bool(facts) and all(first.get(name) == facts[name] for name in ("shape", "nonzeros"))
     same_name = tensor is not None and first.get("tensor") == tensor
-    return first.get("event") == "start" and has_rank(first.get("rank")) and (same_size or same_name)
+    same_folder = not facts and first.get("checkpoint") == str(folder)
+    is_same = same_size or same_name or same_folder
+    return first.get("event") == "start" and has_rank(first.get("rank")) and is_same
 
 
 class CheckpointWriter:

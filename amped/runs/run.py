@@ -90,8 +90,9 @@ class Reporting(RunObserver):
         self._reporter, self._tensor, self._budget = reporter, tensor, budget
 
     def began(self, run: Run[AnyModel]) -> None:
-        operator = run.method.operator
-        self._reporter.began(self._tensor, run.source, operator, run.method.rank, self._budget.spent)
+        method, checkpoint = run.method, run.params.checkpoint
+        folder = checkpoint.folder if checkpoint else None
+        self._reporter.began(self._tensor, run.source, method.operator, method.rank, self._budget.spent, folder)
 
     def iterated(self, run: Run[AnyModel], spans: Spans, seconds: float) -> None:
         self._reporter.iteration(run.method, spans, seconds, run.rule)

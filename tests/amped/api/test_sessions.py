@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,18 @@ def test_a_resumed_call_gives_what_an_uninterrupted_one_gives(folder: Path, name
     found = [each["event"] for each in events("m.jsonl")]
     end = ["memory", "stages", "end"]
     assert found == ["start", *["iteration"] * 2, *end, "start", *["iteration"] * 3, *end]
+
+
+def test_a_call_that_was_killed_before_its_first_checkpoint_continues(folder: Path) -> None:
+    """The metrics of such a run name the folder of its checkpoints; they are refused with another folder."""
+    tensor, call = amped.read(small_tns(folder)), {"max_iters": 2, "resume": True, "metrics": "m.jsonl"}
+    amped.cp_als(tensor, 3, checkpoint="c", **call, **HOW)
+    Path("m.jsonl").write_text(Path("m.jsonl").read_text().partition("\n")[0] + "\n")
+    shutil.rmtree("c")
+    with pytest.raises(InputError, match="does not belong to the resumed run"):
+        amped.cp_als(tensor, 3, checkpoint="other", **call, **HOW)
+    amped.cp_als(tensor, 3, checkpoint="c", **call, **HOW)
+    assert [each["event"] for each in events("m.jsonl")][:4] == ["start", "start", "iteration", "iteration"]
 
 
 def test_the_command_line_and_a_call_continue_each_others_runs(folder: Path) -> None:
