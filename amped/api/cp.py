@@ -86,7 +86,8 @@ def cp_als(
         Maximum number of iterations; 50 if only `tol` is given. By default iterations are accelerated, and as many as
         are needed: up to 500 if they are cheap, else 50. See the notes.
     tol : float, optional
-        Stop when the fit changes by less than this; 0 disables the test. 1e-5 if only `max_iters` is given.
+        Stop when the fit changes by less than this, four times in a row if iterations are accelerated; 0 disables the
+        test. 1e-5 if only `max_iters` is given.
     seed : int, optional
         Seed of a random start, 0 if `max_iters` or `tol` is given. By default the best of short runs is the start of a
         small tensor. See the notes.
