@@ -256,9 +256,9 @@ def cp_als(
                     rank,
                     machine,
                     chosen,
+                    budget,
                     chosen_constraints,
                     init,
-                    budget,
                     split.held_out if split else None,
                     request.accelerates,
                 )

@@ -149,7 +149,7 @@ def _observed_rows(
     source, mode = observed.source, params.mode
     others = [m for m in range(len(source.shape)) if m != mode]
     constraints = ConstraintParams((mode,) if params.nonnegative else False, params.ridge, tuple(others))
-    method = observed_decomposition(observed, rank, machine, options, constraints.of(len(source.shape)))
+    method = observed_decomposition(observed, rank, machine, options, Budget(1), constraints.of(len(source.shape)))
     norms = np.ones(rank)
     for m in others if factors else ():
         wide = factors[m].astype(np.float64)

@@ -209,7 +209,7 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None
         if observed is not None:
             held_out = split.held_out if split else None
-            terms = constraints, self.init, budget, held_out, self._als_request.accelerates
+            terms = budget, constraints, self.init, held_out, self._als_request.accelerates
             return PlacedMethod(observed_decomposition(observed, self.rank, machine, options, *terms), start)
         choice = choose(source, self.rank, self._als_request, not constraints, job.comm)
         accelerate = self._als_request.accelerates

@@ -119,9 +119,9 @@ def observed_decomposition(
     rank: int,
     machine: Machine,
     options: Options,
+    budget: Budget,
     constraints: Constraints = NONE,
     init: Init | None = None,
-    budget: Budget | None = None,
     held_out: HeldOut | None = None,
     accelerate: bool = False,
 ) -> ObservedAls | ObservedConstrainedAls:
@@ -135,7 +135,7 @@ def observed_decomposition(
     shape, terms = observed.source.shape, observed.terms
     machine = row_machine(observed, rank, machine, options)
     direct = DirectObserved.fits(shape, rank, machine)
-    work = Work(rank, budget.repeats if budget else None, ROWS, math.prod(shape) if direct else 0)
+    work = Work(rank, budget.repeats, ROWS, math.prod(shape) if direct else 0)
     machine = chosen(machine, observed.placed, options, work)
     run = ObservedRun(observed, rank, machine, options, init, held_out is not None)
     if direct and machine.device.folder == "plain":
@@ -150,12 +150,12 @@ def observed_decomposition(
     return ObservedAls(operator, rows, constraints, terms, accelerate and suits(machine.device, shape, rank))
 
 
-def _constrained(run: ObservedRun, budget: Budget | None, held_out: HeldOut | None) -> ObservedConstrainedAls:
+def _constrained(run: ObservedRun, budget: Budget, held_out: HeldOut | None) -> ObservedConstrainedAls:
     """Place the observed elements and return their CP-ALS under constraints. Collective."""
     placed, terms, constraints = run.observed.placed, run.observed.terms, run.constraints
     constraints.check_sizes(run.observed.source.shape, run.rank)
     machine = row_machine(run.observed, run.rank, run.machine, run.options, constrained=True)
-    work = Work(run.rank, budget.likely if budget else None, MATRICES)
+    work = Work(run.rank, budget.likely, MATRICES)
     run = run._replace(machine=chosen(machine, placed, run.options, work))
     operator = SPARSE.place(placed, run.machine, _systems_setting(run), None)
     if held_out is not None:

@@ -297,7 +297,10 @@ class _Scanner:
             work = LossWork.of_counts(params.poisson, rank, evaluations)
             return generalised(source, observed, machine, options, work, NONE)
         if observed is not None:
-            return observed_decomposition(observed, rank, machine, options, self._constraints, held_out=held_out)
+            budget = Budget(evaluations)
+            return observed_decomposition(
+                observed, rank, machine, options, budget, self._constraints, held_out=held_out
+            )
         if params.poisson:
             return counts(source, rank, machine, options, params.poisson, Budget(evaluations))
         return decomposition(source, rank, machine, options, Budget(evaluations), self._constraints)
