@@ -1,12 +1,14 @@
-"""Two tasks of users, as whole programs of amped, TensorLy with TensorLy-Viz, and pyttb: lines, seconds, pictures.
+"""Tasks of users, as whole programs of amped, TensorLy with TensorLy-Viz, and pyttb: lines, seconds, pictures.
 
-The programs are in the folder ``programs``. Spectra: how many components has a dense tensor, and which? Pickups: four
-habits in a sparse tensor of counts, with their labels. pyttb has no diagnostics of the number of components.
+The programs are in the folder ``programs``. Spectra: how many components has a dense tensor, and which? Gaps: the same
+with missing elements. Pickups: four habits in a sparse tensor of counts, with their labels. Events: the same from a
+table. pyttb has no diagnostics of the number of components.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import resource
 import shutil
 import subprocess
@@ -18,13 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from .bundled import bundled
+from .bundled import UBER, bundled
 from .harness import Facts, Result, common_flags, environment_with, seconds_of, versions_of
 from .spread import summary
 
 PROGRAMS = Path(__file__).parent / "programs"
-TASKS = {"spectra": ("amped", "tensorly"), "pickups": ("amped", "tensorly", "pyttb")}
 PACKAGES = "amped", "tensorly", "pyttb"
+TASKS = {"spectra": PACKAGES[:2], "gaps": PACKAGES[:2], "pickups": PACKAGES, "events": PACKAGES}
 PEERS = "numpy", "tensorly", "tlviz", "pyttb"
 COLOURS = 48  # of a picture
 
@@ -65,16 +67,33 @@ def run(args: argparse.Namespace) -> None:
 
 
 def write_data(folder: Path) -> None:
-    """Write the inputs of all programs: three emission and excitation spectra in 30 samples, and the bundled tensor."""
+    """Write the inputs of all programs.
+
+    Three emission and excitation spectra in 30 samples; ten samples without the elements that scattered light would
+    hide; the bundled tensor; and the pickups of another one as a table.
+    """
     rng = np.random.default_rng(2)
     axes = {"emission": np.arange(300, 500, 2.0), "excitation": np.arange(240, 320, 2.0)}
     centres = {"emission": ([340, 380, 430], 25), "excitation": ([255, 275, 295], 10)}
     peaks = [np.exp(-0.5 * ((axis[:, None] - centres[name][0]) / centres[name][1]) ** 2) for name, axis in axes.items()]
     spectra = np.einsum("ir,jr,kr->ijk", rng.random((30, 3)) + 0.1, *peaks)
-    np.save(folder / "spectra.npy", spectra + 0.02 * rng.standard_normal(spectra.shape))
+    spectra += 0.02 * rng.standard_normal(spectra.shape)
+    np.save(folder / "spectra.npy", spectra)
+    hidden = axes["emission"][:, None] < axes["excitation"] + 15
+    np.save(folder / "gaps.npy", np.where(hidden, np.nan, spectra[:10]))
     for name, axis in axes.items():
         np.save(folder / f"{name}.npy", axis)
     shutil.copy(bundled(), folder / "pickups.npz")
+    write_events(folder / "events.csv")
+
+
+def write_events(path: Path) -> None:
+    """Write a row for each pickup: its time, and the row and column of its place in a grid."""
+    with gzip.open(bundled(UBER), "rt") as file:
+        day, hour, row, column, count = np.loadtxt(file, dtype=int).T - np.array([[1], [1], [1], [1], [0]])
+    times = np.datetime64("2014-04-01T00:00:00") + 3600 * (24 * day + hour)
+    repeated = np.repeat(np.stack([times.astype(str), row.astype(str), column.astype(str)], axis=1), count, axis=0)
+    path.write_text("\n".join(["time,row,column", *map(",".join, repeated.tolist())]) + "\n")
 
 
 def turn_of(folder: Path, task: str, package: str) -> Turn:
