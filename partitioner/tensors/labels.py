@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -182,7 +183,12 @@ def mode_number(names: Sequence[str], mode: object, parameter: str = "mode") -> 
 
 def as_labels(labels: ArrayLike) -> HostArray:
     """Return the labels of a mode in canonical form; raise `InputError` if their type is not supported."""
-    array = np.asarray(labels)
+    try:
+        array = np.asarray(labels)
+    except ValueError:  # sequences of different lengths
+        raise InputError("labels: expected one number, time or text per index") from None
+    if array.dtype.kind == "O" and array.ndim == 1:
+        array = plain_objects(array)
     if array.dtype.kind in "OU":
         try:
             return array.astype(TEXT)
@@ -191,6 +197,31 @@ def as_labels(labels: ArrayLike) -> HostArray:
     if array.dtype.kind not in KINDS:
         raise InputError(f"labels are {array.dtype}: expected numbers, times or strings")
     return array
+
+
+def plain_objects(objects: HostArray) -> HostArray:
+    """Return dates, times, durations or numbers that are Python objects as a plain array, other objects as they are.
+
+    Times with a time zone are converted to UTC.
+    """
+    listed = [each for each in objects.tolist() if each is not None]
+    if listed and all(isinstance(each, date) for each in listed):
+        zones = [getattr(each, "tzinfo", None) is not None for each in listed if each == each]
+        if any(zones) and not all(zones):
+            return objects
+        return plain_times(np.array([_in_utc(each) for each in objects.tolist()], "M8[us]"))
+    if listed and all(isinstance(each, timedelta) for each in listed):
+        return np.array(objects.tolist(), "m8[us]")
+    if all(isinstance(each, int | float) and not isinstance(each, bool) for each in objects.tolist()):
+        return np.asarray(objects.tolist())
+    return objects
+
+
+def _in_utc(time: date | None) -> date | None:
+    """Return a date, or a time without a zone: in UTC if it has one. None if it is missing."""
+    if isinstance(time, datetime) and time.tzinfo is not None:
+        return time.astimezone(UTC).replace(tzinfo=None)
+    return time if time == time else None  # NaT of pandas
 
 
 def plain_times(labels: HostArray) -> HostArray:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import pickle
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
 import pytest
 
 from partitioner.errors import InputError
+from partitioner.tensors.interop import tensor_of
 from partitioner.tensors.labels import TEXT, Labels, as_labels, find, named, of_parts, to_parts
 
 TEXTS = ["a,b", '"quoted"', "new\nline", "", "\N{GRINNING FACE}", "x" * 10_000, "nul\0byte", None]
@@ -32,6 +34,45 @@ def test_round_trip(labels: Any) -> None:
     assert found.dtype == labels.dtype
     assert found.shape == labels.shape
     assert found.tolist() == labels.tolist() or np.array_equal(found, labels, equal_nan=True)
+
+
+EAST = timezone(timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    ("objects", "expected"),
+    [
+        ([date(2026, 1, 2), None], np.array(["2026-01-02", "NaT"], "M8[D]")),
+        ([datetime(2026, 1, 2), datetime(2026, 1, 2, 3)], np.array(["2026-01-02T00", "2026-01-02T03"], "M8[s]")),
+        ([datetime(2026, 1, 1, 1, tzinfo=EAST)], np.array(["2025-12-31T23:00"], "M8[s]")),
+        ([timedelta(hours=1)], np.array([3_600_000_000], "m8[us]")),
+        (np.array([3, 2.5], object), np.array([3, 2.5])),
+        (
+            [datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=EAST)],
+            ["2026-01-01 00:00:00", "2026-01-01 00:00:00+02:00"],
+        ),
+        ([True, None], ["True", None]),
+    ],
+)
+def test_python_objects(objects: Any, expected: Any) -> None:
+    found, expected = as_labels(objects), expected if isinstance(expected, np.ndarray) else np.array(expected, TEXT)
+    assert found.dtype == expected.dtype
+    assert [str(each) for each in found] == [str(each) for each in expected]
+
+
+def test_times_of_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    times = pandas.date_range("2026-03-29", periods=2, tz="Europe/Berlin")
+    assert as_labels(times).tolist() == [datetime(2026, 3, 28, 23), datetime(2026, 3, 29, 22)]
+    assert np.isnat(as_labels([times[0], pandas.NaT])).tolist() == [False, True]
+    frame = pandas.DataFrame(np.eye(2), index=[date(2026, 1, 1), date(2026, 1, 3)])
+    labels = tensor_of(frame).labels
+    assert labels[0].dtype == "M8[D]"
+
+
+def test_sequences_of_different_lengths_are_refused() -> None:
+    with pytest.raises(InputError, match="expected one number, time or text per index"):
+        as_labels([[1, 2], [3]])
 
 
 def test_an_archive_holds_them_without_pickle() -> None:
