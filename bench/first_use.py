@@ -235,8 +235,8 @@ def picture(pyplot: ModuleType, result: Facts) -> Figure:
         ratios = [c["seconds"]["amped"]["median"] / c["seconds"]["TensorLy"]["median"] for c in mine]
         right.plot([case["iterations"] for case in mine], ratios, "o-", label=problem)
     right.axhline(1, color="#bbbbbb", linewidth=1)
-    right.set(xscale="log", xlabel="iterations", ylabel="time of a warm call over TensorLy's", ylim=(0, None))
+    right.set(xscale="log", xlabel="iterations", ylabel="time of a warm call over TensorLy's", ylim=(0, 1.4))
     if rows:
-        right.legend(fontsize=7)
+        right.legend(fontsize=7, loc="upper right")
     figure.tight_layout()
     return figure

@@ -37,7 +37,7 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc", "notebook"],
 }
 templates_path = ["_templates"]
-html_static_path, html_css_files = ["_static"], ["site.css"]
+html_static_path, html_css_files, html_js_files = ["_static"], ["site.css"], ["print.js"]
 html_sidebars = {"index": []}
 html_copy_source = html_show_sourcelink = False
 copybutton_exclude = ".linenos, .gp, .go"
@@ -110,7 +110,6 @@ numpydoc_validation_checks = {"GL03", "GL08", "GL09", "GL10", "SS02", "SS03", "S
                               "PR06", "PR07", "RT01", "RT03", "YD01"}  # fmt: skip
 # A docstring of one line that says what is returned needs no section for it.
 numpydoc_validation_overrides = {
-    "SS03": [r"Alias for field number"],  # fields of tuples; the class describes them
     "RT01": [r"\A\s*(Return|Read|Tell|Give|Turn) [^\n]*\Z", r"\A\s*Return the (same )?tensor with"],
 }
 # Tuples of results are not made by users.
@@ -127,14 +126,42 @@ def to_pages(text: str) -> str:
     return re.sub(rf"\]\((?:\.\./)*({'|'.join(pages)})\.md", lambda found: f"](/{pages[found[1]]}.md", text)
 
 
+# Where a part of a name of code ends: `re<wbr>.sub`, `test_<wbr>site`, `docs/<wbr>conf`, `abs(<wbr>x`, `on-<wbr>disk`
+ENDS = re.compile(
+    r"""(?<=[\w)])(?<=..)(?=\.\w\w)(?!\.\w{1,4}$) | (?<=\w\w_)(?=\w\w)
+    | (?<=\w[/(=,])(?=[\w"'[&]) | (?<=\w{3}-)(?=\w{3})""",
+    re.VERBOSE,
+)
+LONG = 250  # characters of text in a row of a table, on average
+
+
+def for_narrow_pages(body: str) -> str:
+    """Return a page's HTML in which long names of code may break, and tables of paragraphs are of class `long`."""
+
+    def marked(found: re.Match[str]) -> str:
+        size = len(re.sub(r"<[^>]*>|\s+", "", found[0])) / found[0].count("<tr")
+        return f"{found[1]}{' long' * (size > LONG)}{found[2]}"
+
+    body = re.sub(r'(?<=<span class="pre">)[^<]{13,}', lambda found: ENDS.sub("<wbr>", found[0]), body)
+    return re.sub(r'(<table class="[^"]*)(".*?</table>)', marked, body, flags=re.DOTALL)
+
+
 def setup(app: Sphinx) -> None:
-    """Mend links of pages, and of what they include; lay notebooks beside tutorials."""
+    """Mend links of pages, and of what they include; adapt them to narrow ones; lay notebooks beside tutorials."""
 
     def read(_app: Sphinx, _name: str, text: list[str]) -> None:
         text[0] = to_pages(text[0])
 
     def included(_app: Sphinx, _path: Path, _name: str, text: list[str]) -> None:
         text[0] = to_pages(text[0]).replace("](CITATION.cff)", "](/citation.md)")
+
+    def written(_app: Sphinx, _name: str, _template: str, context: dict[str, Any], _tree: Any) -> None:
+        if "body" in context:
+            context["body"] = for_narrow_pages(context["body"])
+
+    def is_left_out(_app: Sphinx, _what: str, _name: str, member: Any, _skip: bool, _options: Any) -> bool | None:
+        """Leave out fields of tuples, which the classes describe."""
+        return True if str(member.__doc__).startswith("Alias for field number") else None
 
     def copy_notebooks(app: Sphinx, _error: Exception | None) -> None:
         for notebook in Path(app.outdir, "..", "jupyter_execute", "tutorials").glob("*.ipynb"):
@@ -150,3 +177,5 @@ def setup(app: Sphinx) -> None:
     app.connect("build-finished", copy_notebooks)
     app.connect("source-read", read)
     app.connect("include-read", included)
+    app.connect("html-page-context", written)
+    app.connect("autodoc-skip-member", is_left_out)

@@ -205,7 +205,7 @@ class Comparison(NamedTuple):
         top : int
             Maximum number of bars.
         ax, modes : optional
-            See `KruskalTensor.plot`; modes are numbered as in `modes`.
+            See `KruskalTensor.plot`; modes are numbered as in ``Comparison.modes``.
 
         Returns
         -------

@@ -68,10 +68,13 @@ def series_chart(numbers: Sequence[float], description: str, logarithmic: bool =
     drawn = np.isfinite(values) & ((values > 0) | (not logarithmic))
 
     def draw(axes: Axes) -> None:
+        from matplotlib.ticker import LogLocator
+
         is_short = values.size <= POINTS // 4
         axes.plot(iterations[drawn], values[drawn], color=POSITIVE, lw=1.2, marker="o" if is_short else None, ms=2.5)
-        if logarithmic and drawn.any():
-            axes.set_yscale("log")
+        if logarithmic and drawn.any() and (span := values[drawn].max() / values[drawn].min()) > 3:
+            axes.set_yscale("log", subs=[])  # minor ticks would have labels with powers, over each other
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if span < 100 else (1.0,)))
             axes.yaxis.set_major_formatter("{x:g}")
         else:
             axes.locator_params(axis="y", nbins=4)

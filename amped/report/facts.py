@@ -21,6 +21,7 @@ from ..models.explained import explained_deviance, tensor_sum
 from ..models.kruskal import KruskalTensor
 from ..models.record import KINDS, is_sound
 from .components import as_text, one_line
+from .text import figure
 
 Run = Mapping[str, Any]
 """The record of the run that made a model."""
@@ -167,18 +168,18 @@ def numbers(run: Run) -> list[Number]:
         fit = run["fits"][-1]
         figures += [Number("fit", f"{fit:.4f}"), Number("R²", f"{1 - (1 - fit) ** 2:.1%}")]
     if run.get("method") in GENERAL and run.get("objectives"):
-        figures.append(Number("objective", f"{run['objectives'][-1]:,.6g}"))
+        figures.append(Number("objective", figure(run["objectives"][-1])))
     if run.get("rmse"):
         figures.append(Number("RMSE", f"{run['rmse'][-1]:.4g}"))
     if run.get("loglikelihood"):
-        figures.append(Number("log-likelihood", f"{run['loglikelihood'][-1]:,.6g}"))
+        figures.append(Number("log-likelihood", figure(run["loglikelihood"][-1])))
     if run.get("kkt"):
         figures.append(Number("KKT violation", f"{run['kkt'][-1]:.2g}"))
     if run.get("deviance") is not None:
         figures.append(Number("explained deviance", f"{run['deviance']:.1%}"))
     if run.get("sums") is not None:
         of_model, of_tensor = run["sums"]
-        share = f"{of_model / of_tensor:.1%} of the tensor's" if of_tensor else f"{of_model:,.6g}"
+        share = f"{of_model / of_tensor:.1%} of the tensor's" if of_tensor else figure(of_model)
         figures.append(Number("model's sum", share))
     if (count := iterations(run)) is not None:
         figures.append(Number("iterations", f"{count}, {'converged' if run.get('converged') else 'not converged'}"))

@@ -21,8 +21,8 @@ from ..models.tucker import TuckerTensor
 from .comparison import change_lines, headlines
 from .components import as_text, number_text, shown
 from .residuals import texts
-from .scan_text import suggested
-from .text import human
+from .scan_text import percent, suggested
+from .text import human, readable
 
 Columns = Mapping[str, Sequence[Any]]
 """The columns of a table, by name."""
@@ -61,7 +61,7 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else ""
     if isinstance(value, float):
-        return f"{value:.1%}" if isinstance(value, Percent) else f"{value:.5g}"
+        return f"{value:.1%}" if isinstance(value, Percent) else readable(value, 5)
     return f"{value:,}" if isinstance(value, int) else as_text(value, LONGEST)
 
 
@@ -185,4 +185,5 @@ def scan_columns(tried: Sequence[ScannedRank], suggestion: Suggestion) -> dict[s
 
 def scan_html(tried: Sequence[ScannedRank], suggestion: Suggestion) -> str:
     """Return a scan as HTML, with the suggestion and its reason."""
-    return html(scan_columns(tried, suggestion), [suggested(suggestion)])
+    consistency = [LongText(percent(each.consistency)) for each in tried]
+    return html(scan_columns(tried, suggestion) | {"consistency": consistency}, [suggested(suggestion)])

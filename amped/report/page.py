@@ -35,6 +35,7 @@ from .components import as_text, number_text
 from .facts import Run
 from .metrics import versions
 from .sentences import sentences
+from .text import readable
 from .timing import balance, stages
 
 if TYPE_CHECKING:
@@ -221,13 +222,8 @@ def _cards(model: KruskalTensor) -> list[Card]:
     for component in model.top(_listed(model)):
         panels = [_panel(model, component, mode, name, positive) for mode, name in enumerate(names)]
         similar = _similar(rows[component.number], component.number)
-        cards.append(Card(component.number + 1, _readable(component.weight), component.share, similar, panels))
+        cards.append(Card(component.number + 1, readable(component.weight), component.share, similar, panels))
     return cards
-
-
-def _readable(number: float) -> str:
-    """Return a number as text, without an exponent if that is shorter."""
-    return f"{number:,.0f}" if 1e4 <= abs(number) < 1e9 else f"{number:.4g}"
 
 
 def _listed(model: KruskalTensor) -> int:

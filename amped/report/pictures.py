@@ -376,6 +376,7 @@ def _plain(text: str) -> str:
 
 NAMED = 5  # slices with their labels in a picture
 CLEAR = 0.25, 0.05  # least distances between labels, of the width and the height
+UNDER = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}  # text on points is legible
 
 
 def draw_slices(slices: SliceResiduals, path: str | os.PathLike[str] | None = None, ax: Axes | None = None) -> Figure:
@@ -393,7 +394,7 @@ def draw_slices(slices: SliceResiduals, path: str | os.PathLike[str] | None = No
             continue  # one text would cover the other
         named.append(row)
         text = _plain(shown(label_of(slices.labels, row)))
-        ax.annotate(text, tuple(places[row]), fontsize=7, xytext=(3, 3), textcoords="offset points")
+        ax.annotate(text, tuple(places[row]), (3, 3), textcoords="offset points", fontsize=7, bbox=UNDER)
     ax.tick_params(labelsize=7, length=2)
     hide_frame(ax)
     return save(cast("Figure", ax.figure), path)

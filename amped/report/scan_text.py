@@ -54,7 +54,7 @@ def line(tried: ScannedRank) -> str:
         f"{tried.reached}/{len(tried.explained)}",
         "-" if tried.match is None else f"{tried.match:.2f}",
         "-" if tried.halves is None else f"{tried.halves:.2f}",
-        _percent(tried.consistency),
+        percent(tried.consistency),
         *([] if tried.holdout is None else [f"{tried.holdout:.4g} ± {tried.holdout_error:.1g}"]),
         str(tried.iterations),
         f"{tried.seconds:.3g}",
@@ -62,7 +62,7 @@ def line(tried: ScannedRank) -> str:
     return "  ".join(cell.rjust(len(head)) for cell, head in zip(cells, _heads(tried), strict=True))
 
 
-def _percent(consistency: float | None) -> str:
+def percent(consistency: float | None) -> str:
     """Return a core consistency as text: how far below zero it is means nothing."""
     if consistency is None:
         return "-"

@@ -29,7 +29,8 @@ def sentence(model: KruskalTensor, number: int, share: float) -> str:
     """Return the sentence of a component, counted from 0, with its share of the model."""
     names = mode_names(model)
     labels = [None] * len(names) if model.labels is None else model.labels
-    return f"{share:.0%} of the model: " + "; ".join(
+    part = f"{share:.0%}" if not share or abs(share) >= 0.005 else "less than 1%"
+    return f"{part} of the model: " + "; ".join(
         f"{name}: {_named(own, factor[:, number])}"
         for name, own, factor in zip(names, labels, model.host_factors, strict=True)
     )

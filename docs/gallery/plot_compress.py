@@ -28,4 +28,4 @@ for panel, values, title in zip(
     axes, (wave, model.full()), ("original", f"{ratios[-1]:.0f} times smaller"), strict=True
 ):
     panel.imshow(values[:, :, 20], aspect="auto")
-    panel.set_title(title)
+    panel.set(title=title, xlabel="y", ylabel="x")

@@ -19,9 +19,9 @@ found = amped.scan(X, "1-5", starts=3, max_iters=200)
 found
 
 # %%
-# The suggestion names its reason.
+# The reason of the suggestion is a text.
 
-print(found.suggestion.rank, found.suggestion.reason)
+print(found.suggestion.reason)
 
 # %%
 # The same as curves.

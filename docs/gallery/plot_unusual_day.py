@@ -16,7 +16,7 @@ visits = rng.poisson(amped.KruskalTensor(np.array([9e3, 7e3, 5e3]), [days + 0.02
 visits[17] = visits[17][:, rng.permutation(40)]  # the places of this day are mixed up
 X = amped.SparseTensor(np.argwhere(visits), visits[visits > 0].astype(float), visits.shape)
 dates = np.datetime64("2024-03-01") + np.arange(28)
-X.labelled({"day": dates, "hour": np.arange(24), "place": [f"place {n}" for n in range(40)]})
+X.labelled({"day": dates, "hour": np.arange(24), "place": [f"P{n}" for n in range(40)]})
 
 model = amped.cp_als(X, 3, nonnegative=True, starts=3)
 residuals = model.residuals(X)

@@ -1,4 +1,4 @@
-"""The site of the documents in a browser: nothing is wider than the page. `launch/docs` runs this."""
+"""The site of the documents in a browser: all of it fits the page, and is legible. `launch/docs` runs this."""
 
 from __future__ import annotations
 
@@ -11,19 +11,40 @@ from browser import Browser, browser
 
 SITE = Path(os.environ.get("AMPED_SITE", ""))
 VIEWS = {"desktop": (1280, 900, ""), "phone": (390, 844, ""), "paper": (728, 1000, "print")}
-TABLES, CODE, OUTPUT = (
+TABLES, CODE, TEXT, OUTPUT = (
     ".pst-scrollable-table-container, .output_html, .text_html",
     "article pre",
+    "article .highlight-text pre",
     ".cell_output, .sphx-glr-script-out",
 )
 PARTS = {  # what must fit; long tables and printed text scroll on phones, long lines of code on a desktop
-    "desktop": TABLES,
-    "phone": f"{CODE}:not(:is({OUTPUT}) *)",
+    "desktop": f"{TABLES}, {TEXT}",
+    "phone": f"{CODE}:not(:is({OUTPUT}, .highlight-text) *), .prev-next-area a",
     "paper": f"{TABLES}, {CODE}",
 }
 TOO_WIDE = """(selector => [...document.querySelectorAll(selector)]
     .filter(each => each.clientWidth && each.scrollWidth > each.clientWidth + 1)
     .map(each => `${each.scrollWidth} of ${each.clientWidth}: ${each.textContent.trim().slice(0, 60)}`))"""
+
+# Texts whose contrast with what is behind them is below 4.5, the least of WCAG 2.1, AA: each kind of element once.
+PALE = """(() => {
+    const parts = colour => { const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number); return [r, g, b, a]; };
+    const over = (top, under) => [0, 1, 2].map(i => top[i] * top[3] + under[i] * (1 - top[3]));
+    const light = colour => colour.map(c => c / 255).map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const behind = element => element
+        ? over(parts(getComputedStyle(element).backgroundColor), behind(element.parentElement)) : [255, 255, 255];
+    const contrasts = new Map();
+    const texts = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+        const element = texts.currentNode.parentElement;
+        const kind = `${element.tagName}.${element.className} in ${element.parentElement.tagName}`;
+        if (contrasts.has(kind) || !texts.currentNode.textContent.trim() || !element.getClientRects().length) continue;
+        const under = behind(element), levels = [under, over(parts(getComputedStyle(element).color), under)].map(light);
+        contrasts.set(kind, (Math.max(...levels) + 0.05) / (Math.min(...levels) + 0.05));
+    }
+    return [...contrasts].filter(each => each[1] < 4.5).map(each => `${each[0]}: ${each[1].toFixed(1)}`);
+})()"""
 
 pytestmark = pytest.mark.skipif("AMPED_SITE" not in os.environ, reason="AMPED_SITE: the folder of a site is not given")
 
@@ -46,3 +67,23 @@ def test_nothing_is_wider_than_the_page(shown: Browser) -> None:
             found = shown.value(f"{TOO_WIDE}({parts!r})")
             wide += [f"{page.relative_to(SITE)}, {view}: {each}" for each in found]
     assert not wide, "\n".join(wide)
+
+
+def test_texts_are_legible_in_both_themes(shown: Browser) -> None:
+    shown.show_as(1280, 900)
+    pale = set[str]()
+    for name in ("questions/plot_table", "tutorials/flights", "reference/functions", "guide/python", "index"):
+        shown.open(SITE / f"{name}.html")
+        for theme in ("light", "dark"):
+            shown.value(f"document.documentElement.dataset.theme = '{theme}'")
+            pale |= {f"{theme}: {each}" for each in shown.value(PALE)}
+    assert not pale, "\n".join(sorted(pale))
+
+
+def test_pages_are_printed_in_the_light_theme(shown: Browser) -> None:
+    shown.open(SITE / "index.html")
+    shown.value("document.documentElement.dataset.theme = 'dark'")
+    shown.value("const seen = [], root = document.documentElement.dataset")
+    shown.value("addEventListener('beforeprint', () => seen.push(root.theme))")
+    shown.printed()
+    assert shown.value("[...seen, root.theme]") == ["light", "dark"]

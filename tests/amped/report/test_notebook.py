@@ -124,6 +124,12 @@ def test_scans() -> None:
     html = found._repr_html_()
     assert found.suggestion.reason in above(html)
     assert cells(html)[1][5] == "-", "no halves"
+    assert cells(html)[2][6].endswith(" %"), "the core consistency"
+
+
+def test_large_numbers_have_no_exponent(model: amped.KruskalTensor) -> None:
+    model.weights[:] = [148_561.7, 0.000123]
+    assert [row[1] for row in cells(model._repr_html_())] == ["weight", "148,562", "0.000123"]
 
 
 @pytest.mark.parametrize(

@@ -515,6 +515,10 @@ def test_axes_of_series_need_no_room_for_a_common_factor() -> None:
     assert "1e6" not in texts
     assert any(text.endswith("M") for text in texts)
     assert "0.8" in re.findall(r"<text[^>]*>([^<]*)</text>", charts.series_chart([0.5, 0.9], "fit"))
+    for numbers, shown in (([2.2, 0.3, 0.19, 0.4], {"2", "1", "0.5", "0.2"}), ([30.0, 0.002], {"10", "0.1", "0.01"})):
+        chart = charts.series_chart(numbers, "KKT violation", logarithmic=True)
+        assert shown <= set(re.findall(r"<text[^>]*>([^<]*)</text>", chart)), "no powers, and nothing between"
+        assert "tspan" not in chart
 
 
 def test_sentences_and_a_title_come_first(folder: Path) -> None:

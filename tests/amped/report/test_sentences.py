@@ -45,6 +45,15 @@ def test_a_mode_in_words(column: list[float], labels: Any, expected: str) -> Non
     assert said(column, labels) == expected
 
 
+def test_small_shares_are_not_minus_nothing() -> None:
+    model = KruskalTensor(np.array([1.0, -0.05]), [np.array([[1.0, 0.9], [0, 0.1]]), np.ones((1, 2))])
+    assert -0.06 < model.shares()[1] < -0.005, "a negative share is shown"
+    assert sentences(model)[1].startswith(f"{model.shares()[1]:.0%} of the model: ")
+    model.weights[1] = -0.001
+    assert -0.005 < model.shares()[1] < 0
+    assert sentences(model)[1].startswith("less than 1% of the model: ")
+
+
 def test_each_component_and_no_more_than_twelve() -> None:
     rng = np.random.default_rng(0)
     model = KruskalTensor(np.arange(15.0, 0, -1), [rng.random((7, 15)), rng.random((20, 15))])
