@@ -132,7 +132,7 @@ ENDS = re.compile(
     | (?<=\w[/(=,])(?=[\w"'[&]) | (?<=\w{3}-)(?=\w{3})""",
     re.VERBOSE,
 )
-LONG = 250  # characters of text in a row of a table, on average
+LONG = 200  # characters of text in a row of a table, on average
 
 
 def for_narrow_pages(body: str) -> str:
