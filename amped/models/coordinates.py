@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from partitioner.array_types import Floats, HostArray, Integers
 from partitioner.tensors.ingest import refuse_masked
 from partitioner.tensors.labels import Labels, as_labels, mode_names
-from partitioner.tensors.relabel import found_at, mode_order, places, shown
+from partitioner.tensors.relabel import MAX_SHOWN, found_at, mode_order, places, shown
 from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError, warn
 
-MAX_SHOWN = 3  # labels in a warning
 Index = int | slice | Sequence[int] | Integers
 """A selection of rows of a factor matrix."""
 
@@ -136,7 +135,7 @@ def _labelled(given: Mapping[str, Any], shape: Sequence[int], labels: Labels | N
 def _known(names: Sequence[str], columns: list[Integers], missing: Sequence[HostArray]) -> ElementPlaces:
     """Return coordinates, which are -1 for labels that the model does not know; a warning counts the `missing` ones."""
     unknown = [
-        f"{each.size:,} of {name} ({shown(each[:MAX_SHOWN].tolist())})"
+        f"{each.size:,} of {name} ({shown(each[: MAX_SHOWN + 1])})"
         for name, each in zip(names, missing, strict=True)
         if each.size
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -38,9 +38,9 @@ def places(known: HostArray, labels: HostArray) -> NDArray[np.int64]:
     ours, theirs = _hashable(known), _hashable(labels)
     numbers = dict(zip(ours, range(len(ours)), strict=True))
     positions = np.fromiter((numbers.get(label, -1) for label in theirs), np.int64, labels.size)
-    for whose, each in (("the model", ours), ("X", theirs)):
+    for whose, each, plain in (("the model", ours, known), ("X", theirs, labels)):
         if len(set(each)) < len(each):
-            _refuse_repeated(each, numbers.keys() & set(theirs), whose)
+            _refuse_repeated(plain, each, numbers.keys() & set(theirs), whose)
     return positions
 
 
@@ -54,7 +54,7 @@ def found_at(known: HostArray, labels: HostArray) -> NDArray[np.int64]:
     numbers = dict(zip(ours, range(len(ours)), strict=True))
     theirs = _hashable(labels)
     if len(numbers) < len(ours):
-        _refuse_repeated(ours, numbers.keys() & set(theirs), "the model")
+        _refuse_repeated(known, ours, numbers.keys() & set(theirs), "the model")
     return np.fromiter((numbers.get(label, -1) for label in theirs), np.int64, labels.size)
 
 
@@ -88,12 +88,13 @@ def _hashable(labels: HostArray) -> list[Any]:
     return [None if label is None or label != label else label for label in labels.tolist()]
 
 
-def _refuse_repeated(labels: list[Any], common: set[Any], whose: str) -> None:
+def _refuse_repeated(labels: HostArray, hashable: list[Any], common: set[Any], whose: str) -> None:
     """Raise `InputError` if one of the common labels belongs to several indices."""
-    counts = Counter(label for label in labels if label in common)
+    counts = Counter(label for label in hashable if label in common)
     repeated = [label for label, count in counts.items() if count > 1]
     if repeated:
-        cause = f"label {shown(repeated[:1])} stands for {counts[repeated[0]]} indices of {whose}"
+        place = hashable.index(repeated[0])
+        cause = f"label {shown(labels[place : place + 1])} stands for {counts[repeated[0]]} indices of {whose}"
         raise InputError(f"{cause}: make labels unique, or order the indices as in the model")
 
 
@@ -206,7 +207,7 @@ def _(
     dropped = []
     for mode, column in enumerate(tensor.columns):
         outside = column[columns[mode] < 0]
-        dropped.append((outside.size, own[mode][np.unique(outside)[:MAX_SHOWN]].tolist()))
+        dropped.append((outside.size, [*own[mode][np.unique(outside)[: MAX_SHOWN + 1]]]))
     shape = [own[m].size if m == leave else labels[m].size for m in range(len(labels))]
     chosen = columns[:, selected].astype(np.int32), tensor.values[selected]
     moved = SparseTensor.from_columns(*chosen, shape, keep_zeros=tensor.keeps_zeros)
@@ -226,7 +227,7 @@ def _(
         raise InputError(_unknown(names, unknown))
     dropped, size = [], array.size
     for mode, part in enumerate(positions):
-        dropped.append((size // part.size * unknown[mode].size, unknown[mode][:MAX_SHOWN].tolist()))
+        dropped.append((size // part.size * unknown[mode].size, [*unknown[mode][: MAX_SHOWN + 1]]))
         if mode != leave:
             rows = np.flatnonzero(part >= 0)
             if rows.size != labels[mode].size:
@@ -239,11 +240,12 @@ def _(
 
 def _unknown(names: Sequence[str], unknown: Sequence[HostArray]) -> str:
     known = zip(names, unknown, strict=True)
-    parts = [f"{each.size} of {name} ({shown(each[:MAX_SHOWN].tolist())})" for name, each in known if each.size]
+    parts = [f"{each.size} of {name} ({shown(each[: MAX_SHOWN + 1])})" for name, each in known if each.size]
     return f"labels that the model does not know: {', '.join(parts)}"
 
 
-def shown(labels: Sequence[object]) -> str:
-    """Return a few labels as text, separated by commas."""
-    texts = [text if len(text := repr(each)) <= 32 else f"{text[:29]}..." for each in labels]
-    return ", ".join(texts) + ", ..." * (len(texts) == MAX_SHOWN)
+def shown(labels: Iterable[object]) -> str:
+    """Return the first `MAX_SHOWN` labels as text, separated by commas; only strings are quoted."""
+    texts = [repr(each) if isinstance(each, str) else str(each) for each in labels]
+    cut = [text if len(text) <= 32 else f"{text[:29]}..." for text in texts[:MAX_SHOWN]]
+    return ", ".join(cut) + ", ..." * (len(texts) > MAX_SHOWN)

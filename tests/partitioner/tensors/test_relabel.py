@@ -11,7 +11,7 @@ from tensors import labels_of
 from partitioner.errors import InputError
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.labels import as_labels
-from partitioner.tensors.relabel import places, relabelled, same_labels
+from partitioner.tensors.relabel import places, relabelled, same_labels, shown
 from partitioner.tensors.sparse import SparseTensor
 
 DAYS = np.array(["2024-01-03", "2024-01-01", "NaT"], "M8[D]")
@@ -59,6 +59,15 @@ def test_other_kinds_are_refused() -> None:
 def test_a_label_of_several_indices_is_refused(known: list[Any], given: list[Any], whose: str) -> None:
     with pytest.raises(InputError, match=f"stands for 2 indices of {whose}: make labels unique"):
         places(as_labels(known), as_labels(given))
+
+
+def test_labels_in_messages() -> None:
+    """Dates are not shown as objects or ticks, and dots stand for further labels only."""
+    with pytest.raises(InputError, match="label 2024-01-01 stands for 2 indices"):
+        places(DAYS, np.array(["2024-01-01", "2024-01-01"], "M8[D]"))
+    assert shown(DAYS[:2]) == "2024-01-03, 2024-01-01"
+    assert shown(as_labels(["a", "b", "c"])) == "'a', 'b', 'c'"
+    assert shown(np.array([1.5, 2, 3, 4])) == "1.5, 2.0, 3.0, ..."
 
 
 def test_equal_labels_match_by_position() -> None:
