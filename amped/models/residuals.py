@@ -35,8 +35,9 @@ COLUMNS = "value", "expected", "residual", "standardised", "absent", "finding"  
 class Residuals(NamedTuple):
     """Where a model fits a tensor worst. `print` shows the findings.
 
-    Residuals are standardised by the loss. For least squares they are divided by their root mean square; for a Poisson
-    model they are deviance residuals, or Pearson residuals, ``(x - m) / sqrt(m)``.
+    Residuals are standardised by the loss. For least squares they are divided by their root mean square, of a sparse
+    tensor over its nonzeros; for a Poisson model they are deviance residuals, or Pearson residuals,
+    ``(x - m) / sqrt(m)``.
 
     Attributes
     ----------
