@@ -84,14 +84,15 @@ class QuasiNewton:
 
     def dot(self, one: Vector, other: Vector) -> float:
         """Return the inner product over all ranks."""
-        return float(self._summed(np.array([np.vdot(one, other)]))[0])
+        return float(self.summed(np.array([np.vdot(one, other)]))[0])
 
     def largest(self, vector: Vector) -> float:
         """Return the largest magnitude of an entry on any rank."""
         mine = float(np.abs(vector).max(initial=0.0))
         return max(self._comm.allgather(mine)) if self._comm.size > 1 else mine
 
-    def _summed(self, numbers: Vector) -> Vector:
+    def summed(self, numbers: Vector) -> Vector:
+        """Return the sum of an array over all ranks, in its place."""
         if self._comm.size > 1:
             self._comm.all_reduce(numbers, "sum")
         return numbers
@@ -149,7 +150,7 @@ class QuasiNewton:
 
         def at(size: float) -> tuple[Vector, float, float]:
             step = np.maximum(point.x - size * point.gradient, self._lower) - point.x
-            products = self._summed(np.append(model.vectors @ step, [np.vdot(step, step), point.gradient @ step]))
+            products = self.summed(np.append(model.vectors @ step, [np.vdot(step, step), point.gradient @ step]))
             inner, square, slope = products[:-2], products[-2], float(products[-1])
             return step, slope + (model.theta * square - inner @ model.middle @ inner) / 2, slope
 
@@ -172,10 +173,10 @@ class QuasiNewton:
     def _minimum(self, point: Point, cauchy: Vector, model: _Model) -> Vector:
         """Return the minimum of the model over the entries inside the bounds at the Cauchy point, projected."""
         free, step = cauchy > self._lower, cauchy - point.x
-        inner = self._summed(model.vectors @ step)
+        inner = self.summed(model.vectors @ step)
         gradient = (point.gradient + model.theta * step - (model.middle @ inner) @ model.vectors) * free
         vectors = model.vectors * free
-        products = self._summed(np.column_stack([vectors @ vectors.T, vectors @ gradient]))
+        products = self.summed(np.column_stack([vectors @ vectors.T, vectors @ gradient]))
         grams, right = products[:, :-1], products[:, -1]
         # The inverse of theta I - W M W^T, by the formula of Sherman, Morrison and Woodbury.
         system = np.eye(len(grams)) - model.middle @ grams / model.theta
@@ -192,7 +193,7 @@ class QuasiNewton:
     def _accept(self, point: Point, new: Point, trials: int) -> LineSearch:
         """Store the change from a point to another one if the gradient's change has positive curvature."""
         step, change = new.x - point.x, new.gradient - point.gradient
-        curvature, size = self._summed(np.array([np.vdot(step, change), np.vdot(change, change)]))
+        curvature, size = self.summed(np.array([np.vdot(step, change), np.vdot(change, change)]))
         if curvature > CURVED * size:
             self._steps, self._changes = [*self._steps, step][-PAIRS:], [*self._changes, change][-PAIRS:]
             self._model = self._built(size / curvature)
@@ -201,7 +202,7 @@ class QuasiNewton:
     def _built(self, theta: float) -> _Model:
         """Return the model of the recent changes, in the compact form of Byrd, Nocedal and Schnabel (1994)."""
         steps, changes = np.array(self._steps), np.array(self._changes)
-        products = self._summed(steps @ np.concatenate([steps, changes]).T)
+        products = self.summed(steps @ np.concatenate([steps, changes]).T)
         squares, mixed = np.hsplit(products, 2)
         lower = np.tril(mixed, -1)
         inverse = np.block([[-np.diag(np.diag(mixed)), lower.T], [lower, theta * squares]])

@@ -114,6 +114,18 @@ def test_least_squares_reaches_the_optimum() -> None:
     assert model.converged
 
 
+def test_norms_of_the_columns_of_a_start_do_not_matter() -> None:
+    """Only their product does; a component that is zero is left as it is."""
+    array = values_for("gaussian", model_array(random_factors(0, (8, 7, 6), 2)))
+    start = random_factors(3, array.shape, 3)
+    start[1][:, 2] = 0
+    scales = np.array([[100, 0.01, 1], [0.1, 10, 1], [0.1, 10, 1]])
+    rescaled = [factor * scale for factor, scale in zip(start, scales, strict=True)]
+    given: dict[str, Any] = {"method": "lbfgs", "precision": "fp64", "max_iters": 8, "tol": 0}
+    one, other = (amped.cp(array, 3, init=init, **given).series["objective"] for init in (start, rescaled))
+    np.testing.assert_allclose(one[:4], other[:4], rtol=1e-8)
+
+
 @pytest.mark.parametrize(("name", "rank"), [("nations_3d", 5), ("kinships_3d", 10)])
 def test_binary_data_of_the_reference(name: str, rank: int) -> None:
     model = amped.cp(load(name), rank, loss="bernoulli-logit", starts=2, max_iters=600, precision="fp64")

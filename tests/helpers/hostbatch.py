@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from amped.backend.device import Device
-from amped.backend.ops.equations import NEAR, RANGE, Case, EquationsStatus, RunStart, RunStopped, equations_of
+from amped.backend.ops.equations import NEAR, RANGE, EquationsCase, EquationsStatus, RunStart, RunStopped, equations_of
 
 
 class _Run:
     """One run of a batch."""
 
-    def __init__(self, device: Device, case: Case, columns: slice, start: RunStart) -> None:
+    def __init__(self, device: Device, case: EquationsCase, columns: slice, start: RunStart) -> None:
         rank = columns.stop - columns.start
         single = case._replace(terms=case.terms._replace(rank=rank), places=1)
         self.columns, self.equations = columns, equations_of(device, rank).make(single)
@@ -35,7 +35,7 @@ class HostBatch:
     memory = reported = None
     allocates = False
 
-    def __init__(self, device: Device, case: Case) -> None:
+    def __init__(self, device: Device, case: EquationsCase) -> None:
         self._device, self._case = device, case
         rank, places = case.terms.rank, case.places
         self.totals = device.zeros((places, rank + 2 + case.terms.parts, rank), np.float64)
@@ -145,5 +145,5 @@ class HostBatches:
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
         return places * 8 * (order + 3) * rank * (rank + 8)
 
-    def make(self, case: Case) -> HostBatch:
+    def make(self, case: EquationsCase) -> HostBatch:
         return HostBatch(self._device, case)

@@ -20,8 +20,8 @@ from amped.backend.ops.equations import (
     NOT_FINITE,
     RANGE,
     SINGULAR,
-    Case,
     ConstraintBounds,
+    EquationsCase,
     EquationsStatus,
     RunStart,
     Terms,
@@ -56,7 +56,7 @@ def make(request: pytest.FixtureRequest, device: str) -> Make:
     ) -> tuple[Any, Device]:
         terms = Terms(order, rank, parts, parts - 1, NORM, MOST, gains)
         where = NullDevice(world()) if request.param == "null" else choose(device, world())  # type: ignore[arg-type]
-        case = Case(terms, np.dtype(dtype), (ROWS,) * order, bounds or ConstraintBounds.none(order))
+        case = EquationsCase(terms, np.dtype(dtype), (ROWS,) * order, bounds or ConstraintBounds.none(order))
         if small:
             from amped.backend.cuda.launches import equations_large
 

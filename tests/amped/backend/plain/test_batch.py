@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from amped.backend.ops.equations import NOT_FINITE, SINGULAR, Case, ConstraintBounds, EquationsStatus, RunStart, Terms
+from amped.backend.ops.equations import (
+    NOT_FINITE,
+    SINGULAR,
+    ConstraintBounds,
+    EquationsCase,
+    EquationsStatus,
+    RunStart,
+    Terms,
+)
 from amped.backend.plain.batch import SeveralEquations
 
 ORDER, ROWS, RANKS = 3, 40, (3, 1, 2)
@@ -18,7 +26,7 @@ WIDTH = 8
 
 def equations(bounds: ConstraintBounds) -> SeveralEquations:
     terms = Terms(ORDER, max(RANKS), 1, 0, 5.0, 1e30, False)
-    return SeveralEquations(Case(terms, np.dtype(np.float64), (ROWS,) * ORDER, bounds, len(RANKS)))
+    return SeveralEquations(EquationsCase(terms, np.dtype(np.float64), (ROWS,) * ORDER, bounds, len(RANKS)))
 
 
 def start(rank: int, seed: int, singular: bool = False) -> RunStart:
