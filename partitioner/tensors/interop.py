@@ -17,7 +17,7 @@ from ..errors import InputError
 from .cf_attributes import BOUNDS, NAMES, SCALES, Packing
 from .conversion import Unconverted
 from .dense import DenseTensor
-from .labels import Labels, as_labels, plain_objects, plain_times
+from .labels import Labels, as_labels, plain_objects
 from .lowrank import factors_of, full, parts_of
 from .sparse import SparseTensor
 
@@ -226,8 +226,7 @@ def _index(obj: Any) -> Any:
         obj = plain_objects(np.asarray(obj, object))
     if obj.dtype.kind == "O" and not all(isinstance(each, str) or each is None for each in obj):
         obj = np.array([None if each is None or each != each else str(each) for each in obj], object)
-    labels = as_labels(obj)
-    return plain_times(labels) if labels.dtype.kind == "M" else labels
+    return as_labels(obj)
 
 
 def _refuse_table(obj: object) -> DenseTensor:

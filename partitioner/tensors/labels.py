@@ -196,7 +196,7 @@ def as_labels(labels: ArrayLike) -> HostArray:
             raise InputError(f"labels: {error}") from None
     if array.dtype.kind not in KINDS:
         raise InputError(f"labels are {array.dtype}: expected numbers, times or strings")
-    return array
+    return plain_times(array) if array.dtype.kind == "M" else array
 
 
 def plain_objects(objects: HostArray) -> HostArray:
@@ -209,7 +209,7 @@ def plain_objects(objects: HostArray) -> HostArray:
         zones = [getattr(each, "tzinfo", None) is not None for each in listed if each == each]
         if any(zones) and not all(zones):
             return objects
-        return plain_times(np.array([_in_utc(each) for each in objects.tolist()], "M8[us]"))
+        return np.array([_in_utc(each) for each in objects.tolist()], "M8[us]")
     if listed and all(isinstance(each, timedelta) for each in listed):
         return np.array(objects.tolist(), "m8[us]")
     if all(isinstance(each, int | float) and not isinstance(each, bool) for each in objects.tolist()):
@@ -225,7 +225,9 @@ def _in_utc(time: date | None) -> date | None:
 
 
 def plain_times(labels: HostArray) -> HostArray:
-    """Return times as dates or in seconds, if that is exact."""
+    """Return times as dates or in seconds, if that is exact; dates, weeks, months and years as they are."""
+    if np.datetime_data(labels.dtype.str)[0] in ("D", "W", "M", "Y"):
+        return labels
     for unit in ("M8[D]", "M8[s]"):
         if np.array_equal(labels.astype(unit), labels, equal_nan=True):
             return labels.astype(unit)

@@ -52,9 +52,11 @@ EAST = timezone(timedelta(hours=2))
             ["2026-01-01 00:00:00", "2026-01-01 00:00:00+02:00"],
         ),
         ([True, None], ["True", None]),
+        (np.array(["2026-01-01", "NaT"], "M8[ns]"), np.array(["2026-01-01", "NaT"], "M8[D]")),
+        (np.array(["2026-01"], "M8[M]"), np.array(["2026-01"], "M8[M]")),
     ],
 )
-def test_python_objects(objects: Any, expected: Any) -> None:
+def test_dates_times_and_objects(objects: Any, expected: Any) -> None:
     found, expected = as_labels(objects), expected if isinstance(expected, np.ndarray) else np.array(expected, TEXT)
     assert found.dtype == expected.dtype
     assert [str(each) for each in found] == [str(each) for each in expected]
