@@ -216,8 +216,8 @@ class Gcp(LossMethod):
         """
         parts = [x[place].reshape(-1, self.rank) for place in self._places]
         squares = self._steps.summed(np.array([np.square(part).sum(axis=0) for part in parts]))
-        zero = ~np.all(squares > 0, axis=0)  # components of the model 0 stay as they are
-        logarithms = np.log(squares, out=np.zeros_like(squares), where=~zero) / 2
+        regular = np.all((squares > 0) & np.isfinite(squares), axis=0)  # others, such as zero, stay as they are
+        logarithms = np.log(squares, out=np.zeros_like(squares), where=regular) / 2
         scales = np.exp(logarithms.mean(axis=0) - logarithms)
         return np.concatenate([(part * scale).reshape(-1) for part, scale in zip(parts, scales, strict=True)])
 
