@@ -299,6 +299,8 @@ def test_other_losses(loss: str) -> None:
     data = (rng.random(signal.shape) < signal / (1 + signal)).astype(float) if "logit" in loss else signal
     if loss == "rayleigh":
         data = signal * rng.rayleigh(0.8, signal.shape)
+    if "huber" in loss:
+        data = signal + 0.1 * rng.standard_normal(signal.shape)
     how: dict[str, Any] = {"loss": loss, "max_iters": 60, **CPU}
     model = amped.cp(data[:, :, :16], 2, **how)
     found = model.update(data[:, :, 16:], 2, step=4, **CPU)
