@@ -63,7 +63,12 @@ class Course:
     def __init__(self, problem: Problem, limit: float) -> None:
         self.objectives: list[float] = []
         self.seconds: list[float] = []
-        self._problem, self._limit, self._others, self._began = problem, limit, 0.0, time.process_time()
+        self._problem, self._limit = problem, limit
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the clock, again for a run of its own."""
+        self._others, self._began = 0.0, time.process_time()
 
     def note(self, factors: Callable[[], Factors]) -> bool:
         """Record an iteration; return whether the time is over."""
@@ -109,26 +114,22 @@ def with_tensorly(problem: Problem, start: Factors, limit: float) -> Course:
     from tensorly.cp_tensor import CPTensor
     from tensorly.decomposition import non_negative_parafac, parafac
 
-    def call(iterations: int, course: Course) -> Any:
+    tensor, course = np.where(problem.observed, problem.tensor, 0), Course(problem, limit)
+
+    def call(function: Callable[..., Any], iterations: int, **more: Any) -> Any:
         init = CPTensor((np.ones(problem.rank), [each.copy() for each in start]))
-        tensor = np.where(problem.observed, problem.tensor, 0)
         how = {"n_iter_max": iterations, "init": init, "mask": problem.observed, "return_errors": True, "tol": 0}
-        if problem.nonnegative:
-            return non_negative_parafac(tensor, problem.rank, **how)
-        return parafac(tensor, problem.rank, callback=lambda found, error: course.note(lambda: scaled(found)), **how)
+        return function(tensor, problem.rank, **how, **more)[0]
 
     if not problem.nonnegative:
-        course = Course(problem, limit)
-        call(10**6, course)
+        call(parafac, 10**6, callback=lambda found, error: course.note(lambda: scaled(found)))
         return course
-    longest, iterations, over = Course(problem, limit), 25, False
+    iterations, over = 25, False
     while not over:
-        each = Course(problem, limit)
-        found, _ = call(iterations, each)
-        over, iterations = each.note(lambda found=found: scaled(found)), 2 * iterations
-        longest.seconds += each.seconds
-        longest.objectives += each.objectives
-    return longest
+        course.begin()
+        found = call(non_negative_parafac, iterations)
+        over, iterations = course.note(lambda found=found: scaled(found)), 2 * iterations
+    return course
 
 
 def with_pyttb(problem: Problem, start: Factors, limit: float) -> Course:
@@ -170,7 +171,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Measure; rewrite the results file after each case."""
     tensor = amped.read(args.tensor).todense().astype(np.float64)
-    result = Result(args, "gaps-cpu", ["CPU"], packages=versions_of(["numpy", *PEERS]))
+    result = Result(args, "gaps-cpu", ["CPU"], packages=versions_of(["numpy", *PEERS]), limit=args.limit)
     for missing in args.missing:
         for nonnegative in (False, True):
             problem = Problem(tensor, missing, args.rank, args.starts, args.iterations, nonnegative)

@@ -204,16 +204,17 @@ def plain_objects(objects: HostArray) -> HostArray:
 
     Times with a time zone are converted to UTC.
     """
-    listed = [each for each in objects.tolist() if each is not None]
-    if listed and all(isinstance(each, date) for each in listed):
-        zones = [getattr(each, "tzinfo", None) is not None for each in listed if each == each]
+    listed = objects.tolist()
+    present = [each for each in listed if each is not None]
+    if present and all(isinstance(each, date) for each in present):
+        zones = [getattr(each, "tzinfo", None) is not None for each in present if each == each]
         if any(zones) and not all(zones):
             return objects
-        return np.array([_in_utc(each) for each in objects.tolist()], "M8[us]")
-    if listed and all(isinstance(each, timedelta) for each in listed):
-        return np.array(objects.tolist(), "m8[us]")
-    if all(isinstance(each, int | float) and not isinstance(each, bool) for each in objects.tolist()):
-        return np.asarray(objects.tolist())
+        return np.array([_in_utc(each) for each in listed], "M8[us]")
+    if present and all(isinstance(each, timedelta) for each in present):
+        return np.array(listed, "m8[us]")
+    if all(isinstance(each, int | float) and not isinstance(each, bool) for each in listed):
+        return np.asarray(listed)
     return objects
 
 
