@@ -3,7 +3,7 @@
 >>> import amped, numpy
 >>> model = amped.cp_als(numpy.ones((4, 3, 2)), rank=1)
 
-A name is imported when it is first used, with what it needs, so that ``import amped`` itself takes no time.
+Each name is imported when it is first used, so that ``import amped`` itself takes little time.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _MODULES = {
 __all__ = list(_MODULES)
 
 
-if not TYPE_CHECKING:  # to type checkers it would say that any name exists
+if not TYPE_CHECKING:  # type checkers would conclude that any name exists
 
     def __getattr__(name: str) -> object:
         """Import a public name; called for names that this module does not have yet."""
@@ -82,5 +82,5 @@ if not TYPE_CHECKING:  # to type checkers it would say that any name exists
 
 
 def __dir__() -> list[str]:
-    """Return all names, as they are listed in notebooks."""
+    """Return all names, including those that are not imported yet, for completion in editors and notebooks."""
     return sorted({*globals(), *_MODULES})

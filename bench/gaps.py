@@ -67,7 +67,7 @@ class Course:
         self.begin()
 
     def begin(self) -> None:
-        """Start the clock, again for a run of its own."""
+        """Start the clock; again for each separate run."""
         self._others, self._began = 0.0, time.process_time()
 
     def note(self, factors: Callable[[], Factors]) -> bool:

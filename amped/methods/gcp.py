@@ -212,7 +212,7 @@ class Gcp(LossMethod):
         """Return factor matrices of the same model in which the columns of a component have equal norms.
 
         The gradient of a mode is proportional to the norms of the others: with equal norms, modes of different lengths
-        have similar curvature, and a run takes about half as many iterations.
+        have similar curvature. On a tensor of 5 x 201 x 61 with gaps this saved 15 to 51 % of the evaluations.
         """
         parts = [x[place].reshape(-1, self.rank) for place in self._places]
         squares = self._steps.summed(np.array([np.square(part).sum(axis=0) for part in parts]))
