@@ -195,5 +195,5 @@ class ObservedApr(NewtonRows):
         """Return the model with these factor matrices: columns have unit sum; weights are descending."""
         weights = self.state.arrays["weights"]
         order = np.argsort(-weights, kind="stable")
-        ordered = [factor[:, order] for factor in factors]
+        ordered = [factor.take(order, axis=1) for factor in factors]  # in C order
         return KruskalTensor(weights[order], ordered, (), self.state.converged, self.state.series)

@@ -266,7 +266,7 @@ class TuckerMethod(BaseMethod[CoreOperator]):
         if self.on_device and not operator.machine.device.on_host:
             return self._model_on_device()
         columns, core = self._columns, state.arrays["core"]
-        rows = [operator.rows(mode)[:, kept] for mode, kept in enumerate(columns)]
+        rows = [operator.rows(mode).take(kept, axis=1) for mode, kept in enumerate(columns)]
         core = np.ascontiguousarray(core[np.ix_(*columns)])
         result = TuckerTensor(core, rows, state.series["fit"], state.converged).arrange(self.wanted.fixed)
         result.factors = [operator.expand(mode, rows) for mode, rows in enumerate(result.factors)]
