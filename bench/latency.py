@@ -64,6 +64,8 @@ CASES = {
     "kdd99_6d": Case("kdd99_6d.tns.gz", 16),
     "uber": Case("uber", 32),
     "lbnl": Case("lbnl", 32),
+    "uber-128": Case("uber", 128),
+    "lbnl-128": Case("lbnl", 128),
     "nell2-8m": Case("nell2", 32, nonzeros=8_000_000),
     "nell2": Case("nell2", 32),
     "nell2-fp64": Case("nell2", 32, "fp64"),

@@ -31,6 +31,7 @@ SHAPES_OF_ROWS: dict[str, tuple[int, Callable[[np.random.Generator, int], np.nda
     "heavy last row": (40, lambda rng, count: 39 - abs(_heavy(rng, count) - 17)),
     "one row": (1, lambda rng, count: np.zeros(count, int)),
     "mostly empty": (5003, lambda rng, count: rng.integers(0, 60, count) * 83 + 7),
+    "far apart": (40_003, lambda rng, count: rng.integers(0, 30, count) ** 2 * 45 + 1000),
     "one per row": (1009, lambda rng, count: rng.permutation(1009)[:count]),
 }
 

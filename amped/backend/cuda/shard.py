@@ -28,9 +28,10 @@ AHEAD = 2  # runs that a thread reads ahead
 
 
 class ShardCode(NamedTuple):
-    """Compiled functions: the kernel of ``mttkrp.cu``, and the kernels of ``combine.cu`` that reduce its sums."""
+    """Compiled functions: the kernel of ``mttkrp.cu``, and the kernels of ``combine.cu`` that complete its output."""
 
     mttkrp: Any
+    clear_gaps: Any = None
     combine: Any = None
     combine_rest: Any = None
     widen: Any = None
@@ -53,10 +54,15 @@ class CudaShard:
     blocks: int  # number of thread blocks, which share the jobs
     chunks: int  # number of chunks with nonzeros
     long_runs: int  # number of runs whose sums have separate rows after the output
-    filled: bool  # whether every row has nonzeros and its sum is stored
+    runs: int  # number of runs; of one tile, a run is all nonzeros of a row
     offsets: tuple[int, ...]  # start in `memory` of each `MemoryPart`
     memory: Array  # (bytes,) uint8; on the device, or page-locked on the host
     functions: ShardCode = NOT_COMPILED
+
+    @property
+    def filled(self) -> bool:
+        """Whether every row has nonzeros and its sum is stored."""
+        return not self.layout.tiled and self.runs == self.rows
 
     @property
     def nbytes(self) -> int:
@@ -168,7 +174,7 @@ def make_shard(
     begin = first_row - layout.share.rows.start
     shard = CudaShard(
         kernel, layout, values.size, begin, rows, jobs.tile.size, jobs.first.size - 1, nonempty, long_runs,
-        not layout.tiled and runs == rows, offsets, memory,
+        runs, offsets, memory,
     )  # fmt: skip
     parts = (shard.at(part) for part in (MemoryPart.STARTS, MemoryPart.RUNS, MemoryPart.LONG_ROWS, MemoryPart.RECORDS))
     code.pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0], firsts[1], *parts))

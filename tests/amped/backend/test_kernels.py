@@ -87,6 +87,27 @@ def test_sums_of_integers_are_exact_however_cut(
             assert np.all(got[~problem.named] == 0)
 
 
+@standard_with("rows", SHAPES_OF_ROWS)
+@pytest.mark.parametrize("cuts", [[], [1], [300, 301, 700]])
+def test_new_rows_may_hold_anything(
+    backend: Device, order: int, rank: int, precision: str, rows: str, cuts: list[int]
+) -> None:
+    """Each shard also sets the rows without nonzeros between the last row of the previous shard and its own."""
+    problem = Problem(order, rank, rows, 1009)
+    share, length = problem.share(backend, precision), len(problem.expected)
+    for kernel in kernels(backend, order):
+        out, provider, first = backend.empty((length, share.stride), np.float64), kernel_of(backend, kernel), 0
+        out[:] = np.nan
+        for start, stop in pairwise([0, *cuts, problem.values.size]):
+            end = length if stop == problem.values.size else int(problem.columns[0, stop - 1]) + 1
+            shard = problem.shard(share, provider, start, stop)
+            scratch = backend.empty((provider.bytes(share, shard.nnz).running,), np.uint8)
+            provider.run(shard, problem.inputs(backend, share), out, slice(first, end), scratch)
+            first = end
+        backend.synchronize()
+        check(np.array(backend.to_host(out)[:, :rank]), problem, precision)
+
+
 @pytest.fixture
 def tiny(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Device:
     """A GPU of so little memory on the chip that small tensors have many tiles."""

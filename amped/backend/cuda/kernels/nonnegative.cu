@@ -8,11 +8,11 @@
 // The steps of a row depend on each other; with few lanes per row, a warp processes several independent rows.
 // A lane holds columns lane, lane + LANES, ... of a row and of its gradient. The owner of a column broadcasts its step.
 
-#include "batch_index.cuh"
-#include "state.cuh"
+constexpr int THREADS = 256;
 
-constexpr int THREADS = 256, GROUPS = THREADS / LANES, EACH = (RANK + LANES - 1) / LANES, SPAN = EACH * LANES;
-constexpr int ENTRIES = (RANK + 2) * RANK;                    // a block's partial result: Gram matrix, dots, largest
+#include "add_parts.cuh"
+
+constexpr int GROUPS = THREADS / LANES, EACH = (RANK + LANES - 1) / LANES, SPAN = EACH * LANES;
 constexpr int TOGETHER = THREADS / RANK;  // rows of the Gram matrix summed at once, one thread per column
 constexpr int SQUARES = (RANK + TOGETHER - 1) / TOGETHER;
 constexpr int PATIENT = 8;  // with more sweeps than this, test whether a row has converged

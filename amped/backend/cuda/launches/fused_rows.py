@@ -16,18 +16,19 @@ from ..source import ALONE, REALS, unit
 from .device_matrices import strides_of
 
 THREADS = 256  # as in solve.cu and nonnegative.cu
+ADDED = 32  # sums of a block of threads, as in add_parts.cuh
 NOWHERE = np.uint64(0)
 
 
 class FusedRows:
-    """Launches one of both: ``solve`` of solve.cu, or ``hals`` of nonnegative.cu, and then ``add_parts`` of solve.cu.
+    """Launches ``solve`` of solve.cu or ``hals`` of nonnegative.cu, and then ``add_parts`` of add_parts.cuh.
 
     Parameters
     ----------
     solve_rows, add_parts
         Compiled code.
     shared : int
-        The shared memory of a block of threads.
+        The shared memory of a block of threads, beyond what its code declares.
     blocks : int
         Blocks of threads that solve the rows of a run, at most.
     least : int
@@ -67,7 +68,7 @@ class FusedRows:
         stride, other = strides_of(source, target)
         arguments = *which, source, stride, *operands, target, other, np.int64(rows), self._parts
         self._solve_rows((blocks, self._places), (THREADS,), arguments, shared_mem=self._shared)
-        grid, dots = -(-lines * rank // THREADS), NOWHERE if sums.dots is None else sums.dots
+        grid, dots = -(-lines * rank // ADDED), NOWHERE if sums.dots is None else sums.dots
         with self._device.side_stream():
             places = sums.gram, dots, sums.largest, np.int64(apart)
             self._add_parts((grid, self._places), (THREADS,), (*which, self._parts, np.int32(blocks), *places))
@@ -78,8 +79,9 @@ def rows_unit(name: str, rank: int, dtype: FloatDType, batch: bool = False, **ma
     return unit(name, {"RANK": rank, "REAL": REALS[dtype], **({"SEVERAL": 1} if batch else {}), **macros})
 
 
-def function_of(source: CudaSource, name: str) -> CudaFunction:
-    """Return compiled code that may have all the shared memory of a block of threads."""
-    function: CudaFunction = load(source).get_function(name)
+def functions_of(source: CudaSource, name: str) -> tuple[CudaFunction, CudaFunction]:
+    """Return the compiled code that solves rows, which may have all shared memory, and that adds up what it leaves."""
+    module = load(source)
+    function = module.get_function(name)
     allow_shared(function)
-    return function
+    return function, module.get_function("add_parts")

@@ -29,6 +29,7 @@ INVERTING = 6  # temporary matrices while a pseudo-inverse is computed on the de
 MOST_COLUMNS = 48  # one thread block holds the matrix in registers; with more, several blocks are faster
 MOST_BATCH_COLUMNS = 32  # columns of a run in a batch; with more, batches gain little
 EIGHT = 8  # code for several runs is compiled for ranks rounded up to a multiple of this
+LEAST_ROWS = 32  # of a block of threads that solves rows of several runs
 FILLING = 2  # thread blocks per multiprocessor that solve rows of several runs
 DOT_BLOCKS, DOT_THREADS = 64, 256  # as in equations.cu
 
@@ -62,7 +63,7 @@ class CudaEquations(DeviceMatrices):
     def _make_rows(self, device: CudaDevice, case: EquationsCase) -> None:
         """Create the solvers for the rows of several runs."""
         blocks = blocks_of(max(case.rows), case.places, device)
-        how = device, self._columns, case.dtype, blocks, solve.ROWS, case.places, self._runs
+        how = device, self._columns, case.dtype, blocks, LEAST_ROWS, case.places, self._runs
         self._solving = solve.solving_rows(*how)
         self._sweeping = nonnegative.sweeping_rows(*how) if case.bounds.nonnegative else None
 
@@ -87,7 +88,7 @@ class CudaEquations(DeviceMatrices):
             sweeps = np.int32(0 if again else self._bounds.sweeps)
             self._sweeping.run(source, (*self._systems, sweeps), target, sums, self.totals[0].size, again)
         else:
-            self._solving.run(source, (self._inverses,), target, sums, self.totals[0].size, again)
+            self._solving.run(source, solve.operands(self._inverses, sums), target, sums, self.totals[0].size, again)
 
     def widen(self, mode: int) -> None:
         nonnegative = mode in self._bounds.nonnegative

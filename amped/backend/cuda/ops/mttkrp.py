@@ -26,6 +26,7 @@ from ..source import by_value, unit
 
 FAN_IN = 16  # as in combine.cuh
 THREADS = 128
+SPAN = 1024  # rows that a warp examines, as in combine.cu
 REST_THREADS, REST_SUMS = 512, 2048  # one thread block adds up a level of at most REST_SUMS sums
 MOST_NONZEROS = 1 << 30  # of a shard
 
@@ -102,13 +103,16 @@ class Packed:
             kept = min(max(0, new.start - first), shard.rows) if new.stop >= end else shard.rows
             widen(shard, shard.functions, scratch.data.ptr, place, kept, columns)
             return
-        if shard.filled:  # each of its rows is written
-            _clear_outside(out, new, first, end)
-        elif new.start < new.stop:
-            out[new] = 0
         if layout.tiled:
+            if new.start < new.stop:
+                out[new] = 0
             _launch(shard, factors, place)
         else:
+            _clear_outside(out, new, first, end)
+            if not shard.filled:
+                _clear_gaps(
+                    shard, slice(max(new.start, first) - first, min(new.stop, end) - first), place, out.shape[1]
+                )
             _launch(shard, factors, place, scratch.data.ptr)
             combine(shard, shard.functions, scratch.data.ptr, place, out.shape[1])
 
@@ -195,7 +199,7 @@ def _functions(layout: PackedLayout, shard: CudaShard, device: int) -> ShardCode
     """Return the compiled functions for a shard, including those that add up partial sums."""
     after: dict[str, Any] = {}
     if not layout.tiled:
-        after = {"combine": _sums("combine", device), "combine_rest": _sums("combine_rest", device)}
+        after = {name: _sums(name, device) for name in ("clear_gaps", "combine", "combine_rest")}
     elif layout.share.dtype == np.float32:
         after = {"widen": _sums("widen", device), "gather_long": _sums("gather_long", device)}
     return ShardCode(_compiled(layout.macros, device), **after)
@@ -233,6 +237,15 @@ def ranges_outside(new: slice, first: int, end: int) -> Iterator[tuple[int, int]
 def _clear_outside(out: Array, new: slice, first: int, end: int) -> None:
     for begin, stop in ranges_outside(new, first, end):
         out[begin:stop] = 0
+
+
+def _clear_gaps(shard: CudaShard, new: slice, out: int, columns: int) -> None:
+    """Set the `new` rows of the shard without nonzeros to zero; the others are written."""
+    warps = -(-(new.stop - new.start) // SPAN)
+    if warps > 0:
+        numbers = np.int32(shard.runs), np.int32(new.start), np.int32(new.stop)
+        arguments = shard.at(MemoryPart.RUNS), *numbers, np.uint64(out), np.int32(columns)
+        shard.functions.clear_gaps((-(-32 * warps // THREADS),), (THREADS,), arguments)
 
 
 def _launch(shard: CudaShard, factors: Sequence[Array], out: int, carry: int = 0) -> None:

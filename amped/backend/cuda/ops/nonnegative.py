@@ -16,9 +16,8 @@ from ...normal_equations.hals import ColumnSolver
 from ...ops.nonnegative import NONNEGATIVE, NonnegativeSolver, System
 from ...ops.solve import SolverBytes, Sums
 from ..device import CudaDevice
-from ..launches.fused_rows import THREADS, FusedRows, function_of, rows_unit
+from ..launches.fused_rows import THREADS, FusedRows, functions_of, rows_unit
 from ..source import ALONE, lanes
-from . import solve
 
 BLOCKS = 2  # thread blocks per multiprocessor; more increase the number of partial sums
 MOST_COLUMNS = 128  # a warp holds a row in registers
@@ -43,7 +42,7 @@ class HalsSolver:
         return rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
     def prepare(self, rank: int, dtype: FloatDType) -> None:
-        prepare([sweeping_unit(rank, dtype), solve.solving_unit(rank, dtype)])
+        prepare([sweeping_unit(rank, dtype)])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         return SolverBytes(8 * rank * self._blocks(rows, rank) * (rank + 2))
@@ -80,11 +79,10 @@ def sweeping_rows(
     runs: np.void = ALONE,
 ) -> FusedRows:
     """Return the solver for non-negative rows of one run or several; see `FusedRows`."""
-    kind = rank, dtype, places > 1, device.number
-    hals, (_, add_parts) = _compiled(*kind), solve.compiled(*kind)
-    return FusedRows(device, hals, add_parts, shared_bytes(rank), blocks, least, rank, places, runs)
+    functions = _compiled(rank, dtype, places > 1, device.number)
+    return FusedRows(device, *functions, shared_bytes(rank), blocks, least, rank, places, runs)
 
 
 @cache
-def _compiled(rank: int, dtype: FloatDType, batch: bool, device: int) -> CudaFunction:
-    return function_of(sweeping_unit(rank, dtype, batch), "hals")
+def _compiled(rank: int, dtype: FloatDType, batch: bool, device: int) -> tuple[CudaFunction, CudaFunction]:
+    return functions_of(sweeping_unit(rank, dtype, batch), "hals")

@@ -8,27 +8,20 @@ from functools import cache
 import numpy as np
 
 from partitioner.array_types import FloatDType
-from partitioner.cuda.code import load, prepare
+from partitioner.cuda.code import prepare
 from partitioner.cuda.cubins import CudaFunction, CudaSource
 
 from ...device import Array
 from ...ops.solve import SOLVE, Solver, SolverBytes, Sums
 from ..device import CudaDevice
-from ..launches.fused_rows import FusedRows, function_of, rows_unit
+from ..launches.fused_rows import FusedRows, functions_of, rows_unit
 from ..launches.rows_large import ProductSolver
 from ..source import ALONE
 
-SIDE, ROWS = 8, 32  # as in solve.cu
 MOST_COLUMNS = 64  # warps hold parts of the Gram matrix in registers; with more, cuBLAS is faster
 LEAST_CAPABILITY = 80  # compute capability 8.0: tensor cores support double precision
 BLOCKS = 2  # thread blocks per multiprocessor; more increase the number of partial sums
-FEWEST = 2 * ROWS  # rows per thread block, whose partial sums cost as much as rank + 2 rows
-
-
-def shared_bytes(rank: int) -> int:
-    """Return the shared memory of a thread block: the inverse, and tiles of input and output rows."""
-    span = -(-rank // SIDE) * SIDE
-    return 8 * (span + 2 * ROWS) * (span + (12 if span % 16 else 4))
+FEWEST = 64  # rows per thread block, whose partial sums cost as much as rank + 2 rows
 
 
 class FusedSolver:
@@ -41,25 +34,24 @@ class FusedSolver:
         self._device, self._limits = device, device.limits
 
     def suits(self, rank: int, dtype: FloatDType) -> bool:
-        capable = self._device.capability >= LEAST_CAPABILITY
-        return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
+        return self._device.capability >= LEAST_CAPABILITY and rank <= MOST_COLUMNS
 
     def prepare(self, rank: int, dtype: FloatDType) -> None:
         prepare([solving_unit(rank, dtype)])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         """See `Solver`: partial sums and small matrices."""
-        return SolverBytes(8 * rank * (self._blocks(rows, rank) * (rank + 2) + 4 * rank))
+        return SolverBytes(8 * rank * (self._blocks(rows) * (rank + 2) + 4 * rank))
 
     def make(self, rows: int, rank: int, dtype: FloatDType) -> FusedRows:
-        return solving_rows(self._device, rank, dtype, self._blocks(rows, rank), FEWEST)
+        return solving_rows(self._device, rank, dtype, self._blocks(rows), FEWEST)
 
-    def _blocks(self, rows: int, rank: int) -> int:
+    def _blocks(self, rows: int) -> int:
         """Return the number of thread blocks that solve `rows` rows."""
-        return min(-(-rows // FEWEST), self._limits.processors * min(BLOCKS, self._limits.shared // shared_bytes(rank)))
+        return min(-(-rows // FEWEST), self._limits.processors * BLOCKS)
 
     def run(self, fused: FusedRows, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        fused.run(source, (inverse,), target, sums)
+        fused.run(source, operands(inverse, sums), target, sums)
 
 
 @SOLVE.provider("cuda")
@@ -82,12 +74,15 @@ def solving_rows(
     runs: np.void = ALONE,
 ) -> FusedRows:
     """Return the solver for rows of one run or several, by inverses; see `FusedRows`."""
-    solve, add_parts = compiled(rank, dtype, places > 1, device.number)
-    return FusedRows(device, solve, add_parts, shared_bytes(rank), blocks, least, rank, places, runs)
+    functions = _compiled(rank, dtype, places > 1, device.number)
+    return FusedRows(device, *functions, 0, blocks, least, rank, places, runs)
+
+
+def operands(inverse: Array, sums: Sums) -> tuple[object, ...]:
+    """Return what `FusedRows.run` needs to solve rows by inverses."""
+    return inverse, np.int32(sums.dots is not None)
 
 
 @cache
-def compiled(rank: int, dtype: FloatDType, batch: bool, device: int) -> tuple[CudaFunction, CudaFunction]:
-    """Return the compiled functions that solve rows and add up the partial sums of `FusedRows`."""
-    source = solving_unit(rank, dtype, batch)
-    return function_of(source, "solve"), load(source).get_function("add_parts")
+def _compiled(rank: int, dtype: FloatDType, batch: bool, device: int) -> tuple[CudaFunction, CudaFunction]:
+    return functions_of(solving_unit(rank, dtype, batch), "solve")
