@@ -153,7 +153,7 @@ class Residuals(NamedTuple):
         InputError
             If Matplotlib is not installed, or the file cannot be written.
         """
-        from ..report.pictures import draw_slices
+        from ..report.maps import draw_slices
 
         return draw_slices(self.slices[mode_number(self.names, mode)], path, ax)
 

@@ -1,4 +1,4 @@
-"""Pictures of models as maps: residuals over two modes, and congruences; and the share of each component."""
+"""Pictures of models: residuals over two modes and congruences as maps, the shares of components, and slices."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from partitioner.array_types import HostArray
 
 from ..models.explained import is_ordered, label_of
+from ..models.slices import SliceResiduals
 from .calendar import calendar_rows
 from .components import one_line, shown
 from .figures import figure_class, hide_frame, save
@@ -26,6 +27,9 @@ COLOURS = "PuOr_r"  # diverging, safe for colour blindness
 MOST = 40  # labels without an order: those with the largest residuals
 TICKS = 12  # labels of an axis
 NUMBERED = 8  # components whose congruences are also numbers
+NAMED = 5  # slices with their labels in a picture
+CLEAR = 0.25, 0.05  # least distances between labels, of the width and the height
+UNDER = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}  # text on points is legible
 
 
 def draw_residuals(
@@ -77,6 +81,25 @@ def draw_shares(shares: dict[str, NDArray[np.float64]], path: str | os.PathLike[
         axes.legend(fontsize=7, frameon=False)
     hide_frame(axes)
     return save(cast("Figure", axes.figure), path)
+
+
+def draw_slices(slices: SliceResiduals, path: str | os.PathLike[str] | None = None, ax: Axes | None = None) -> Figure:
+    """Draw the misfit of slices over their leverage; see `Residuals.plot`."""
+    ax = _axes(ax)
+    ax.scatter(slices.leverage, slices.misfit, s=14, color=POSITIVE, alpha=0.6)
+    ax.set_xlabel(f"leverage of {_plain(one_line(slices.name))}", fontsize=8)
+    ax.set_ylabel("misfit", fontsize=8)
+    places = np.column_stack([slices.leverage, slices.misfit])
+    named, sizes = list[int](), np.ptp(places, axis=0) * CLEAR
+    for row in slices.top()[:NAMED]:
+        if any((np.abs(places[row] - places[other]) < sizes).all() for other in named):
+            continue  # one text would cover the other
+        named.append(row)
+        text = _plain(shown(label_of(slices.labels, row)))
+        ax.annotate(text, tuple(places[row]), (3, 3), textcoords="offset points", fontsize=7, bbox=UNDER)
+    ax.tick_params(labelsize=7, length=2)
+    hide_frame(ax)
+    return save(cast("Figure", ax.figure), path)
 
 
 def _axes(ax: Axes | None) -> Axes:

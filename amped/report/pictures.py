@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from ..models.comparison import Comparison, scaled
 from ..models.explained import is_ordered, label_of, tops_of
 from ..models.kruskal import KruskalTensor
 from ..models.loading import cp_model
-from ..models.slices import SliceResiduals
 from .calendar import LONGEST_CALENDAR, calendar_order
 from .components import mode_names, one_line, shown
 from .figures import figure_class, hide_frame, save
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 MOST = 32  # maximum components in a picture
 FIRST, LAST = np.datetime64("0001"), np.datetime64("9999")  # range of Python's calendar
 WIDE, HIGH, EACH = 2.9, 1.0, 0.16  # inches: width of a panel, its least height, and height per label of its bars
+FEWEST = 3  # bars for which a panel has room
 MORE = 0.3  # additional height of bars per further model
 POSITIVE, NEGATIVE = "#4477aa", "#ee6677"  # colour-blind safe (Paul Tol's)
 COLOURS = POSITIVE, NEGATIVE, "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb"
@@ -236,7 +236,8 @@ def _drawn(
     rows, several = max(1, len(grid)), max((len(panel) for _, panels in grid for panel in panels), default=1)
     figure: Figure
     if ax is None:
-        high = max(HIGH, EACH * top * (1 + MORE * (several - 1)))
+        bars = max([top, *(len(_calendar(panel)) for _, panels in grid for panel in panels)])
+        high = max(HIGH, EACH * bars * (1 + MORE * (several - 1)))
         size = WIDE * len(titles), 0.5 + high * rows
         figure = figure_class()(figsize=size, dpi=DOTS, layout="constrained")
         axes = figure.subplots(rows, len(titles), squeeze=False)
@@ -341,21 +342,27 @@ def _bars(axes: Axes, panel: Panel, top: int) -> None:
         colours = column.colour or [POSITIVE if length >= 0 else NEGATIVE for length in lengths]
         axes.barh(places, lengths, color=colours, height=height, label=column.name)
     axes.set_yticks(range(len(labels)), [_plain(shown(label)) for label in labels])
-    axes.invert_yaxis()
+    axes.set_ylim(max(len(labels), FEWEST) - 0.5, -0.5)  # a single bar does not fill the panel
     axes.locator_params(axis="x", nbins=4)
 
 
 def bar_labels(panel: Panel, top: int) -> list[Any]:
     """Return the labels to draw as bars: all labels of a calendar in its order, otherwise the largest entries."""
-    if all(column.entries.size <= LONGEST_CALENDAR for column in panel):
-        every = list(dict.fromkeys(label_of(each.labels, row) for each in panel for row in range(each.entries.size)))
-        if (order := calendar_order(every)) is not None:
-            return [every[row] for row in order]
+    if calendar := _calendar(panel):
+        return calendar
     sizes = dict[Any, float]()
     for column in panel:
         for label, entry in tops_of(column.entries[:, None], column.labels, top)[0]:
             sizes[label] = max(sizes.get(label, 0.0), abs(entry))
     return sorted(sizes, key=lambda label: -sizes[label])[:top]
+
+
+def _calendar(panel: Panel) -> list[Any]:
+    """Return the labels of a calendar in its order; empty if the labels are something else."""
+    if any(column.entries.size > LONGEST_CALENDAR for column in panel):
+        return []
+    every = list(dict.fromkeys(label_of(each.labels, row) for each in panel for row in range(each.entries.size)))
+    return [every[row] for row in calendar_order(every) or ()]
 
 
 def entry(column: Column, label: Any) -> float:
@@ -372,29 +379,3 @@ def entry(column: Column, label: Any) -> float:
 def _plain(text: str) -> str:
     """Escape text for Matplotlib, which would read dollar signs as formulas."""
     return text.replace("$", r"\$")
-
-
-NAMED = 5  # slices with their labels in a picture
-CLEAR = 0.25, 0.05  # least distances between labels, of the width and the height
-UNDER = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}  # text on points is legible
-
-
-def draw_slices(slices: SliceResiduals, path: str | os.PathLike[str] | None = None, ax: Axes | None = None) -> Figure:
-    """Draw the misfit of slices over their leverage; see `Residuals.plot`."""
-    if ax is None:
-        figure = figure_class()(figsize=(4.8, 3.6), dpi=DOTS, layout="constrained")
-        ax = figure.subplots()
-    ax.scatter(slices.leverage, slices.misfit, s=14, color=POSITIVE, alpha=0.6)
-    ax.set_xlabel(f"leverage of {_plain(one_line(slices.name))}", fontsize=8)
-    ax.set_ylabel("misfit", fontsize=8)
-    places = np.column_stack([slices.leverage, slices.misfit])
-    named, sizes = list[int](), np.ptp(places, axis=0) * CLEAR
-    for row in slices.top()[:NAMED]:
-        if any((np.abs(places[row] - places[other]) < sizes).all() for other in named):
-            continue  # one text would cover the other
-        named.append(row)
-        text = _plain(shown(label_of(slices.labels, row)))
-        ax.annotate(text, tuple(places[row]), (3, 3), textcoords="offset points", fontsize=7, bbox=UNDER)
-    ax.tick_params(labelsize=7, length=2)
-    hide_frame(ax)
-    return save(cast("Figure", ax.figure), path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,20 @@ def test_curves_bars_and_titles(model: KruskalTensor) -> None:
         largest = np.argsort(-model.factors[2][:, r])[:4]
         assert list(bars(row[2])) == [f"place {n}" for n in largest]
         assert row[0].get_ylabel() == f"{r + 1}\n{model.shares()[r]:.0%}"
+
+
+def test_names_of_bars_are_legible() -> None:
+    """A year has more bars than `top`."""
+    months = "January February March April May June July August September October November December".split()
+    model = KruskalTensor(np.ones(2), [np.ones((12, 2)), np.ones((1, 2))]).labelled([months, ["the only one"]])
+    figure = model.plot(top=3)
+    figure.draw_without_rendering()
+    year, one = figure.axes[:2]
+    places = [text.get_window_extent() for text in year.get_yticklabels()]
+    assert [text.get_text() for text in year.get_yticklabels()] == months
+    assert all(low.y1 < high.y0 for high, low in pairwise(places))
+    (bar,) = one.patches
+    assert bar.get_height() < abs(np.ptp(one.get_ylim())) / 3
 
 
 def test_modes_components_labels_and_titles(model: KruskalTensor) -> None:
