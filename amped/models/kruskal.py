@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from partitioner.validate import whole
 from ..backend.losses import Loss
 from ..errors import InputError
 from ..files import factors_in
+from ..options import OptionNames, with_options
 from .columns import arrange_components, flip_columns
 from .dataframe import dataframe
 from .explained import Components, components, shares, values_at
@@ -111,6 +112,7 @@ class KruskalTensor(Updatable):
         self.weights = arrange_components(self.weights, self.factors, scales, norm, kept)
         return self
 
+    @with_options
     def transform(
         self,
         X: object,
@@ -125,7 +127,7 @@ class KruskalTensor(Updatable):
         unknown: str = "drop",
         deadline: float | None = None,
         output: str = "host",
-        **options: object,
+        **options: Unpack[OptionNames],
     ) -> Floats:
         """Fit the rows of one mode to new data, with the other factor matrices fixed. Collective.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from partitioner.validate import whole
 
 from ..errors import InputError
 from ..files import factors_in
+from ..options import OptionNames, with_options
 from .align import aligned
 from .columns import largest_entries, scale_columns
 from .dataframe import dataframe
@@ -127,6 +128,7 @@ class TuckerTensor(FactorModel):
         advice = "decompose all data again with amped.tucker(..., init=model), or fit new slices by model.transform"
         raise InputError(f"Tucker models cannot be updated: {advice}")
 
+    @with_options
     def transform(
         self,
         X: object,
@@ -137,7 +139,7 @@ class TuckerTensor(FactorModel):
         unknown: str = "drop",
         deadline: float | None = None,
         output: str = "host",
-        **options: object,
+        **options: Unpack[OptionNames],
     ) -> Floats:
         """Fit the rows of one mode to new data, with the core and the other factor matrices fixed. Collective.
 

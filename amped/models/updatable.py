@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from partitioner.tensors.labels import mode_names, mode_number
 
 from ..files import faults_of
+from ..options import OptionNames, with_options
 from .pictured import Pictured
 from .slice_weights import SliceWeights
 
@@ -21,6 +22,7 @@ class Updatable(Pictured):
 
     slice_weights: SliceWeights | None = None
 
+    @with_options
     def update(
         self,
         X: object,
@@ -36,7 +38,7 @@ class Updatable(Pictured):
         every: int = 1,
         resume: bool = False,
         deadline: float | None = None,
-        **options: object,
+        **options: Unpack[OptionNames],
     ) -> Self:
         """Return this model updated with new data: new slices of a mode, or new elements. Collective.
 
