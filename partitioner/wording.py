@@ -1,7 +1,8 @@
-"""Names of parameters in messages: flags on the command line, keyword arguments in Python."""
+"""Numbers and names of parameters in messages: flags on the command line, keyword arguments in Python."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -29,6 +30,17 @@ def setting(name: str, value: object = True) -> str:
     if not _command_lines:
         return f"{name}={value!r}"
     return parameter(name) if value is True else f"{parameter(name)} {value}"
+
+
+def readable(number: float, digits: int = 6) -> str:
+    """Return a number with up to `digits` significant digits as people write it: 99,250 and not 9.925e+04.
+
+    Whole digits are never rounded. Numbers of 1e15 and more, and those below 0.0001, have an exponent.
+    """
+    if not 1e-4 <= abs(number) < 1e15:
+        return f"{number:.{digits}g}"
+    text = f"{number:,.{max(0, digits - 1 - math.floor(math.log10(abs(number))))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def alternatives(names: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from partitioner.array_types import Floats, HostArray
 from partitioner.flags import flag, path, shown
 from partitioner.tensors.labels import named
+from partitioner.wording import readable
 
 from ..errors import InputError
 from ..files import write_npz
@@ -80,7 +81,7 @@ def _timed_mttkrp(job: Job, operator: Operator, source: DescribedSource, modes: 
     norm = np.linalg.norm(result.astype(np.float64))
     rate = operator.plan.modes[mode].cut.nonzeros[-1] / median / 1e6
     job.display.note(
-        f"mode {mode}: {median * 1e3:.3f} ms, {rate:,.0f} million {operator.plan.counted}/s, norm {norm:.9g}"
+        f"mode {mode}: {median * 1e3:.3f} ms, {rate:,.0f} million {operator.plan.counted}/s, norm {readable(norm, 9)}"
     )
     return result
 

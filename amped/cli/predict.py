@@ -22,7 +22,7 @@ from partitioner.readers.tables.database import identifier
 from partitioner.sorting.tables import Pile
 from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.labels import Labels, as_labels, mode_names
-from partitioner.wording import alternatives
+from partitioner.wording import alternatives, readable
 
 from ..errors import EXIT_INCOMPLETE, InputError
 from ..files import OTHERS, PACKED, Outputs, write_npz, write_whole
@@ -125,7 +125,7 @@ def _predicted(request: PredictRequest) -> str | None:
     note = f"{predicted.size:,} predictions in {one_line(str(request.output))}"
     if elements.values is not None and not np.isnan(predicted).all():
         error = np.sqrt(np.nanmean(np.square(predicted - elements.values)))
-        note += f"; RMSE {error:.6g} against the values in {one_line(str(request.at))}"
+        note += f"; RMSE {readable(error)} against the values in {one_line(str(request.at))}"
     return note
 
 

@@ -27,6 +27,7 @@ from ..parallel.mpi import SingleComm, on_root
 from ..report import components
 from ..report.displays import display
 from ..report.progress import Display, say
+from ..report.text import figure
 from ..runs.assembly import open_path
 from ..runs.kinds import kind_of
 from .job import VerbSession
@@ -127,7 +128,7 @@ def _headline(place: Path, size: str) -> str:
     for name, metric in (("fits", "fit"), ("loglikelihood", "log-likelihood")):
         if numbers := record.get(name):
             iterations = record.get("iterations") or len(numbers)
-            line += f"; {metric} {numbers[-1]:.6g} after {iterations} iterations"
+            line += f"; {metric} {figure(numbers[-1])} after {iterations} iterations"
     return line
 
 

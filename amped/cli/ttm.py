@@ -15,6 +15,7 @@ from partitioner.errors import one_line
 from partitioner.flags import flag, path, whole_number
 from partitioner.host.stages import STAGES
 from partitioner.tensors.value_range import BLOCK
+from partitioner.wording import readable
 
 from ..errors import InputError
 from ..methods.initial import initial_factor
@@ -121,5 +122,7 @@ def _timed(job: Job, product: Product, setting: TtmSetting, repeat: int) -> None
     norm = math.sqrt(sum(comm.allgather(together(comm, sum_of_squares))))
     median = statistics.median(times)
     rate = setting.total / median / 1e6
-    job.display.note(f"mode {setting.mode}: {median * 1e3:.3f} ms, {rate:,.0f} million nonzeros/s, norm {norm:.9g}")
+    job.display.note(
+        f"mode {setting.mode}: {median * 1e3:.3f} ms, {rate:,.0f} million nonzeros/s, norm {readable(norm, 9)}"
+    )
     job.metrics.event("result", mode=setting.mode, fibres=int(product.rows[-1]), norm=norm, seconds=median)

@@ -9,6 +9,7 @@ from functools import singledispatch
 from partitioner.array_types import Floats
 from partitioner.tensors.labels import Labels
 from partitioner.tensors.labels import mode_names as known_names
+from partitioner.wording import readable
 
 from ..models.explained import Component, Item, tops_of
 from ..models.history import AnyModel
@@ -66,9 +67,8 @@ def text(model: KruskalTensor, count: int = 10, most: int | None = None, width: 
     positive = all(f.min(initial=0) >= 0 for f in model.host_factors)
     lines = list[str]()
     for component in shown:
-        lines.append(
-            f"component {component.number + 1}: {component.share:.1%} of the model, weight {component.weight:.4g}"
-        )
+        size = f"{component.share:.1%} of the model, weight {readable(component.weight, 4)}"
+        lines.append(f"component {component.number + 1}: {size}")
         lines += _labels(component, mode_names(model), positive, max(40, width))
     if most is not None and model.rank > most:
         lines.append(f"... and {model.rank - most} more components")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from partitioner.errors import one_line
-from partitioner.wording import setting
+from partitioner.wording import readable, setting
 
 from ..operators.sources.dense import DenseSource
 from ..operators.sources.protocols import DescribedSource
@@ -28,7 +28,8 @@ def description(name: str, source: DenseSource) -> str:
     density = nonzeros / source.nnz
     lines = [
         source_line(name, source),
-        f"values from {low:g} to {high:g}; {nonzeros:,} of {source.nnz:,} elements are not zero ({density:.1%})",
+        f"values from {readable(low)} to {readable(high)}; "
+        f"{nonzeros:,} of {source.nnz:,} elements are not zero ({density:.1%})",
         f"{human(source.nnz * source.value_dtype.itemsize)}; modes in memory order, the slowest first: "
         + ", ".join(map(str, source.modes)),
     ]

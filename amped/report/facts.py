@@ -13,6 +13,7 @@ from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.labels import mode_names
 from partitioner.tensors.observed import STORED
 from partitioner.tensors.sparse import SparseTensor
+from partitioner.wording import readable
 
 from ..backend.known_losses import KNOWN
 from ..files import relative
@@ -170,7 +171,7 @@ def numbers(run: Run) -> list[Number]:
     if run.get("method") in GENERAL and run.get("objectives"):
         figures.append(Number("objective", figure(run["objectives"][-1])))
     if run.get("rmse"):
-        figures.append(Number("RMSE", f"{run['rmse'][-1]:.4g}"))
+        figures.append(Number("RMSE", readable(run["rmse"][-1], 4)))
     if run.get("loglikelihood"):
         figures.append(Number("log-likelihood", figure(run["loglikelihood"][-1])))
     if run.get("kkt"):

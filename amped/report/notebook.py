@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from partitioner.tensors.labels import mode_names
+from partitioner.wording import readable
 
 from ..models.comparison import Comparison
 from ..models.dataframe import from_one, unused_name
@@ -22,7 +23,7 @@ from .comparison import change_lines, headlines
 from .components import as_text, number_text, shown
 from .residuals import texts
 from .scan_text import percent, suggested
-from .text import human, readable
+from .text import figure, human
 
 Columns = Mapping[str, Sequence[Any]]
 """The columns of a table, by name."""
@@ -130,7 +131,7 @@ def _headline(size: str, model: AnyModel) -> str:
     line = f"{size}, shape {' × '.join(f'{length:,}' for length in model.shape)}"
     series = model.fits or model.series.get("loglikelihood", ())
     if series:
-        metric = f"fit {series[-1]:.4f}" if model.fits else f"log-likelihood {series[-1]:,.6g}"
+        metric = f"fit {series[-1]:.4f}" if model.fits else f"log-likelihood {figure(series[-1])}"
         count = f"{len(series)} iteration{'s' * (len(series) != 1)}"
         line += f"; {metric} after {count}, {'converged' if model.converged else 'not converged'}"
     return line
@@ -139,7 +140,7 @@ def _headline(size: str, model: AnyModel) -> str:
 def residuals_table(residuals: Residuals) -> str:
     """Return the findings, and the largest residuals, as HTML."""
     order = len(residuals.names)
-    above = [f"findings, the most unusual first; the sum of all squared residuals is {residuals.squared:.6g}"]
+    above = [f"findings, the most unusual first; the sum of all squared residuals is {readable(residuals.squared)}"]
     found: dict[str, list[Any]] = {"finding": [each.kind for each in residuals.findings]}
     rows = [texts(each) for each in residuals.findings]
     for mode, name in enumerate(residuals.names):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from partitioner.errors import one_line
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
+from partitioner.wording import readable
 
 from ..errors import InputError
 from ..files import check_extension, write_text
@@ -35,7 +36,6 @@ from .components import as_text, number_text
 from .facts import Run
 from .metrics import versions
 from .sentences import sentences
-from .text import readable
 from .timing import balance, stages
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def _cards(model: KruskalTensor) -> list[Card]:
     for component in model.top(_listed(model)):
         panels = [_panel(model, component, mode, name, positive) for mode, name in enumerate(names)]
         similar = _similar(rows[component.number], component.number)
-        cards.append(Card(component.number + 1, readable(component.weight), component.share, similar, panels))
+        cards.append(Card(component.number + 1, readable(component.weight, 4), component.share, similar, panels))
     return cards
 
 
@@ -274,7 +274,7 @@ def _residuals(model: KruskalTensor, tensor: SparseTensor | DenseTensor) -> list
     largest = largest_elements(model.weights, model.host_factors, tensor, ENTRIES, standard)
     labels = [None] * len(model.factors) if model.labels is None else model.labels
     return [
-        ([as_text(label, LABEL) for label in entry.labels], f"{entry.value:,.6g}", f"{entry.expected:,.6g}")
+        ([as_text(label, LABEL) for label in entry.labels], readable(entry.value), readable(entry.expected))
         for entry in largest.entries(labels, ENTRIES)
     ]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from partitioner.wording import readable
+
 from ..models.explained import label_of
 from ..models.findings import Finding
 from ..models.residuals import Residuals
@@ -30,7 +32,7 @@ def line(finding: Finding, names: Sequence[str]) -> str:
     where = ", ".join(f"{name} {labels}" for name, labels in pairs if labels != ALL)
     many = f"; {finding.elements} elements" if finding.kind == "group" else ""
     return (
-        f"{WORDS[finding.kind]}{where}: {finding.value:,.6g}, expected {finding.expected:,.6g}{many}; "
+        f"{WORDS[finding.kind]}{where}: {readable(finding.value)}, expected {readable(finding.expected)}{many}; "
         f"score {finding.score:.1f}"
     )
 

@@ -70,11 +70,6 @@ def figure(number: float) -> str:
     return f"{number:,.{max(0, digits)}f}"
 
 
-def readable(number: float, digits: int = 4) -> str:
-    """Return a number as text, without an exponent if that is shorter."""
-    return f"{number:,.0f}" if 1e4 <= abs(number) < 1e9 else f"{number:.{digits}g}"
-
-
 def _headline(state: MethodState) -> str:
     name, numbers = next(iter(state.series.items()))
     return f"{name} {figure(numbers[-1])}" if numbers else f"no {name}"

@@ -14,6 +14,7 @@ from partitioner.host.stages import STAGES
 from partitioner.host.threads import fair_threads
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
+from partitioner.wording import readable
 
 from ..backend.exchange import Machine
 from ..backend.ops.mttkrp import MTTKRP, Share
@@ -125,7 +126,8 @@ class SparseKind:
         facts = {"shape": source.shape, "nonzeros": source.nnz, "norm": source.norm, **source.repaired}
         lines = [
             dense_text.source_line(name, source),
-            f"values from {low:g} to {high:g}; {source.duplicates:,} duplicates summed, {source.zeros:,} zeros dropped",
+            f"values from {readable(low)} to {readable(high)}; "
+            f"{source.duplicates:,} duplicates summed, {source.zeros:,} zeros dropped",
             text.skew_table(modes),
             dense_text.advice(source, None),
         ]

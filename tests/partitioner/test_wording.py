@@ -1,10 +1,10 @@
-"""Messages name flags on the command line, and keyword arguments in Python."""
+"""Messages name flags on the command line and keyword arguments in Python, and write numbers as people do."""
 
 from __future__ import annotations
 
 import pytest
 
-from partitioner.wording import command_line, parameter, setting
+from partitioner.wording import command_line, parameter, readable, setting
 
 
 def test_parameters() -> None:
@@ -26,3 +26,10 @@ def test_the_command_line_ends() -> None:
     with pytest.raises(KeyError), command_line():
         raise KeyError
     assert parameter("key") == "key"
+
+
+def test_numbers_have_no_exponent_that_people_would_not_write() -> None:
+    numbers = 99_250.4, -1_105_009.3, 9999.996, 1077.6, 2012.0, 0.09263572, 0.0, 1e15, 2e-5, float("inf"), float("nan")
+    texts = "99,250.4 -1,105,009 10,000 1,077.6 2,012 0.0926357 0 1e+15 2e-05 inf nan"
+    assert [readable(number) for number in numbers] == texts.split()
+    assert [readable(number, 4) for number in (99_250.4, 7450.12, 0.12345)] == ["99,250", "7,450", "0.1235"]

@@ -19,6 +19,7 @@ from partitioner.tensors.labels import Labels
 from partitioner.tensors.statistics import ElementStatistics, joined
 from partitioner.tensors.stored import Stored
 from partitioner.tensors.value_range import NO_NORM, ValueRange
+from partitioner.wording import readable
 
 from ...errors import InputError
 from ...parallel.mpi import Comm, on_root, together
@@ -115,7 +116,7 @@ class DenseSource:
 
     def describe(self) -> str:
         """See `DescribedSource`."""
-        norm = "" if self.known is None else f", norm {self.norm:.6g}"
+        norm = "" if self.known is None else f", norm {readable(self.norm)}"
         return f"{' x '.join(map(str, self.shape))}, dense, {self.value_dtype}{norm}"
 
     def line_where(self, wrong: Callable[[float], bool]) -> int | None:

@@ -14,6 +14,7 @@ from partitioner.array_types import FloatDType
 from partitioner.readers import line_where
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.value_range import ValueRange
+from partitioner.wording import readable
 
 from ..placement import Loading
 from .protocols import DeviceMemory, SparseSource
@@ -74,7 +75,7 @@ class DescribedSparse:
     def describe(self) -> str:
         """See `DescribedSource`."""
         shape = " x ".join(map(str, self.shape))
-        text = f"{shape}, {self.nnz:,} nonzeros (density {self.density:.1e}), norm {self.norm:.6g}"
+        text = f"{shape}, {self.nnz:,} nonzeros (density {self.density:.1e}), norm {readable(self.norm)}"
         if self.duplicates:
             text += f"; {self.duplicates:,} duplicates summed"
         if self.zeros:

@@ -19,6 +19,7 @@ import amped
 from amped.models import evaluation
 from amped.report import charts, facts, page, timing
 from amped.report.changes import Other
+from partitioner.wording import readable
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
@@ -219,7 +220,7 @@ def test_only_the_residuals_of_the_page_are_computed(poisson: bool, monkeypatch:
     counts = rng.poisson(found.full()).astype(float)
     X = amped.SparseTensor(np.argwhere(counts), counts[counts > 0], counts.shape)
     want = [
-        [*map(str, each.labels), f"{each.value:,.6g}", f"{each.expected:,.6g}"] for each in found.residuals(X).entries
+        [*map(str, each.labels), readable(each.value), readable(each.expected)] for each in found.residuals(X).entries
     ]
 
     def fail(*_: object) -> None:
