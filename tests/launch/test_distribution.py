@@ -28,6 +28,16 @@ model.save("m.npz")
 assert amped.load("m.npz").shape == (2, 2, 3)
 assert "site-packages" in amped.__file__
 """
+ANNDATA = """
+import amped, anndata, numpy, scipy.sparse
+counts = scipy.sparse.csr_matrix(numpy.arange(12.0).reshape(4, 3))
+made = anndata.AnnData(counts, layers={"spliced": counts, "unspliced": 2 * counts})
+made.write_h5ad("cells.h5ad")
+for each in (made, anndata.read_h5ad("cells.h5ad"), anndata.read_h5ad("cells.h5ad", backed="r")):
+    model = amped.cp_als(each, 1, device="cpu")
+    assert model.labels.names == ("layer", "obs", "var")
+    assert model.fits[-1] > 0.5
+"""
 
 
 def data_files() -> list[Path]:
@@ -114,6 +124,8 @@ def test_an_empty_environment(tmp_path: Path) -> None:
         empty, command, "cpd", "store", "--rank", 2, "--max-iters", 2, "--output", "n", AMPED_COMPILE="always"
     )
     assert "without compiled code" not in compiled
+    install(tmp_path, python, "anndata")  # apart from the other tests, as it requires an older pandas
+    run(empty, python, "-c", ANNDATA)
 
 
 def size(folder: Path) -> int:

@@ -17,7 +17,7 @@ GZIP = b"\x1f\x8b"
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive, not text (the name of an .npz file must end in .npz)",
     b"\x93NUMPY": "a NumPy array, not text",
-    b"\x89HDF": "an HDF5 file, not text",
+    b"\x89HDF": "an HDF5 file, not text (.h5 or .hdf5 in its name; of AnnData, pass anndata.read_h5ad(FILE) in Python)",
     b"BZh": "compressed by bzip2: decompress it, or compress it by gzip",
     b"\xfd7zXZ": "compressed by xz: decompress it, or compress it by gzip",
     b"\x28\xb5\x2f\xfd": "compressed by zstd: decompress it, or compress it by gzip",

@@ -93,7 +93,7 @@ class Head:
         market = at if slot.raw.startswith(_MARKET, at) else slot.raw.find(b"\n" + _MARKET, at, end) + 1
         if market:  # never 0, as blocks begin after padding
             line = self.lines + slot.raw.count(b"\n", at, market) + 1
-            raise InputError("a Matrix Market file: in Python, pass scipy.io.mmread(path)", line=line)
+            raise InputError("a Matrix Market file, whose name must end in .mtx", line=line)
         self.lines, self.size = self.lines + lines, self.size + end - at
         return int(end)
 
