@@ -69,7 +69,7 @@ class AsArray(Labelled, Unconverted):
         Raises
         ------
         InputError
-            If an index is out of range, or the part has no nonzeros.
+            If an index is out of range, or a mode has none.
         """
         chosen = indices_of(key, self.shape)
         selected, new_columns = np.ones(self.nnz, bool), list[NDArray[np.int32]]()
@@ -84,8 +84,6 @@ class AsArray(Labelled, Unconverted):
             array = np.zeros(shape, self.dtype)
             array[tuple(columns)] = values if remaining else values.sum()
             return array if remaining else array[()]
-        if not values.size:
-            raise InputError("no nonzeros in this part")
         tensor: Self = type(self).from_columns(np.array(columns), values, shape, keep_zeros=self.keeps_zeros)
         if self.labels is not None:
             names: Any = self.labels.names
@@ -211,8 +209,6 @@ def indices_of(key: object, shape: Sequence[int]) -> list[Indices]:
         each = selectors[mode] if mode < len(selectors) else slice(None)
         if isinstance(each, slice):
             selected.append(range(length)[each])
-            if not selected[-1]:
-                raise InputError(f"mode {mode}: {each} selects none of {length} indices")
         elif isinstance(each, (list, np.ndarray)):
             selected.append(_index_array(np.asarray(each), mode, length))
         elif not isinstance(each, (int, np.integer)) or isinstance(each, bool):
@@ -221,6 +217,8 @@ def indices_of(key: object, shape: Sequence[int]) -> list[Indices]:
             selected.append(int(each) % length)
         else:
             raise InputError(f"mode {mode}: index {each} is outside its length {length}")
+        if not isinstance(selected[-1], int) and not len(selected[-1]):
+            raise InputError(f"mode {mode}: {each} selects none of {length} indices: every mode needs at least one")
     return selected
 
 
@@ -228,7 +226,9 @@ def _index_array(array: HostArray, mode: int, length: int) -> NDArray[np.int64]:
     """Return non-negative indices from an array of indices or a mask."""
     if array.dtype.kind == "b" and array.shape == (length,):
         array = np.flatnonzero(array)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
+    if not array.size and array.ndim == 1:
+        return np.zeros(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InputError(f"mode {mode}: {array.dtype} of shape {array.shape}: expected indices, or a mask of the mode")
     if array.min() < -length or array.max() >= length:
         raise InputError(f"mode {mode}: an index is outside its length {length}")

@@ -69,6 +69,13 @@ def take(source: tuple[HostArray, HostArray], target: tuple[HostArray, HostArray
     return IngestCounts(np.min(low, axis=0), np.max(high, axis=0), all(finite))
 
 
+def with_zeros(columns: HostArray, values: HostArray, order: int) -> tuple[HostArray, HostArray]:
+    """Return nonzeros, or one explicit zero if there are none: a tensor of zeros stores at least one element."""
+    if values.size:
+        return columns, values
+    return np.zeros((order, 1), np.int32), np.zeros(1, values.dtype if values.dtype.kind in "biuf" else np.float64)
+
+
 def check_kinds(columns: HostArray, values: HostArray) -> None:
     """Raise `InputError` for indices or values of an unsupported type or shape."""
     order, nonzeros = columns.shape

@@ -120,7 +120,7 @@ def _of_torch(obj: Any) -> AnyTensor:
 
 def _of_sptensor(obj: Any) -> SparseTensor:
     if not obj.nnz:
-        raise InputError("no nonzeros")
+        return SparseTensor(np.zeros((0, len(obj.shape)), np.int32), [], obj.shape)
     return SparseTensor(np.asarray(obj.subs), _numbers(np.asarray(obj.vals)).reshape(-1), obj.shape)
 
 

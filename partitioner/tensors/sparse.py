@@ -17,7 +17,7 @@ from ..sorting.sort import Sort, SortOptions, sort_nonzeros, strictly_increasing
 from ..sorting.tables import Nonzeros
 from .conversion import AsArray
 from .device_arrays import on_host
-from .ingest import check_kinds, check_lengths, checked_shape, refuse_masked, room_for, take, whole_lengths
+from .ingest import check_kinds, check_lengths, checked_shape, refuse_masked, room_for, take, whole_lengths, with_zeros
 from .labels import Labels
 from .used_indices import distinct, labels_of, renumbered
 from .value_range import ValueRange, ends, grain, norm, squares
@@ -35,7 +35,8 @@ class SparseTensor(AsArray):
     """A sparse tensor: the indices and values of its nonzeros.
 
     Nonzeros are stored in lexicographic order of their indices. Duplicates are summed and zeros dropped, unless they
-    are kept, and both are counted. A million nonzeros or more are sorted at the first use, since `cp_als` and `mttkrp`
+    are kept, and both are counted. If all values are zero, they are kept; if there are none, which needs a `shape`,
+    one zero is stored. A million nonzeros or more are sorted at the first use, since `cp_als` and `mttkrp`
     can sort them on a GPU; everything else is checked on construction.
 
     Parameters
@@ -68,9 +69,9 @@ class SparseTensor(AsArray):
     Raises
     ------
     InputError
-        If the order is not in 2..8, there is no nonzero, an index lies outside `shape`, a mode is longer than 2**31 -
-        1, or a value is not finite. Also, when nonzeros are sorted, if a sum of duplicates overflows or all sums are
-        zero.
+        If the order is not in 2..8, there is neither a value nor a `shape`, an index lies outside `shape`, a mode is
+        longer than 2**31 - 1, or a value is not finite. Also, when nonzeros are sorted, if a sum of duplicates
+        overflows, or all sums, but not all values, are zero.
 
     Examples
     --------
@@ -141,7 +142,11 @@ class SparseTensor(AsArray):
         """Check and store nonzeros. They are copied unless `owned`, since the caller may change its arrays later."""
         refuse_masked(columns, "indices")
         refuse_masked(values, "values")
+        if self._path is None and shape is not None:
+            columns, values = with_zeros(columns, values, len(columns))
         check_kinds(columns, values)
+        if self._path is None and not values[0] and not values.any():
+            self._keep_zeros = True
         narrow: FloatDType = np.dtype(np.float32 if values.dtype == np.float32 else np.float64)
         self._columns, self._values = room_for(columns, np.dtype(np.int32), owned), room_for(values, narrow, owned)
         counts = take((columns, values), (self._columns, self._values))

@@ -70,7 +70,7 @@ def _digits(values: Floats) -> int:
 
 def squares(values: Floats, range_: tuple[float, float]) -> list[float]:
     """Return the sum of squares of each block of `BLOCK` values, scaled against overflow and underflow."""
-    largest = max(map(abs, range_))
+    largest = max(map(abs, range_)) or 1.0
 
     def of_block(block: Floats) -> float:
         with np.errstate(invalid="ignore"):  # the caller rejects infinities

@@ -9,6 +9,7 @@ import pytest
 
 import amped
 from amped.backend.known_losses import loss_of
+from partitioner.tensors.interop import tensor_of
 
 pytestmark = pytest.mark.in_turn
 
@@ -21,6 +22,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "weighted": (ZEROS, {"weights": 2.0 * SEEN}),
     "sparse": (EXPLICIT, {}),
     "stored": (EXPLICIT, {"mask": "stored"}),
+    "empty": (amped.SparseTensor(np.zeros((0, 3), int), [], ZEROS.shape), {}),
 }
 FINITE = [("gaussian", "als"), ("gaussian", "lbfgs"), ("poisson", "mu"), ("poisson", "pdnr"), ("poisson", "lbfgs")]
 FINITE += [("poisson", "newton"), ("huber", None), ("bernoulli-odds", None), ("negative-binomial", "newton")]
@@ -44,6 +46,28 @@ def test_losses_without_a_finite_minimum(loss: str, kind: str) -> None:
     tensor, observed = KINDS[kind]
     with pytest.raises(amped.InputError, match=f"every element is zero: loss '{loss}' has no minimum there"):
         amped.cp(tensor, 2, loss=loss, device="cpu", **observed)
+
+
+def test_sparse_tensors_of_zeros() -> None:
+    """However they are made, they are the same tensor as a dense one of zeros."""
+    scipy = pytest.importorskip("scipy.sparse")
+    some = amped.SparseTensor([[0, 0, 0], [5, 4, 3]], [1.0, 2.0], ZEROS.shape).labelled([range(6), range(5), range(4)])
+    part = some[[1, 2]]
+    assert part.labels is not None
+    assert part.labels[0].tolist() == [1, 2]
+    for tensor in (part, some[3], amped.SparseTensor([[1, 2]], [0.0]), tensor_of(scipy.coo_array((3, 4)))):
+        assert tensor.norm() == 0
+        assert not tensor.todense().any()
+        assert amped.cp_als(tensor, 2, device="cpu").fits[-1] == 1
+    with pytest.raises(amped.InputError, match="no nonzeros"):
+        amped.SparseTensor(np.zeros((0, 3), int), [])  # its shape is unknown
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "empty"])
+@pytest.mark.parametrize("how", [{"rank": (2, 2, 2)}, {"rank": (2, 2, 2), "nonnegative": True}, {"error": 0.1}])
+def test_nothing_to_compress(kind: str, how: dict[str, Any]) -> None:
+    with pytest.raises(amped.InputError, match="the tensor is zero: nothing to compress"):
+        amped.tucker(KINDS[kind][0], device="cpu", **how)
 
 
 def test_which_losses_have_one() -> None:

@@ -129,7 +129,7 @@ class DeviceTensor:
     def traits(self, repaired: tuple[int, int]) -> SortedTraits:
         """Return the properties of the sorted tensor; `repaired` are the numbers of duplicates and zeros."""
         values = self.value_range()
-        result = norm(values[:2], self._sort.squares(self._values, values.largest))
+        result = norm(values[:2], self._sort.squares(self._values, values.largest or 1.0))
         return SortedTraits(int(self._values.size), result, values, *repaired)
 
     def counts(self, mode: int) -> tuple[NDArray[np.int64], Integers | None]:

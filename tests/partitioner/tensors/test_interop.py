@@ -405,9 +405,9 @@ def test_parts_that_are_none() -> None:
     for wrong in (*arrays, (slice(None),) * 4, slice(4, 4), None, 6, -7, 1.0, True, (..., ...), "a"):
         with pytest.raises(InputError, match="mode"):
             TENSOR[wrong]
-    empty = amped.SparseTensor([[0, 0], [5, 5]], [1.0, 2.0])
-    with pytest.raises(InputError, match="no nonzeros in this part"):
-        empty[1:3]
+    for none in ([], np.zeros(6, bool), slice(4, 4)):
+        with pytest.raises(InputError, match="selects none of 6 indices: every mode needs at least one"):
+            TENSOR[none]
 
 
 def test_shape() -> None:
