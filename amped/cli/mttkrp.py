@@ -78,7 +78,7 @@ def _timed_mttkrp(job: Job, operator: Operator, source: DescribedSource, modes: 
     together(job.comm, lambda: check_result(operator, mode, result, values))
     operator.clock.collect()
     median = statistics.median(seconds)
-    norm = np.linalg.norm(result.astype(np.float64))
+    norm = float(np.linalg.norm(result.astype(np.float64)))
     rate = operator.plan.modes[mode].cut.nonzeros[-1] / median / 1e6
     job.display.note(
         f"mode {mode}: {median * 1e3:.3f} ms, {rate:,.0f} million {operator.plan.counted}/s, norm {readable(norm, 9)}"

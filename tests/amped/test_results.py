@@ -27,7 +27,7 @@ def test_show_names_the_labels_of_each_component(folder: Path, named_model: ampe
     for place in ("out", "out/model.npz"):
         told = succeeded(run_amped("show", place, "--top", 2)).out
         lines = told.splitlines()
-        assert lines[0] == f"{place}: 2 components of x.tns; fit 0.25 after 2 iterations"
+        assert lines[0] == f"{place}: 2 components of x.tns; fit 0.250000 after 2 iterations"
         assert [line for line in lines if line.startswith("component")] == [
             "component 1: 80.0% of the model, weight 8",
             "component 2: 20.0% of the model, weight 2",

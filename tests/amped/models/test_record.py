@@ -39,7 +39,7 @@ def test_a_record_is_what_was_written(folder: Path) -> None:
     assert recorded(place) == recorded(place / "model.npz") == RECORD | {"kernels": ["a"], "what": {"is": 1}}
     assert recorded(place / "other.npz") == {}
     assert succeeded(run_amped("show", place)).out.splitlines()[0] == (
-        f"{place}: 2 components of x.tns; fit 0.75 after 2 iterations"
+        f"{place}: 2 components of x.tns; fit 0.750000 after 2 iterations"
     )
 
 
