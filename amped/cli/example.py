@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from ..errors import InputError
-from ..models.explained import Component
 from ..models.kruskal import KruskalTensor
 from ..report import page
+from ..report.sentences import sentences
 from .cpd import CpdRequest
 from .decompose import decompose
 from .job import Job, VerbSession
@@ -18,8 +17,6 @@ from .job import Job, VerbSession
 NAME = "uber_pickups.npz"
 ARGUMENTS = ["--rank", "6", "--nonnegative", "--max-iters", "500"]
 PICTURE = "components.png"
-WEEKDAYS = "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"  # the labels of the first mode
-MENTIONED, NEAR = 4, 2  # hours and places named per pattern
 NEXT = 'cpd events.csv --key user --key item --key "hour(time)" --rank 6 --nonnegative --report'
 
 
@@ -55,21 +52,6 @@ def _picture(model: KruskalTensor, place: Path) -> str:
 
 
 def _story(model: KruskalTensor) -> list[str]:
-    """Return one sentence per pattern, after a title."""
+    """Return one sentence per pattern, those of the report, after a title."""
     head = f"{model.rank} patterns in Uber's pickups in New York, April to September 2014 (places: latitude, longitude)"
-    return [head, *(_sentence(component, model) for component in model.top(MENTIONED))]
-
-
-def _sentence(component: Component, model: KruskalTensor) -> str:
-    """Return a pattern in words: the days with more than an equal share, the top hours, and the top places."""
-    days, column = WEEKDAYS, model.host_factors[0][:, component.number]
-    busy = [day for day, share in zip(days, column, strict=True) if share > 1 / len(days)]
-    hours, places = ([str(label) for label, _ in items] for items in component.top[1:])
-    return (
-        f"{component.number + 1}. {component.share:.0%} of the model: {_listed(busy)}; "
-        f"at {_listed(sorted(hours, key=int))} o'clock; around {_listed(places[:NEAR])}"
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "nothing"
+    return [head, *(f"{number}. {text}" for number, text in enumerate(sentences(model), 1))]

@@ -77,10 +77,9 @@ def test_no_arguments_tell_the_example(folder: Path) -> None:
     assert result.out.startswith("uber_pickups.npz: 7 x 24 x ")
     assert "model in uber_pickups-rank6/model.npz" in result.out
     for number in range(1, 7):
-        assert re.search(
-            rf"(?m)^{number}\. \d+% of the model: [MTWFS].*; at .* o'clock; around 40\.\d+ -7[34]\.", result.out
-        )
-    assert "at 6, 7, 8 and 9 o'clock" in result.out, "the way to work"
+        words = r"weekday: \w.*; hour: \d.*; place: 40\.\d+ -7[34]\."
+        assert re.search(rf"(?m)^{number}\. \d+% of the model: {words}", result.out)
+    assert "weekday: Mon to Fri; hour: 6 to 8; place:" in result.out, "the way to work"
     last = result.out.splitlines()[-1].split()
     assert last[:2] == ["launch/quickstart", "cpd"]
     model = amped.load(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from command import refused, run_amped, succeeded
 
 import amped
 from amped.report import components
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -82,3 +85,17 @@ def test_a_picture_takes_labels_of_any_kind(folder: Path, named_model: amped.Kru
     for wrong, cause in (("no/such/folder.png", "cannot write: No such"), ("x.docx", "unknown picture format")):
         with pytest.raises(amped.InputError, match=cause):
             named_model.plot(folder / wrong, top=1)
+
+
+def test_the_guide_shows_what_is_printed(folder: Path) -> None:
+    """Numbers may differ a little between machines."""
+    guide = (ROOT / "docs/guide/results.md").read_text()
+    shown = re.search(r"For example:\n\n    amped (.*)\n    amped (.*)\n\n((?:    .*\n)+)", guide)
+    assert shown is not None
+    decomposes, explains, printed = shown.groups()
+    succeeded(run_amped(*decomposes.replace("amped/data", str(ROOT / "amped/data")).split()))
+    found = succeeded(run_amped(*explains.replace("amped/data", str(ROOT / "amped/data")).split())).out
+    number = r"-?[\d,]*\.?\d+"
+    assert re.sub(number, "N", found).split() == re.sub(number, "N", printed).split()
+    of_found, of_printed = ([float(n.replace(",", "")) for n in re.findall(number, text)] for text in (found, printed))
+    assert of_found == pytest.approx(of_printed, rel=0.01, abs=0.15)
