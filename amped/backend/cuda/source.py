@@ -63,11 +63,6 @@ ALONE = by_value(np.zeros(3, np.uint64))
 """The argument `Runs` of ``batch_index.cuh`` for a launch that serves one run."""
 
 
-def lanes(rank: int) -> int:
-    """Return the number of threads that share a row of `rank` columns in ``nonnegative.cu``."""
-    return 32 if rank > 64 else next(count for count in (4, 8) if 8 * count >= rank)
-
-
 def coordinate_macros(
     inputs: int, dtype: FloatDType, lanes: int, width: int, column: int, atomic: bool, double: bool = False
 ) -> Macros:

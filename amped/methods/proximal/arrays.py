@@ -58,6 +58,12 @@ class Arrays(NamedTuple):
         flat = matrix.reshape(-1)
         return flat.dot(flat)
 
+    def column_squares(self, matrix: Array) -> Array:
+        """Return the sum of squares of each column, (R,)."""
+        if self.on_host:
+            return np.square(matrix).sum(axis=0)
+        return (matrix.T @ matrix).diagonal()  # a GPU's sum over the first axis would occupy one multiprocessor
+
     def dot(self, one: Array, other: Array) -> Any:
         """Return the inner product of two matrices as a number on the device."""
         return one.reshape(-1).dot(other.reshape(-1))

@@ -36,7 +36,7 @@ def project(matrix: Array, terms: ModeTerms, arrays: Arrays = HOST) -> Array:
         result = unimodal_columns(matrix, low, high, arrays)
     else:
         result = bounded(matrix, low, high, xp)
-    return in_ball(result, xp) if terms.ball else result
+    return in_ball(result, arrays) if terms.ball else result
 
 
 def bounded(matrix: Array, low: float, high: float, xp: Any = np) -> Array:
@@ -55,9 +55,10 @@ def shrunk(matrix: Array, threshold: Any, terms: ModeTerms, xp: Any = np) -> Arr
     return xp.sign(matrix) * xp.maximum(abs(matrix) - threshold, 0.0)
 
 
-def in_ball(matrix: Array, xp: Any = np) -> Array:
+def in_ball(matrix: Array, arrays: Arrays = HOST) -> Array:
     """Shorten columns to a 2-norm of at most 1. After the projection onto a cone this projects onto both."""
-    return matrix / xp.maximum(1.0, xp.sqrt(xp.square(matrix).sum(axis=0)))
+    xp = arrays.xp
+    return matrix / xp.maximum(1.0, xp.sqrt(arrays.column_squares(matrix)))
 
 
 def simplex(matrix: Array, axis: int, xp: Any = np) -> Array:

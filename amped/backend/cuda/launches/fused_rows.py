@@ -74,9 +74,9 @@ class FusedRows:
             self._add_parts((grid, self._places), (THREADS,), (*which, self._parts, np.int32(blocks), *places))
 
 
-def rows_unit(name: str, rank: int, dtype: FloatDType, batch: bool = False, **macros: int) -> CudaSource:
+def rows_unit(name: str, rank: int, dtype: FloatDType, batch: bool = False) -> CudaSource:
     """Return the CUDA source that solves rows of one run or, with `batch`, of several runs of up to `rank` columns."""
-    return unit(name, {"RANK": rank, "REAL": REALS[dtype], **({"SEVERAL": 1} if batch else {}), **macros})
+    return unit(name, {"RANK": rank, "REAL": REALS[dtype], **({"SEVERAL": 1} if batch else {})})
 
 
 def functions_of(source: CudaSource, name: str) -> tuple[CudaFunction, CudaFunction]:

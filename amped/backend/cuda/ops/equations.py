@@ -85,8 +85,8 @@ class CudaEquations(DeviceMatrices):
         if not self._is_batch:
             self._rows.run(mode, source, self.inverse, self.system, target, sums, again)
         elif self._sweeping and mode in self._bounds.nonnegative:
-            sweeps = np.int32(0 if again else self._bounds.sweeps)
-            self._sweeping.run(source, (*self._systems, sweeps), target, sums, self.totals[0].size, again)
+            own = nonnegative.operands(self._systems, 0 if again else self._bounds.sweeps, sums)
+            self._sweeping.run(source, own, target, sums, self.totals[0].size, again)
         else:
             self._solving.run(source, solve.operands(self._inverses, sums), target, sums, self.totals[0].size, again)
 

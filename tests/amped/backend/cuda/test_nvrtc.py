@@ -18,7 +18,7 @@ from amped.backend.cuda.code import dense as dense_code
 from amped.backend.cuda.code import dimension_tree, interleaved, least_squares, phi, sampled, ttm, ttmc
 from amped.backend.cuda.code import rows as row_code
 from amped.backend.cuda.layout import VECTOR, Limits, PackedLayout, kernel_names, make_layout
-from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
+from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, text
 from amped.backend.formulas import Formula
 from amped.backend.losses import Loss
 from amped.backend.ops.dense import BlockForm
@@ -51,7 +51,7 @@ MEANT = {"177-D", "68-D"}  # a constant that a layout does not use; an unsigned 
 ROW_ADMM, MOST_IN_ROW_ADMM = {"prepare", "solve_rows", "add_parts"}, 64  # bytes: with two blocks per multiprocessor
 FEW = 8  # bytes; a layout has as many threads as registers allow, and each more costs speed
 MOST_IN_DOUBLE = 128
-MOST_IN_SOLVE = 256  # once for eight rows
+MOST_IN_SOLVE = 384  # once for eight rows
 MOST_IN_A_BLOCK = 48  # columns of a matrix that a block of threads has
 MOST_IN_PHI = 64  # of as many threads as the layout was packed for
 MOST_IN_ROWS = 64  # once for each row or part of it, not for each nonzero
@@ -337,7 +337,8 @@ def test_packing_and_sums_of_chunks(architecture: str, every: bool) -> None:
             check(compiled("solve", macros, architecture), {"solve", "add_parts"}, MOST_IN_SOLVE if rank > 56 else FEW)
         if rank <= MOST_IN_A_BLOCK:
             check(compiled("equations", macros, architecture), EQUATIONS, FEW)
-        check(compiled("nonnegative", macros | {"LANES": lanes(rank)}, architecture), {"hals", "add_parts"}, FEW)
+        for name in ("nonnegative", "nonnegative_wide") if rank <= 64 else ("nonnegative_wide",):
+            check(compiled(name, macros, architecture), {"hals", "add_parts"}, MOST_IN_SOLVE if rank > 56 else MOST_IN_ROWS)
         check(compiled("row_admm", {"RANK": rank, "REAL": real}, architecture), ROW_ADMM, MOST_IN_ROW_ADMM)
     check(compiled("isotonic", {}, architecture), {"monotone", "prefix_errors", "find_peaks"})
     for real in REALS.values() if every else ["double"]:
