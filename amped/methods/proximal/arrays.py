@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ...backend.device import Array, Device
 from ...backend.ops.isotonic import ISOTONIC, Isotonic
+from ...backend.rows import down
 
 Matrix = NDArray[np.float64]
 
@@ -60,9 +61,7 @@ class Arrays(NamedTuple):
 
     def column_squares(self, matrix: Array) -> Array:
         """Return the sum of squares of each column, (R,)."""
-        if self.on_host:
-            return np.square(matrix).sum(axis=0)
-        return (matrix.T @ matrix).diagonal()  # a GPU's sum over the first axis would occupy one multiprocessor
+        return down(self.xp, self.xp.sum, self.xp.square(matrix))
 
     def dot(self, one: Array, other: Array) -> Any:
         """Return the inner product of two matrices as a number on the device."""
