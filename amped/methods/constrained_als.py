@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from partitioner.array_types import Floats
 
-from ..backend import rows
 from ..backend.device import Array, Device
 from ..backend.ops.row_admm import ROW_ADMM
 from ..backend.ops.solve import SolverBytes
@@ -269,12 +268,7 @@ class ConstrainedAls(ConstrainedCp[Operator]):
 
     def _gram(self, mode: int) -> Matrix:
         """Return the Gram matrix of a factor matrix. Collective."""
-        if self._arrays.on_host:
-            result = gram_of(self.operator, mode)
-        else:
-            total = self._arrays.xp.zeros((self.rank, self.rank))
-            rows.add_gram(self._arrays.xp, self.operator.owned(mode), total)
-            result = np.array(self._arrays.to_host(total))
+        result = gram_of(self.operator, mode)
         if self.operator.machine.comm.size > 1:
             self.operator.machine.comm.all_reduce(result, "sum")
         return result

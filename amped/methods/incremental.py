@@ -17,9 +17,10 @@ from ..backend.device import Array
 from ..backend.formulas import Formula
 from ..backend.normal_equations.inverse import inverted
 from ..backend.ops.equations import CONDITION
+from ..backend.ops.gram import gram
 from ..backend.ops.nonnegative import System, nonnegative_solver
 from ..backend.ops.solve import Sums, solver
-from ..backend.rows import add_gram, block_rows, blocks_of
+from ..backend.rows import block_rows, blocks_of
 from ..errors import InputError
 from ..operators.sparse.listed import ListedProducts
 
@@ -130,9 +131,7 @@ class IncrementalAls:
             self._scratch = longest, self._solver.make(longest, self._rank, dtype), hals
 
     def _gram_of(self, rows: Array) -> Matrix:
-        total = self._device.zeros((self._rank, self._rank), np.float64)
-        add_gram(self._device.xp, rows, total)
-        return np.array(self._device.to_host(total))
+        return np.array(self._device.to_host(gram(self._device, rows)))
 
     def _of_others(self, mode: int) -> tuple[Matrix, Matrix]:
         """Return C and G of a mode."""

@@ -23,6 +23,7 @@ from ..backend.ops.equations import (
     Terms,
     equations_of,
 )
+from ..backend.ops.gram import gram
 from ..operators.base import Operator, Solve, in_turn
 from ..operators.limits import far
 from ..options import Options
@@ -31,7 +32,6 @@ from .constraints import NONE, Constraints
 T = TypeVar("T")
 
 AT_ONCE = 16  # MTTKRPs of a mode that use double precision from the start after single precision did not suffice
-FEW = 1 << 20  # elements of a factor matrix up to which the host computes Gram matrices, without loading GPU libraries
 
 
 class DivergedError(ArithmeticError):
@@ -264,21 +264,13 @@ def grams_of(operator: Operator) -> NDArray[np.float64]:
 
 
 def gram_of(operator: Operator, mode: int) -> NDArray[np.float64]:
-    """Return the Gram matrix of the owned rows of a factor matrix, in host memory.
-
-    The host computes it for small matrices, which then never require a GPU's libraries for matrix products.
-    """
+    """Return the Gram matrix of the owned rows of a factor matrix, in host memory."""
     device, rank = operator.machine.device, operator.ranks[0]
+    if not device.on_host:
+        return device.to_host(gram(device, operator.owned(mode)))
     result = np.zeros((rank, rank))
-    if device.on_host:
-        rows.add_gram(np, np.ascontiguousarray(operator.owned(mode)), result)
-        return result
-    if operator.shape[mode] * rank <= FEW:
-        rows.add_gram(np, operator.rows(mode)[operator.plan.modes[mode].owned], result)
-        return result
-    total = device.zeros((rank, rank), np.float64)
-    rows.add_gram(device.xp, operator.owned(mode), total)
-    return device.to_host(total)
+    rows.add_gram(np, np.ascontiguousarray(operator.owned(mode)), result)
+    return result
 
 
 def gains(options: Options) -> bool:

@@ -72,6 +72,11 @@ struct RowSums {
         if (all.with_dots) dots[a] += all.source[row * all.source_stride + column] * (double)stored;
         all.target[row * all.target_stride + column] = stored;
       }
+    add_gram(numbers);
+  }
+
+  // Adds the Gram matrix of rows by columns.
+  __device__ __forceinline__ void add_gram(const Numbers& numbers) {
 #pragma unroll
     for (int a = 0; a < WIDE; a++)
 #pragma unroll

@@ -31,7 +31,7 @@ class FusedSolver:
     allocates = False
 
     def __init__(self, device: CudaDevice) -> None:
-        self._device, self._limits = device, device.limits
+        self._device = device
 
     def suits(self, rank: int, dtype: FloatDType) -> bool:
         return self._device.capability >= LEAST_CAPABILITY and rank <= MOST_COLUMNS
@@ -47,8 +47,7 @@ class FusedSolver:
         return solving_rows(self._device, rank, dtype, self._blocks(rows), FEWEST)
 
     def _blocks(self, rows: int) -> int:
-        """Return the number of thread blocks that solve `rows` rows."""
-        return min(-(-rows // FEWEST), self._limits.processors * BLOCKS)
+        return blocks_of(rows, self._device)
 
     def run(self, fused: FusedRows, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
         fused.run(source, operands(inverse, sums), target, sums)
@@ -86,3 +85,8 @@ def operands(inverse: Array, sums: Sums) -> tuple[object, ...]:
 @cache
 def _compiled(rank: int, dtype: FloatDType, batch: bool, device: int) -> tuple[CudaFunction, CudaFunction]:
     return functions_of(solving_unit(rank, dtype, batch), "solve")
+
+
+def blocks_of(rows: int, device: CudaDevice) -> int:
+    """Return the number of thread blocks that share `rows` rows."""
+    return min(-(-rows // FEWEST), device.limits.processors * BLOCKS)

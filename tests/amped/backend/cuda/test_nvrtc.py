@@ -333,12 +333,13 @@ def test_packing_and_sums_of_chunks(architecture: str, every: bool) -> None:
     made = [*((r, one) for r in ranks), (8, several), *([(32, several)] if every else [])]
     for (rank, more), real in combined(made, [*REALS.values()], every):
         macros = {"RANK": rank, "REAL": real} | more
+        most = MOST_IN_SOLVE if rank > 56 else MOST_IN_ROWS
         if rank <= 64:
-            check(compiled("solve", macros, architecture), {"solve", "add_parts"}, MOST_IN_SOLVE if rank > 56 else FEW)
+            check(compiled("solve", macros, architecture), {"solve", "gram", "add_parts"}, most)
         if rank <= MOST_IN_A_BLOCK:
             check(compiled("equations", macros, architecture), EQUATIONS, FEW)
         for name in ("nonnegative", "nonnegative_wide") if rank <= 64 else ("nonnegative_wide",):
-            check(compiled(name, macros, architecture), {"hals", "add_parts"}, MOST_IN_SOLVE if rank > 56 else MOST_IN_ROWS)
+            check(compiled(name, macros, architecture), {"hals", "add_parts"}, most)
         check(compiled("row_admm", {"RANK": rank, "REAL": real}, architecture), ROW_ADMM, MOST_IN_ROW_ADMM)
     check(compiled("isotonic", {}, architecture), {"monotone", "prefix_errors", "find_peaks"})
     for real in REALS.values() if every else ["double"]:
