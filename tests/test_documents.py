@@ -158,6 +158,12 @@ def test_reference_has_every_name() -> None:
     assert set(amped.__all__) - set(found) == set()
 
 
+def test_the_guide_has_every_command() -> None:
+    found = re.findall(r"^\| `amped (\w+)", (ROOT / "docs" / "guide" / "running.md").read_text(), re.MULTILINE)
+    (verbs,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    assert sorted(found) == sorted(verbs.choices)
+
+
 def newest(page: Path) -> str:
     """Return a page; of the changes only the newest section."""
     text = page.read_text()

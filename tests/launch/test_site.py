@@ -13,14 +13,13 @@ from browser import Browser, browser
 
 SITE = Path(os.environ.get("AMPED_SITE", ""))
 VIEWS = {"desktop": (1280, 900, ""), "phone": (390, 844, ""), "paper": (728, 1000, "print")}
-TABLES, CODE, TEXT, OUTPUT = (
+TABLES, CODE, OUTPUT = (
     ".pst-scrollable-table-container, .output_html, .text_html",
     "article pre",
-    "article .highlight-text pre",
     ".cell_output, .sphx-glr-script-out",
 )
-PARTS = {  # what must fit; long tables and printed text scroll on phones, long lines of code on a desktop
-    "desktop": f"{TABLES}, {TEXT}",
+PARTS = {  # what must fit; long tables and printed text scroll on phones
+    "desktop": f"{TABLES}, {CODE}",
     "phone": f"{CODE}:not(:is({OUTPUT}, .highlight-text) *), .prev-next-area a",
     "paper": f"{TABLES}, {CODE}",
 }
