@@ -14,7 +14,8 @@ from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import EXIT_INCOMPLETE, InputError
 from ..files import Outputs
-from ..models.kruskal import MODEL, KruskalTensor
+from ..models.history import AnyModel
+from ..models.kruskal import MODEL
 from ..models.loading import cp_model, load, load_with_record
 from ..models.record import model_file
 from ..parallel.mpi import on_root
@@ -26,7 +27,7 @@ from .job import VerbSession
 from .show import WritingRequest, recorded_tensor
 
 CHANGES = "changes.html"  # the report of two models
-REFUSAL = "is a Tucker model: reports need CP models; use `amped show`"
+REFUSAL = "is a Tucker model: only CP models can be compared"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -84,21 +85,23 @@ def report(request: ReportRequest, session: VerbSession) -> int:
 def _written(request: ReportRequest) -> bool:
     request.check()
     with closing(Outputs()) as outputs:
-        model = cp_model(load_with_record(request.tensor), request.tensor, REFUSAL)
-        other = None if request.other is None else _other(request.tensor, request.other)
+        model = load_with_record(request.tensor)
+        other = None if request.other is None else _other(model, request)
         request.claim(outputs)
         tensor = None if request.of_tensor is None else _compared(request.of_tensor, model)
         page.write(model, request.place, tensor, replace=request.replace, title=request.title, other=other)
     return True
 
 
-def _other(first: Path, second: Path) -> Other:
-    """Read the second model."""
-    model = cp_model(load(second), second, REFUSAL)
-    return Other(model, (str(first), str(second)))
+def _other(first: AnyModel, request: ReportRequest) -> Other:
+    """Read the second model, which is compared with the first one."""
+    assert request.other is not None
+    cp_model(first, request.tensor, REFUSAL)
+    model = cp_model(load(request.other), request.other, REFUSAL)
+    return Other(model, (str(request.tensor), str(request.other)))
 
 
-def _compared(place: Path, model: KruskalTensor) -> SparseTensor | DenseTensor:
+def _compared(place: Path, model: AnyModel) -> SparseTensor | DenseTensor:
     """Read a tensor with the model's recorded read options; raise `InputError` if it does not match the model."""
     tensor = recorded_tensor(place, model.run)
     if tensor.shape != model.shape:

@@ -164,8 +164,8 @@ class KruskalTensor(Updatable):
             In seconds; see `cp_als`.
         output : {"host", "device"}
             Whether the rows are copied to the GPU that computed them; see `cp_als`.
-        **options : optional
-            Fields of `amped.Options`, such as `device` and `precision`.
+        device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
+            See `amped.Options`.
 
         Returns
         -------

@@ -154,8 +154,8 @@ class TuckerTensor(FactorModel):
             Counted from 0, or its name.
         value, where, unknown, deadline, output : str, str, str, float and str, optional
             See `KruskalTensor.transform`.
-        **options : optional
-            Fields of `amped.Options`, such as `device` and `precision`.
+        device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
+            See `amped.Options`.
 
         Returns
         -------
@@ -280,6 +280,40 @@ class TuckerTensor(FactorModel):
         from tensorly.tucker_tensor import TuckerTensor as Theirs
 
         return Theirs((self.core.copy(), [f.astype(np.float64) for f in self.host_factors]))
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        X: object = None,
+        *,
+        value: str | None = None,
+        where: str | None = None,
+        title: str | None = None,
+    ) -> None:
+        """Write a self-contained HTML report: the largest core elements in words and pictures, and the fit.
+
+        Parameters
+        ----------
+        path : path
+            An existing file is replaced.
+        X : tensor, array, table or path, optional
+            The data of the fit; see `score`. The report then includes the fit to it.
+        value, where, title : str, optional
+            Query of a table; see `transform`. By default the title is the name of the tensor's file.
+
+        Raises
+        ------
+        InputError
+            If Jinja2 or Matplotlib is not installed, the shapes differ, or the file cannot be written.
+
+        Examples
+        --------
+        >>> TuckerTensor(np.ones((1, 2)), [np.ones((3, 1)), np.eye(4, 2)]).report("model.html")
+        """
+        from ..report.page import write_report
+
+        tensor = None if X is None else aligned(X, self.shape, self.labels, value, where)
+        write_report(self, path, tensor, None, title)
 
     def to_frame(self, count: int = 5) -> DataFrame:
         """Return a summary as a pandas DataFrame.

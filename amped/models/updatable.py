@@ -77,8 +77,8 @@ class Updatable(Pictured):
             the interrupted call; updates that the checkpoint includes are skipped.
         deadline : float, optional
             In seconds; see `cp_als`.
-        **options : optional
-            Fields of `amped.Options`, such as `device` and `precision`.
+        device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
+            See `amped.Options`.
 
         Returns
         -------

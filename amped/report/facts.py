@@ -19,8 +19,10 @@ from ..backend.known_losses import KNOWN
 from ..files import relative
 from ..methods.gcp import GENERAL
 from ..models.explained import explained_deviance, tensor_sum
+from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
 from ..models.record import KINDS, is_sound
+from ..models.tucker import TuckerTensor
 from .components import as_text, one_line
 from .text import figure
 
@@ -62,6 +64,9 @@ METHODS = {
     "newton": "generalised CP (GCP) by Newton steps of rows",
     "adam": "generalised CP (GCP) by stochastic gradients, Adam",
     "adagrad": "generalised CP (GCP) by stochastic gradients, AdaGrad",
+    "hooi": "Tucker by higher-order orthogonal iteration (HOOI)",
+    "hosvd": "Tucker by the higher-order singular value decomposition (HOSVD)",
+    "sthosvd": "Tucker by the sequentially truncated HOSVD",
     "sgd": "generalised CP (GCP) by stochastic gradients (SGD)",
 }
 
@@ -80,7 +85,7 @@ class Number(NamedTuple):
     value: str
 
 
-def known(model: KruskalTensor, run: Run) -> dict[str, object]:
+def known(model: AnyModel, run: Run) -> dict[str, object]:
     """Return the valid facts about a run, from its record and from the history of the model."""
     history: dict[str, Any] = dict(model.series)
     if model.fits:
@@ -96,13 +101,16 @@ def names_of(model: KruskalTensor) -> list[str]:
     return [one_line(name, 60) for name in mode_names(model.labels, len(model.factors))]
 
 
-def title(run: Run) -> str:
-    """Return the title of the report: the name of the tensor's file."""
-    return one_line(Path(str(run["tensor"])).name, 80) if run.get("tensor") else "a CP model"
+def title(run: Run, kind: str = "a CP model") -> str:
+    """Return the title of the report: the name of the tensor's file, or the kind of the model."""
+    return one_line(Path(str(run["tensor"])).name, 80) if run.get("tensor") else kind
 
 
-def question(model: KruskalTensor, run: Run) -> list[Fact]:
-    """Return facts about the input and the method: the tensor, the query of its table, and the parameters."""
+def question(model: KruskalTensor, run: Run, whole: TuckerTensor | None = None) -> list[Fact]:
+    """Return facts about the input and the method: the tensor, the query of its table, and the parameters.
+
+    `model` are terms of the Tucker model `whole`, if there is one.
+    """
     modes = " × ".join(f"{name} ({length:,})" for name, length in zip(names_of(model), model.shape, strict=True))
     facts = [Fact("tensor", _text(relative(run["tensor"])))] if run.get("tensor") else []
     facts += [Fact("more files", _text(", ".join(map(relative, run["more"]))))] if run.get("more") else []
@@ -115,7 +123,8 @@ def question(model: KruskalTensor, run: Run) -> list[Fact]:
         facts.append(Fact("rows", _text(f"where {run['where']}" if run.get("where") else "all")))
         handling = "get a separate label" if run.get("missing") == "keep" else "are dropped"
         facts.append(Fact("missing keys", f"rows without a key {handling}"))
-    facts.append(Fact("components", str(model.rank)))
+    size = Fact("components", str(model.rank)) if whole is None else Fact("core", " × ".join(map(str, whole.ranks)))
+    facts.append(size)
     return facts + _method(model, run)
 
 
@@ -221,8 +230,7 @@ def compared(model: KruskalTensor, tensor: SparseTensor | DenseTensor, run: Run,
     if has_link:
         facts["deviance"] = model.score(tensor, mask=mask)
     elif not run.get("loglikelihood"):
-        fits = list(run.get("fits") or ())
-        facts["fits"] = [*fits[:-1], model.score(tensor, mask=mask)]
+        facts |= with_fit(run, model.score(tensor, mask=mask))
     elif not partial:
         facts["deviance"] = explained_deviance(model.weights, model.host_factors, tensor)
     if not (partial or has_link) and all(factor.min(initial=0) >= 0 for factor in model.host_factors):
@@ -231,6 +239,11 @@ def compared(model: KruskalTensor, tensor: SparseTensor | DenseTensor, run: Run,
     if isinstance(tensor, SparseTensor):
         facts = {"nonzeros": tensor.nnz, **facts}
     return {"tensor_kind": tensor.kind, **facts}
+
+
+def with_fit(run: Run, fit: float) -> dict[str, object]:
+    """Return the fits of a record with another last one."""
+    return {"fits": [*(run.get("fits") or ())[:-1], fit]}
 
 
 def machine(run: Run) -> str | None:

@@ -25,14 +25,17 @@ from ..models.align import observed_or_all, with_absent
 from ..models.comparison import SAME, SIMILAR
 from ..models.elements import largest_elements
 from ..models.explained import Component, Item, is_ordered, label_of
+from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
 from ..models.loading import cp_model
 from ..models.matching import congruences
+from ..models.tucker import TuckerTensor
 from ..operators.sources.protocols import DescribedSource
 from . import charts, facts
 from .calendar import calendar_rows
 from .changes import Other, changes, default_names
 from .components import as_text, number_text
+from .core_terms import largest_terms
 from .facts import Run
 from .metrics import versions
 from .sentences import sentences
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 REQUIRED = {"jinja2": "Jinja2", "matplotlib": "Matplotlib"}
+NO_MODEL = "reports need CP or Tucker models"
 REMEDY = "pip install 'amped[report]'"
 TOP, MORE = 6, 24  # visible labels per column, and further ones that can be unfolded and searched
 SHORT = 7  # maximum length of a mode whose labels are all shown, in their order
@@ -78,6 +82,10 @@ class SimilarComponent(NamedTuple):
     congruence: float
 
 
+Row = tuple[list[str], str, str]
+"""An element as text: its labels, value and expected value."""
+
+
 class Card(NamedTuple):
     """The card of a component."""
 
@@ -102,7 +110,7 @@ def check(path: str | os.PathLike[str] | None = None) -> None:
 
 
 def write(
-    model: KruskalTensor,
+    model: AnyModel,
     path: str | os.PathLike[str],
     tensor: SparseTensor | DenseTensor | None = None,
     run: Run | None = None,
@@ -137,7 +145,7 @@ def failure(
 
 
 def page(
-    model: KruskalTensor,
+    model: AnyModel,
     tensor: SparseTensor | DenseTensor | None = None,
     run: Run | None = None,
     mask: object = None,
@@ -148,9 +156,9 @@ def page(
 
     Parameters
     ----------
-    model : KruskalTensor
+    model : KruskalTensor, or TuckerTensor whose largest core elements are the components
     tensor : SparseTensor or DenseTensor, optional
-        The tensor that the model was fitted to; the report then includes the computed fit and the largest residuals.
+        The tensor of the fit: adds the computed fit, and the largest residuals of a CP model.
     run : mapping, optional
         The record of the run; by default `model.run`.
     mask : optional
@@ -168,30 +176,44 @@ def page(
     check()
     from markupsafe import Markup
 
-    record = facts.known(model, model.run if run is None else run)
-    residuals = list[tuple[list[str], str, str]]()
+    record, residuals = facts.known(model, model.run if run is None else run), list[Row]()
+    whole = model if isinstance(model, TuckerTensor) else None
+    model = largest_terms(model) if isinstance(model, TuckerTensor) else cp_model(model, None, NO_MODEL)
     if tensor is not None:
-        elements, partial = observed_or_all(tensor, mask, model.run.get("mask"))
-        record |= facts.compared(model, elements, record, partial)
-        residuals = _residuals(model, elements if partial or model.known_loss is None else with_absent(elements))
+        record, residuals = _compared(model, whole, tensor, record, mask)
     style, script = (files(__package__).joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
     html: str = _template().render(
         style=Markup(style), script=Markup(script), script_hash=_hash(script), safe=Markup,
-        title=title or _title(record, other), sentences=sentences(model),
+        title=title or _title(record, other, whole), sentences=sentences(model),
         changes=None if other is None else changes(model, other),
-        question=facts.question(model, record), numbers=facts.numbers(record),
-        meaning=facts.meaning(record), series=_series(record), command=facts.command(record),
-        names=facts.names_of(model), shape=model.shape, cards=_cards(model), positive=_positive(model),
-        same=SAME, similar=SIMILAR, min_congruence=MIN_CONGRUENCE, pictured=PICTURED, most=_listed(model),
-        residuals=residuals,
-        stages=stages(record), balance=balance(record, len(model.factors)), machine=facts.machine(record),
-        versions=facts.versions(record),
+        core=None if whole is None else whole.core, question=facts.question(model, record, whole),
+        numbers=facts.numbers(record), meaning=facts.meaning(record), series=_series(record),
+        command=facts.command(record), names=facts.names_of(model), shape=model.shape, cards=_cards(model),
+        positive=_positive(model), same=SAME, similar=SIMILAR, min_congruence=MIN_CONGRUENCE, pictured=PICTURED,
+        most=_listed(model), residuals=residuals, stages=stages(record), balance=balance(record, len(model.factors)),
+        machine=facts.machine(record), versions=facts.versions(record),
     )  # fmt: skip
     return html
 
 
-def _title(record: Run, other: Other | None) -> str:
-    return facts.title(record) if other is None else " and ".join(other.names)
+def _compared(
+    model: KruskalTensor,
+    whole: TuckerTensor | None,
+    tensor: SparseTensor | DenseTensor,
+    record: dict[str, object],
+    mask: object,
+) -> tuple[dict[str, object], list[Row]]:
+    """Return a record with what is computed from the tensor, and for a CP model the elements of largest residuals."""
+    if whole is not None:
+        return record | facts.with_fit(record, whole.score(tensor)), []
+    elements, partial = observed_or_all(tensor, mask, model.run.get("mask"))
+    residuals = _residuals(model, elements if partial or model.known_loss is None else with_absent(elements))
+    return record | facts.compared(model, elements, record, partial), residuals
+
+
+def _title(record: Run, other: Other | None, whole: TuckerTensor | None) -> str:
+    kind = "a CP model" if whole is None else "a Tucker model"
+    return facts.title(record, kind) if other is None else " and ".join(other.names)
 
 
 @cache
@@ -268,7 +290,7 @@ def _bars(items: Sequence[Item], positive: bool) -> list[Bar]:
     ]  # fmt: skip
 
 
-def _residuals(model: KruskalTensor, tensor: SparseTensor | DenseTensor) -> list[tuple[list[str], str, str]]:
+def _residuals(model: KruskalTensor, tensor: SparseTensor | DenseTensor) -> list[Row]:
     """Return the labels, value and expected value of the elements with the largest residuals."""
     standard = model.residual_kind()
     largest = largest_elements(model.weights, model.host_factors, tensor, ENTRIES, standard)
@@ -280,17 +302,20 @@ def _residuals(model: KruskalTensor, tensor: SparseTensor | DenseTensor) -> list
 
 
 def write_report(
-    model: KruskalTensor,
+    model: AnyModel,
     path: str | os.PathLike[str],
     tensor: SparseTensor | DenseTensor | None,
     mask: object,
     title: str | None,
-    second: object,
+    second: object = None,
 ) -> None:
-    """See `KruskalTensor.report`. The record of a Python function has no versions: the current ones are added."""
+    """See `KruskalTensor.report` and `TuckerTensor.report`.
+
+    The record of a Python function has no versions: the current ones are added.
+    """
     other = None
     if second is not None:
         known = cp_model(second, None, f"other: a {type(second).__name__} is not a CP model")
-        other = Other(known, default_names(model, known))
+        other = Other(known, default_names(cp_model(model, None, NO_MODEL), known))
     run = {"versions": versions()} | model.run if model.run else {}
     write(model, path, tensor, run, mask=mask, title=title, other=other)

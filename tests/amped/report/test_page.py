@@ -19,6 +19,7 @@ import amped
 from amped.models import evaluation
 from amped.report import charts, facts, page, timing
 from amped.report.changes import Other
+from amped.report.core_terms import largest_terms
 from partitioner.wording import readable
 
 pytest.importorskip("jinja2")
@@ -143,9 +144,31 @@ def test_the_command_for_two_models(folder: Path, model: amped.KruskalTensor) ->
     refused(run_amped("report", "a.npz", "b.npz", "--output", "b.npz", "--force"), "b.npz")
     refused(run_amped("report", "a.npz", "none.npz"), "none.npz")
     amped.TuckerTensor(np.ones((1, 1)), [np.ones((2, 1)), np.ones((3, 1))]).save("t.npz")
-    refused(run_amped("report", "a.npz", "t.npz"), "t.npz: is a Tucker model: reports need CP models")
+    refused(run_amped("report", "a.npz", "t.npz"), "t.npz: is a Tucker model: only CP models can be compared")
+    refused(run_amped("report", "t.npz", "a.npz"), "t.npz: is a Tucker model: only CP models can be compared")
     with pytest.raises(amped.InputError, match="other: a TuckerTensor is not a CP model"):
         model.report("d.html", other=amped.load("t.npz"))
+
+
+def test_a_tucker_model(folder: Path) -> None:
+    """Its components are the core elements, the largest first."""
+    core = np.array([[3.0, 0.0], [1.0, -4.0]])
+    model = amped.TuckerTensor(core, [np.eye(3, 2), np.eye(4, 2)], [0.5], True)
+    model = model.labelled({"who": ["Ann", "Bob", "Cy"], "what": ["tea", "jam", "rye", "egg"]})
+    terms = largest_terms(model)
+    assert terms.weights.tolist() == [4, 3, 1]
+    np.testing.assert_array_equal(terms.full(), model.full())
+    model.save("t.npz")
+    np.save("x.npy", model.full())
+    run = succeeded(run_amped("report", "t.npz", "--tensor", "x.npy", "--output", "cli.html"))
+    assert "report in cli.html" in run.out
+    model.report("python.html", model.full(), title="Breakfast")
+    for name, title in (("cli.html", "a Tucker model"), ("python.html", "Breakfast")):
+        text = text_of((folder / name).read_text())
+        assert f"{title} Tucker model with a core of 2 × 2 of who × what" in text
+        assert "the 3 largest of 4; shares are of these. 62% of the model: who: Bob; what: jam" in text
+        assert "core 2 × 2" in text
+        assert "fit 1.0000" in text, "of the whole model to the tensor"
 
 
 def test_it_tells_what_was_asked_and_what_came_out(folder: Path) -> None:
@@ -326,7 +349,7 @@ def test_ranks_write_one_report(folder: Path) -> None:
         (["report", "model.npz", "--output", "r.docx"], ("r.docx", "an .html file: name it r.html")),
         (["report", "nothing"], ("nothing", "No such file")),
         (["report", "model.npz", "--tensor", "small.tns"], ("9 x 7 x 5", "4 x 5")),
-        (["report", "tucker.npz"], ("Tucker", "CP models")),
+        (["report", "tucker.npz", "model.npz"], ("Tucker", "CP models")),
     ],
 )
 def test_what_cannot_be_reported_is_refused(folder: Path, arguments: list[str], parts: tuple[str, ...]) -> None:
