@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...backend.device import Array
+from ...backend.ops.admm_steps import AdmmStart, EntryTerms
 from .arrays import HOST, Arrays
 from .coordinates import descended, suits
 from .equations import RowEquations, RowGrams, SharedGram, Solve
@@ -33,6 +34,9 @@ class Constrained(Protocol):
     terms: ModeTerms
     blocks: list[Block]
     fixed: Array  # elements that keep their values, or None
+
+    def entries(self, step: Any) -> EntryTerms | None:
+        """Return the first proximal operator if it is one of entries."""
 
     def hold(self, matrix: Array) -> None:
         """Take the values of fixed elements."""
@@ -163,6 +167,10 @@ class ModeSolver:
         `solve` is for rows times rho, and `unmoved` the solution without these.
         """
         blocks, arrays, step = self._constrained.blocks, self._storage.arrays, 1 / rho
+        if self._in_few_launches(solve):
+            return self._launched(
+                AdmmStart(rows, dual / rho, unmoved, solve.inverse, self._constrained.entries(step)), rho
+            )
         copies, scaled = [rows] * len(blocks), [each / rho for each in dual]
         for number in range(1, INNER + 1):
             sums = list[Any]()
@@ -175,12 +183,32 @@ class ModeSolver:
                 if number % self._between == 0:
                     sums += map(arrays.square, (after - scaled[k], new, new - copies[k], after))
                 scaled[k], copies[k] = after, new
-            if sums:
-                totals = self._storage.total(arrays.numbers(sums)).reshape(-1, 4).sum(axis=0)
-                primal, size, change, length = totals.tolist()
-                if primal <= RELATIVE**2 * size and change <= RELATIVE**2 * length:
-                    break
+            if sums and _small(self._storage.total(arrays.numbers(sums))):
+                break
         return arrays.xp.ascontiguousarray(copies[0]), rho * arrays.xp.stack(scaled)
+
+    def _in_few_launches(self, solve: Solve) -> bool:
+        """Return whether a device computes what is beside the proximal operators."""
+        steps = self._storage.arrays.steps
+        if steps is None or solve.inverse is None:
+            return False
+        return steps.suits(len(solve.inverse), len(self._constrained.blocks))
+
+    def _launched(self, start: AdmmStart, rho: float) -> tuple[Array, Array]:
+        """See `_iterated`."""
+        arrays, blocks = self._storage.arrays, self._constrained.blocks
+        assert arrays.steps is not None
+        steps = arrays.steps.begin(start)
+        for number in range(1, INNER + 1):
+            moved, results = steps.advance(), list[Array]()
+            for k, block in enumerate(blocks):
+                fused = start.first is not None and not k
+                results.append(None if fused else arrays.xp.ascontiguousarray(block(moved[k], 1 / rho)))
+            tested = number % self._between == 0
+            sums = steps.settle(results, tested)
+            if tested and _small(self._storage.total(sums)):
+                break
+        return steps.copies[0], rho * steps.scaled
 
     def _descended(self, equations: RowEquations, rows: Array) -> Array:
         """Return rows after some steps of the proximal gradient, which never increase the objective."""
@@ -192,3 +220,9 @@ class ModeSolver:
             gradient = equations.multiplied(rows) - equations.source + constrained.gradient(rows)
             rows = self._storage.rounded(constrained.primary(rows - step * gradient, step))
         return rows
+
+
+def _small(sums: NDArray[np.float64]) -> bool:
+    """Return whether both residuals are small; `sums`: four sums of squares per operator."""
+    primal, size, change, length = sums.reshape(-1, 4).sum(axis=0).tolist()
+    return bool(primal <= RELATIVE**2 * size and change <= RELATIVE**2 * length)

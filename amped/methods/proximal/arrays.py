@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...backend.device import Array, Device
+from ...backend.ops.admm_steps import ADMM_STEPS, AdmmStepsProvider
 from ...backend.ops.isotonic import ISOTONIC, Isotonic
 from ...backend.rows import down
 
@@ -28,18 +29,23 @@ class Arrays(NamedTuple):
         NumPy or CuPy.
     isotonic : Isotonic, optional
         Isotonic and unimodal regression on the device. None: on the host.
+    steps : AdmmStepsProvider, optional
+        What ADMM computes beside proximal operators, in few launches.
     to_host : callable
         Copies a device array to host memory.
     """
 
     xp: Any = np
     isotonic: Isotonic | None = None
+    steps: AdmmStepsProvider | None = None
     to_host: Callable[[Array], Any] = _itself
 
     @classmethod
     def of(cls, device: Device) -> Arrays:
         """Return the arrays of a device."""
-        return HOST if device.on_host else cls(device.xp, ISOTONIC.first(device), device.to_host)
+        return (
+            HOST if device.on_host else cls(device.xp, ISOTONIC.first(device), ADMM_STEPS.first(device), device.to_host)
+        )
 
     @property
     def on_host(self) -> bool:

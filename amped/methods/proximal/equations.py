@@ -6,7 +6,7 @@ G is the same for all rows if all elements of a tensor are known. Otherwise each
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,19 @@ from ...backend.device import Array
 from ...backend.ops.equations import CONDITION
 
 Matrix = NDArray[np.float64]
-Solve = Callable[[Array], Array]
 
 NEARLY_FREE = 1e-8  # part of the mean eigenvalue by which singular matrices are shifted
 REPEATS = 3  # of a solution with shifted matrices
+
+
+class Solve(NamedTuple):
+    """Solves equations for rows, (rows, R): by a function, which multiplies them by `inverse` if that is not None."""
+
+    function: Callable[[Array], Array]
+    inverse: Array = None
+
+    def __call__(self, right: Array) -> Array:
+        return self.function(right)
 
 
 class RowEquations(Protocol):
@@ -80,8 +89,8 @@ class SharedGram:
         """See `RowEquations`: with a shift of the size of the eigenvalues, the inverse is accurate."""
         matrix = self.gram.copy()
         matrix.reshape(-1)[:: len(matrix) + 1] += shift
-        inverse = self._xp.asarray(scale * np.linalg.inv(matrix))
-        return lambda right: right @ inverse
+        inverse = self._xp.asarray(np.ascontiguousarray(scale * np.linalg.inv(matrix)))
+        return Solve(lambda right: right @ inverse, inverse)
 
     def sizes(self) -> float:
         return float(np.trace(self.gram)) / len(self.gram) or 1.0
@@ -133,7 +142,7 @@ class RowGrams:
     def shifted(self, shift: Any, scale: Any) -> Solve:
         matmul, inverses = self._xp.matmul, self._xp.linalg.inv(self._moved(shift))
         inverses *= scale if isinstance(scale, float) else scale[:, :, None]
-        return lambda right: matmul(inverses, right[:, :, None])[:, :, 0]
+        return Solve(lambda right: matmul(inverses, right[:, :, None])[:, :, 0])
 
     def sizes(self) -> Array:
         sizes = self.traces / self._grams.shape[1]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...backend.device import Array
+from ...backend.ops.admm_steps import EntryTerms
 from ...errors import InputError
 from .arrays import HOST, Arrays
 from .projections import project, shrunk
@@ -48,6 +49,13 @@ class Proximal:
             self.blocks.append(self.primary)
         if terms.smooth:
             self.blocks.append(self.smoothed)
+
+    def entries(self, step: Any) -> EntryTerms | None:
+        """Return the first proximal operator if it is one of entries."""
+        terms = self.terms
+        if terms.shape or terms.function is not None or self.fixed is not None or self.blocks[:1] != [self.primary]:
+            return None
+        return EntryTerms(terms.low, terms.high, step * terms.l1, terms.ball)
 
     def hold(self, matrix: Array) -> None:
         """Take the values of the fixed elements from a matrix."""

@@ -68,6 +68,9 @@ class SharedColumns:
 
         return apply
 
+    def entries(self, step: Any) -> None:
+        """None: the first proximal operator needs the rows of all ranks."""
+
     def hold(self, matrix: Array) -> None:
         if self.terms.fixed is not None:
             self._proximal.hold(self._rows.whole(matrix))

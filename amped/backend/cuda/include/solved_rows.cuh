@@ -51,6 +51,28 @@ __device__ __forceinline__ void load(Numbers& numbers, const Rows& all, long lon
   }
 }
 
+// Stores an (RANK, RANK) matrix as `multiply` needs it: by columns of its result, rows, and lanes; SPAN * SPAN / 2 pairs.
+__device__ __forceinline__ void read_factor(double2* factor, const double* __restrict__ matrix) {
+  for (int k = threadIdx.x; k < SPAN * SPAN / 2; k += THREADS) {
+    const int column = k / 32 / WIDE * SIDE + k % 32 / 4, row = k / 32 % WIDE * SIDE + 2 * (k % 4);
+    const bool there = column < RANK;
+    factor[k] = {there && row < RANK ? matrix[row * RANK + column] : 0,
+                 there && row + 1 < RANK ? matrix[(row + 1) * RANK + column] : 0};
+  }
+}
+
+// Adds the product of rows and the matrix to `result`, by columns.
+__device__ __forceinline__ void multiply(Numbers& result, const double2* factor, const Numbers& rows, int lane) {
+#pragma unroll
+  for (int t = 0; t < WIDE; t++)
+#pragma unroll
+    for (int a = 0; a < WIDE; a++) {
+      const double2 left = factor[(a * WIDE + t) * 32 + lane];
+      multiply_add(result[a], left.x, rows[t][0]);
+      multiply_add(result[a], left.y, rows[t][1]);
+    }
+}
+
 // Sums of stored rows: the Gram matrix, inner products of columns with those of the source, if needed, and column maxima
 // (magnitudes before rounding).
 struct RowSums {

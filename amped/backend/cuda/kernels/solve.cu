@@ -21,14 +21,9 @@ solve(Runs runs, int again, const double* __restrict__ source, long long source_
   const Rows all = {source + run.first, source_stride, target + run.first, target_stride, rows, run.rank, with_dots};
   inverse += run.number * RANK * RANK;
   __shared__ __align__(16) double shared[SHARED];
-  double2* factor = (double2*)shared;  // the inverse, as lanes need it: by columns of the result, rows, and lanes
+  double2* factor = (double2*)shared;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, far = lane / 4, near = lane % 4;
-  for (int k = threadIdx.x; k < SPAN * SPAN / 2; k += THREADS) {
-    const int column = k / 32 / WIDE * SIDE + k % 32 / 4, row = k / 32 % WIDE * SIDE + 2 * (k % 4);
-    const bool there = column < RANK;
-    factor[k] = {there && row < RANK ? inverse[row * RANK + column] : 0,
-                 there && row + 1 < RANK ? inverse[(row + 1) * RANK + column] : 0};
-  }
+  read_factor(factor, inverse);
   __syncthreads();
   RowSums sums;
   Numbers given;
@@ -37,14 +32,7 @@ solve(Runs runs, int again, const double* __restrict__ source, long long source_
   load(given, all, first, far, near);
   for (; first < rows; first += step) {
     Numbers solved = {};
-#pragma unroll
-    for (int t = 0; t < WIDE; t++)
-#pragma unroll
-      for (int a = 0; a < WIDE; a++) {
-        const double2 left = factor[(a * WIDE + t) * 32 + lane];
-        multiply_add(solved[a], left.x, given[t][0]);
-        multiply_add(solved[a], left.y, given[t][1]);
-      }
+    multiply(solved, factor, given, lane);
     load(given, all, first + step, far, near);
     sums.store(solved, all, first, far, near);
   }

@@ -336,6 +336,8 @@ def test_packing_and_sums_of_chunks(architecture: str, every: bool) -> None:
         most = MOST_IN_SOLVE if rank > 56 else MOST_IN_ROWS
         if rank <= 64:
             check(compiled("solve", macros, architecture), {"solve", "gram", "add_parts"}, most)
+            steps = compiled("admm_steps", {"RANK": rank, "REAL": "double"}, architecture)
+            check(steps, {"advance", "settle", "add_parts"}, most)
         if rank <= MOST_IN_A_BLOCK:
             check(compiled("equations", macros, architecture), EQUATIONS, FEW)
         for name in ("nonnegative", "nonnegative_wide") if rank <= 64 else ("nonnegative_wide",):
