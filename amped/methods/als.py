@@ -311,9 +311,9 @@ def prepare(device: Device, rank: int, dtype: FloatDType, nonnegative: bool = Fa
     equations_of(device, rank).prepare(rank, dtype)
 
 
-def compaction(constraints: Constraints = NONE) -> Compaction | None:
-    """Return how hypersparse modes are compacted: fixed modes keep all rows; all do if empty rows may not be zero."""
-    return None if constraints.terms else Compaction(GramOfEmpty(), constraints.fixed)
+def compaction(constraints: Constraints = NONE) -> Compaction:
+    """Return how hypersparse modes are compacted: fixed modes keep all rows."""
+    return Compaction(GramOfEmpty(), constraints.fixed)
 
 
 def solving_bytes(machine: Machine, dtype: FloatDType, order: int, constraints: Constraints = NONE) -> Solving:

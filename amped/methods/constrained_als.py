@@ -24,6 +24,7 @@ from ..backend.ops.row_admm import ROW_ADMM
 from ..backend.ops.solve import SolverBytes
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator, in_turn
+from ..operators.kept_rows import Compaction, ZeroOfEmpty
 from ..operators.placement import Solving
 from .constraints import Constraints
 from .driver import ConstrainedCp, MethodState
@@ -135,7 +136,9 @@ class ConstrainedAls(ConstrainedCp[Operator]):
         series, at = state.series, (state.iterations, state.mode, state.converged)
         self._state = DualState(state.arrays, series, *at, collect=self._collect)
         for mode, name in self._names.items():
-            new = self.operator.machine.device.to_device(state.arrays[name])
+            new = self.operator.machine.device.to_device(
+                self._by_parts(self.operator.compact, mode, state.arrays[name])
+            )
             if mode in self._duals:  # captured work refers to them
                 self._duals[mode][...] = new
             else:
@@ -150,7 +153,7 @@ class ConstrainedAls(ConstrainedCp[Operator]):
         return {mode: f"dual_{mode}" for mode, each in self._proximal.items() if each.blocks}
 
     def _new_duals(self) -> dict[str, Matrix]:
-        shape, proximal = self.operator.shape, self._proximal
+        shape, proximal = self.operator.lengths, self._proximal
         return {
             name: np.zeros((len(proximal[mode].blocks), shape[mode], self.rank)) for mode, name in self._names.items()
         }
@@ -161,11 +164,19 @@ class ConstrainedAls(ConstrainedCp[Operator]):
             if self.operator.machine.comm.size > 1:
                 for part in self._duals[mode]:
                     self._rows[mode].gather(part)
-            self.state.arrays[name] = np.asarray(self.operator.machine.device.to_host(self._duals[mode]))
+            duals = np.asarray(self.operator.machine.device.to_host(self._duals[mode]))
+            self.state.arrays[name] = self._by_parts(self.operator.expand, mode, duals)
+
+    def _by_parts(self, change: Callable[[int, Floats], Floats], mode: int, duals: Matrix) -> Matrix:
+        """Return the duals of a mode with the rows that `change` returns."""
+        if self.operator.shape[mode] == self.operator.lengths[mode]:
+            return duals
+        return np.array([change(mode, part) for part in duals], np.float64)
 
     def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: replaces matrices by the closest ones that meet the constraints."""
         self.constraints.check_start(factors, how)
+        factors = [self.without_unused(mode, factor) for mode, factor in enumerate(factors)]
         result, device = list(factors), self.operator.machine.device
         for mode, each in self._proximal.items():
             matrix = device.to_device(np.array(factors[mode], np.float64))
@@ -228,7 +239,7 @@ class ConstrainedAls(ConstrainedCp[Operator]):
             before = self._arrays.xp.empty((0, *start.shape)) if dual is None else dual[:, mine]
             found = self._solvers[mode].solve(equations, start, before)
             owned[...] = found.rows
-            if dual is not None:
+            if dual is not None and found.dual is not before:
                 dual[:, mine] = found.dual
         penalties[mode] = found.penalty
         if not math.isfinite(found.value):
@@ -305,6 +316,12 @@ class ConstrainedAls(ConstrainedCp[Operator]):
         result = KruskalTensor(np.ones(self.rank), factors, state.series["fit"], state.converged, series)
         kept = [mode for mode, each in self._proximal.items() if not each.terms.scalable]
         return result.arrange(norm=self.norm, kept=kept)
+
+
+def compaction(constraints: Constraints) -> Compaction:
+    """Return how hypersparse modes are compacted: fixed modes, and those whose empty rows may not be zero, keep all."""
+    related = [mode for mode, terms in constraints.terms if not terms.zero_is_best]
+    return Compaction(ZeroOfEmpty(), (*constraints.fixed, *related))
 
 
 def solving_bytes(shape: Sequence[int], rank: int, constraints: Constraints, device: Device) -> Solving:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -147,9 +148,26 @@ class BaseMethod(Generic[P]):
 
 
 class ConstrainedCp(BaseMethod[P]):
-    """The part of `Method` that CP decompositions under constraints share."""
+    """The part of `Method` that CP decompositions under constraints share.
+
+    Attributes
+    ----------
+    constraints : Constraints
+    used : mapping of int to int32 array
+        By mode, the indices with elements, ascending: rows of others start at zero, which is best for them.
+    """
 
     constraints: Constraints
+    used: Mapping[int, NDArray[np.int32]] = MappingProxyType({})
+
+    def without_unused(self, mode: int, factor: Floats) -> Floats:
+        """Return an initial factor matrix whose rows of unused indices are zero."""
+        used = self.used.get(mode)
+        if used is None or used.size == len(factor):
+            return factor
+        result = np.zeros_like(factor)
+        result[used] = factor[used]
+        return result
 
     @property
     def rank(self) -> int:

@@ -84,6 +84,7 @@ class LossMethod(ConstrainedCp[Placed], ABC):
     def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: accepts any matrices that satisfy the constraints; the first step may scale random ones."""
         self.constraints.check_start(factors, how)
+        factors = [self.without_unused(mode, factor) for mode, factor in enumerate(factors)]
         self._scales = how is None and self._loss.nonnegative and not self.starts_at_zero
         if self.starts_at_zero:
             return [np.zeros_like(factor) if mode in self._modes else factor for mode, factor in enumerate(factors)]

@@ -104,7 +104,7 @@ class KeepsBest(BaseMethod[Placed]):
         super().restart(state)  # type: ignore[misc]
         if state is None:
             self.state.series.update({name: [] for name in self._held_out.names})
-            for mode, length in enumerate(self.operator.shape[: self.order]):
+            for mode, length in enumerate(self.operator.lengths[: self.order]):
                 self.state.arrays[f"best_{mode}"] = np.zeros((length, self.rank))
 
     @property

@@ -43,6 +43,10 @@ class Placed(Protocol):
     def order(self) -> int:
         """The number of modes."""
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of the tensor's modes."""
+
     def set_factor(self, mode: int, factor: Floats) -> None:
         """Set the factor matrix of a mode on all ranks, from an (I_n, R_n) array in host memory."""
 
@@ -61,6 +65,9 @@ class Placed(Protocol):
 
     def held(self, mode: int) -> slice:
         """Return the rows of a factor matrix that this rank holds."""
+
+    def compact(self, mode: int, matrix: Floats) -> Floats:
+        """Return the rows that the operator holds of an (I_n, R_n) matrix; see `kept_rows`."""
 
     def expand(self, mode: int, rows: Floats) -> Floats:
         """Return the (I_n, R_n) matrix with these rows; other rows are zero."""

@@ -32,6 +32,10 @@ class Columns:
         return len(self.shape)
 
     @property
+    def lengths(self) -> tuple[int, ...]:
+        return self._whole.lengths
+
+    @property
     def matrices(self) -> Array:
         return self._whole.matrices
 
@@ -53,6 +57,9 @@ class Columns:
 
     def held(self, mode: int) -> slice:
         return self._whole.held(mode)
+
+    def compact(self, mode: int, matrix: Floats) -> Floats:
+        return self._whole.compact(mode, matrix)
 
     def expand(self, mode: int, rows: Floats) -> Floats:
         return self._whole.expand(mode, rows)

@@ -38,10 +38,13 @@ class Factors:
     def order(self) -> int:
         return len(self.shape)
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        kept = self.kept_rows
+        return tuple(kept[mode].length if mode in kept else rows for mode, rows in enumerate(self.shape))
+
     def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:
-        if mode in self.kept_rows:
-            factor = self.kept_rows[mode].compact(factor)
-        self.work.set_factor(mode, factor, columns)
+        self.work.set_factor(mode, self.compact(mode, factor), columns)
         self.changed(mode)
 
     @property
@@ -56,6 +59,9 @@ class Factors:
 
     def rows(self, mode: int, matrices: Array | None = None) -> Floats:
         return self.work.factor(mode, matrices)
+
+    def compact(self, mode: int, matrix: Floats) -> Floats:
+        return self.kept_rows[mode].compact(matrix) if mode in self.kept_rows else matrix
 
     def expand(self, mode: int, rows: Floats) -> Floats:
         return self.kept_rows[mode].expand(rows) if mode in self.kept_rows else rows

@@ -71,6 +71,19 @@ class LargestOfEmpty:
         return largest[None]
 
 
+class ZeroOfEmpty:
+    """Methods in which empty rows are zero from the start, or have no effect: a row of zeros. See `EmptyRows`."""
+
+    def spare(self, rank: int) -> int:
+        return 1
+
+    def part(self, rows: Floats) -> NDArray[np.float64]:
+        return np.zeros(rows.shape[1])
+
+    def rows(self, parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        return np.zeros((1, parts[0].size))
+
+
 class Compaction(NamedTuple):
     """How a method's factor matrices may be compacted."""
 
@@ -95,13 +108,17 @@ class KeptRows:
     ----------
     indices : (kept,) int32 array
         The index of each kept row, ascending.
+    spare : (spare,) int array
+        The positions of the spare rows.
+    unused : int
+        The number of unused indices.
     """
 
     def __init__(self, used: NDArray[np.int32], length: int, empty: EmptyRows, rank: int) -> None:
         self.length, self._empty = length, empty
         spare = _first_unused(used, length, empty.spare(rank))
         self.indices = np.sort(np.concatenate([used, spare]))
-        self._spare = np.searchsorted(self.indices, spare)
+        self.spare, self.unused = np.searchsorted(self.indices, spare), length - used.size
         self._used = used
 
     @property
@@ -119,9 +136,9 @@ class KeptRows:
         _by_blocks(lambda b: np.take(matrix, self.indices[b], axis=0, out=kept[b], mode="clip"), self.indices.size)
         parts = self._dropped(matrix)
         if parts:  # otherwise the spare rows are as they were before `expand`
-            rows = self._empty.rows([*parts, self._empty.part(kept[self._spare])])
-            kept[self._spare] = 0
-            kept[self._spare[: len(rows)]] = rows
+            rows = self._empty.rows([*parts, self._empty.part(kept[self.spare])])
+            kept[self.spare] = 0
+            kept[self.spare[: len(rows)]] = rows
         return kept
 
     def _dropped(self, matrix: Floats) -> list[NDArray[np.float64]]:

@@ -39,8 +39,10 @@ from ..methods.poisson import Poisson
 from ..operators.base import Operator, Placed
 from ..operators.columns import Columns
 from ..operators.dense.direct import DirectDense
+from ..operators.kept_rows import Compaction
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
 from ..operators.products import Mttkrp, Phi, SeveralPhi
+from ..operators.sources.compact import used_indices
 from ..operators.sources.dense import DenseSource, of_array, open_dense_source
 from ..operators.sources.distributed import Progress
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
@@ -217,7 +219,7 @@ def decomposition(
         solving = als_bytes(source, rank, machine, options, constraints)
         memory = start_bytes(source, rank, machine.comm, init)
         result = setting_for(source, rank, machine, options, solving)._replace(late=not constraints, root_bytes=memory)
-        return result._replace(compaction=als.compaction(constraints))
+        return result._replace(compaction=als_compaction(constraints))
 
     operator: Operator
     if isinstance(source, DenseSource) and DirectDense.suits(source, machine, rank):
@@ -225,7 +227,9 @@ def decomposition(
     else:
         operator = placed(source, machine, setting(), device_memory(machine, options), budget)
     if constraints.terms:
-        return ConstrainedAls(operator, constraints)
+        method = ConstrainedAls(operator, constraints)
+        method.used = used_indices(source, als_compaction(constraints))
+        return method
     accelerate = accelerate and suits(operator.machine.device, operator.shape, rank)
     return als.CpAls(operator, constraints, accelerate)
 
@@ -237,6 +241,11 @@ def als_bytes(
     if constraints.terms:
         return constrained_als.solving_bytes(source.shape, rank, constraints, machine.device)
     return als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
+
+
+def als_compaction(constraints: Constraints) -> Compaction:
+    """Return how CP-ALS compacts hypersparse modes."""
+    return constrained_als.compaction(constraints) if constraints.terms else als.compaction(constraints)
 
 
 Key = TypeVar("Key")

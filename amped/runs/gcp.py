@@ -32,9 +32,11 @@ from ..operators.dense.direct import DirectDense
 from ..operators.dense.gradient import DenseGradient
 from ..operators.dense.observed import MaskedArray
 from ..operators.dense.operator import DenseOperator
+from ..operators.kept_rows import Compaction, ZeroOfEmpty
 from ..operators.modes import Product
 from ..operators.placement import Setting
 from ..operators.products import Mttkrp, RowSystems
+from ..operators.sources.compact import used_indices
 from ..operators.sources.dense import DenseSource, of_array
 from ..operators.sources.grid import Grid
 from ..operators.sources.protocols import DescribedSource
@@ -176,9 +178,23 @@ class LossElements(NamedTuple):
         """Return the same elements for devices with `memory` bytes; None: those free."""
         return self if memory is None else self._replace(setting=self.setting._replace(memory=memory))
 
+    def compacted(self, constraints: Constraints, masked: bool) -> LossElements:
+        """Return the elements for a decomposition whose hypersparse modes are compacted if zero is best for empty rows.
+
+        `masked`: whether only observed elements count.
+        """
+        if self.source.kind != "sparse" or self.work.poisson or not (masked or self.work.loss.fits_zeros):
+            return self
+        return self._replace(setting=self.setting._replace(compaction=_compaction(constraints)))
+
     def plan(self, ranks: int) -> PlannedRun:
         """Plan the run on `ranks` ranks. Collective."""
         return kind_of(self.source).plan(self.source, self.machine, self.setting, ranks)
+
+
+def _compaction(constraints: Constraints) -> Compaction:
+    """Return how hypersparse modes are compacted: fixed modes keep all rows."""
+    return Compaction(ZeroOfEmpty(), constraints.fixed)
 
 
 def loss_elements(
@@ -318,6 +334,8 @@ def generalised(
         raise InputError(f"every element is zero: loss {work.loss.name!r} has no minimum there", path=counted.path)
     method = _generalised(source, observed, machine, options, work, constraints, held_out)
     method.starts_at_zero = zero
+    if observed is not None or work.loss.fits_zeros:
+        method.used = used_indices(counted, _compaction(constraints))
     return method
 
 
@@ -334,7 +352,7 @@ def _generalised(
     if (sampled := work.sampled) is not None:
         return stochastic_gcp(source, observed, machine, options, sampled, constraints, held_out)
     facts: dict[str, object] = {} if observed is None else dict(observed.terms.facts)
-    elements = loss_elements(source, observed, machine, options, work)
+    elements = loss_elements(source, observed, machine, options, work).compacted(constraints, observed is not None)
     if work.lists:
         operator = SPARSE.place(elements.source, elements.machine, elements.setting, None)
         if work.poisson:
@@ -346,12 +364,17 @@ def _generalised(
 
 
 def planned_loss(
-    source: DescribedSource, observed: ObservedSource | None, machine: Machine, options: Options, work: LossWork
+    source: DescribedSource,
+    observed: ObservedSource | None,
+    machine: Machine,
+    options: Options,
+    work: LossWork,
+    constraints: Constraints,
 ) -> LossElements | SampledElements:
     """Return the elements of a decomposition for any loss, to be planned. Collective."""
     if (sampled := work.sampled) is not None:
         return sampled_elements(source, observed, machine, options, sampled)
-    return loss_elements(source, observed, machine, options, work)
+    return loss_elements(source, observed, machine, options, work).compacted(constraints, observed is not None)
 
 
 class LossTraits(NamedTuple):

@@ -17,7 +17,7 @@ from ..backend.ops.mttkrp import MTTKRP, Share
 from ..backend.ops.row_systems import ROW_SYSTEMS
 from ..backend.ops.rowproblems import ROWPROBLEMS
 from ..backend.ops.solve import SolverBytes
-from ..methods import observed_als, observed_constrained
+from ..methods import constrained_als, observed_als, observed_constrained
 from ..methods.constraints import NONE, Constraints
 from ..methods.extrapolation import suits
 from ..methods.held_out import HeldOut, HeldOutAls, HeldOutConstrained
@@ -28,6 +28,7 @@ from ..operators.base import Placed
 from ..operators.dense.gaps import ElementList, GapRows, ModeGaps, gap_bytes, gaps_of, mode_gaps
 from ..operators.dense.observed import DirectObserved
 from ..operators.dense.plan import mode_plans
+from ..operators.kept_rows import Compaction, ZeroOfEmpty
 from ..operators.limits import check_range
 from ..operators.modes import ModePlan
 from ..operators.placement import Setting, nonzero_bytes
@@ -137,7 +138,7 @@ def observed_decomposition(
     direct = DirectObserved.fits(shape, rank, machine)
     work = Work(rank, budget.repeats, ROWS, math.prod(shape) if direct else 0)
     machine = chosen(machine, observed.placed, options, work)
-    run = ObservedRun(observed, rank, machine, options, init, held_out is not None)
+    run = ObservedRun(observed, rank, machine, options, init, held_out is not None, constraints)
     if direct and machine.device.folder == "plain":
         operator, rows = _as_array(run)
         terms = terms._replace(scales=None)  # the array has the weights
@@ -168,7 +169,8 @@ def _systems_setting(run: ObservedRun) -> Setting:
     setting, observed = run.setting(run.observed.placed), run.observed
     solving = observed_constrained.solving_bytes(observed.source.shape, run.rank, run.constraints, run.machine.device)
     product = systems(observed.terms.scales is not None)
-    return setting._replace(product=product, overlaps=False, solving=solving)
+    compaction = constrained_als.compaction(run.constraints)
+    return setting._replace(product=product, overlaps=False, solving=solving, compaction=compaction)
 
 
 def planned_observed(run: ObservedRun, ranks: int, memory: int | None) -> PlannedRun:
@@ -210,7 +212,9 @@ def _as_array(run: ObservedRun) -> tuple[Placed, Rows]:
 def _row_setting(run: ObservedRun) -> Setting:
     """Return the setting for rows that are solved from their elements. Collective."""
     setting = run.setting(run.observed.placed)
-    return setting._replace(product=NoProduct(), extras=(observed_als.PROBLEMS,), overlaps=False)
+    compaction = Compaction(ZeroOfEmpty(), run.constraints.fixed)
+    extras = (observed_als.PROBLEMS,)
+    return setting._replace(product=NoProduct(), extras=extras, overlaps=False, compaction=compaction)
 
 
 def _row_by_row(run: ObservedRun) -> tuple[Placed, Rows]:

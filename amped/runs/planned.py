@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from ..backend.exchange import Machine
 from ..backend.losses import Loss
 from ..errors import InputError
-from ..methods import als, apr
+from ..methods import apr
 from ..methods.constraints import NONE, Constraints
 from ..methods.gcp import GENERAL, MAX_ITERS
 from ..methods.initial import Init, start_bytes
@@ -26,7 +26,7 @@ from ..parallel.mpi import Comm, together
 from ..report.candidates import candidate_columns
 from ..report.notebook import plan_html
 from ..report.text import forecast_line
-from .assembly import als_bytes, as_counts, setting_for
+from .assembly import als_bytes, als_compaction, as_counts, setting_for
 from .candidates import MOST_RANKS, AbsentMachine, Candidates, SharedTensor, candidates_absent, candidates_here
 from .compression import core_setting, of_source
 from .gcp import LossWork, planned_loss
@@ -171,7 +171,7 @@ def planned(source: DescribedSource, machine: Machine, options: Options, params:
         memory = options.device_memory or machine.device.memory(ranks)
     if params.work is not None:
         counted = source if params.observed is None else params.observed.source
-        elements = planned_loss(counted, params.observed, machine, options, params.work)
+        elements = planned_loss(counted, params.observed, machine, options, params.work, params.constraints)
         run = elements.with_memory(memory).plan(ranks)
         return PlanResult(run, run.forecast(params.constraints))
     if params.observed is not None:
@@ -226,7 +226,7 @@ def _setting(source: DescribedSource, machine: Machine, options: Options, params
     else:
         params.constraints.check_sizes(source.shape, params.rank)
         solving = als_bytes(source, params.rank, machine, options, params.constraints)
-        compaction = als.compaction(params.constraints)
+        compaction = als_compaction(params.constraints)
     setting = setting_for(source, params.rank, machine, options, solving, params.poisson)
     memory = start_bytes(source, params.rank, machine.comm, params.init)
     return setting._replace(root_bytes=memory, compaction=compaction)

@@ -45,6 +45,12 @@ def count_runs(rows: NDArray[np.int32] | StoredColumn) -> int:
     return 1 + sum(int(np.count_nonzero(np.diff(rows[b : b + BLOCK + 1]))) for b in blocks)
 
 
+def distinct_runs(rows: NDArray[np.int32] | StoredColumn) -> NDArray[np.int32]:
+    """Return the distinct values in ascending indices."""
+    parts = [np.unique(rows[b : b + BLOCK]) for b in range(0, rows.size, BLOCK)]
+    return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int32)
+
+
 def renumbered(rows: NDArray[np.int32], used: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the position of each index in `used`, which is ascending."""
     length = int(used[-1]) + 1

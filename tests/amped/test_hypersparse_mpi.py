@@ -10,7 +10,11 @@ from amped.parallel.mpi import Comm
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("name", ["als", "fixed", "nonnegative", "mu", "pdnr", "hooi"])
+ZERO_ROWS = ["admm", "admm, smooth", "masked", "masked admm", "lbfgs", "masked newton"]
+NAMES = ["als", "fixed", "nonnegative", "mu", "pdnr", "hooi", *(f"{name}, rank 7" for name in ZERO_ROWS)]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_compact_matrices_change_results_only_by_rounding(
     comm: Comm, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

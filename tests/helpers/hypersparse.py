@@ -13,7 +13,7 @@ from amped.operators import kept_rows
 from amped.operators.sources import compact
 from partitioner.host.worth import SETTING
 
-SHAPES = {3: (120, 40, 200), 4: (90, 5, 60, 110)}
+SHAPES = {2: (90, 110), 3: (120, 40, 200), 4: (90, 5, 60, 110)}
 NEVER = 1 << 62
 
 
@@ -34,7 +34,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "als": lambda x, **how: amped.cp_als(x, 5, max_iters=3, tol=0, **how),
     "als from a start": lambda x, **how: amped.cp_als(x, 4, max_iters=3, tol=0, init=start_of(x_order(x), 4), **how),
     "fixed": lambda x, **how: amped.cp_als(
-        x, 4, max_iters=3, tol=0, fixed_modes=[2], init=start_of(x_order(x), 4), **how
+        x, 4, max_iters=3, tol=0, fixed_modes=[x_order(x) - 1], init=start_of(x_order(x), 4), **how
     ),
     "nonnegative": lambda x, **how: amped.cp_als(x, 2, max_iters=2, tol=0, nonnegative=[0], ridge=0.5, **how),
     "starts": lambda x, **how: amped.cp_als(x, 3, max_iters=2, tol=0, starts=2, **how),
@@ -43,6 +43,31 @@ RUNS: dict[str, Callable[..., Any]] = {
     "pdnr": lambda x, **how: amped.cp_apr(x, 3, max_iters=2, tol=0, method="pdnr", mu_iters=0, **how),
     "hooi": lambda x, **how: amped.tucker(x, (2,) * x_order(x), max_iters=3, tol=0, **how),
     "hosvd": lambda x, **how: amped.tucker(x, (2,) * x_order(x), method="hosvd", **how),
+}
+
+
+PARTS = {0: ["nonnegative", "l1:0.1"], 1: "bounds:-1:2"}
+ZERO_ROWS: dict[str, Callable[..., Any]] = {
+    "admm": lambda x, rank, **how: amped.cp_als(x, rank, constraints=PARTS, **how),
+    "admm, ball": lambda x, rank, **how: amped.cp_als(x, rank, constraints={0: "ball"}, **how),
+    "admm, smooth": lambda x, rank, **how: amped.cp_als(x, rank, constraints={0: "smooth:0.1", 1: "l2:0.1"}, **how),
+    "masked": lambda x, rank, **how: amped.cp_als(x, rank, mask="stored", ridge=0.1, **how),
+    "masked, held out": lambda x, rank, **how: amped.cp_als(x, rank, mask="stored", ridge=0.1, holdout=0.1, **how),
+    "masked admm": lambda x, rank, **how: amped.cp_als(x, rank, mask="stored", constraints=PARTS, **how),
+    "masked, fixed": lambda x, rank, **how: amped.cp_als(
+        x, rank, mask="stored", ridge=0.1, fixed_modes=[1], init=start_of(x_order(x), rank), **how
+    ),
+    "lbfgs": lambda x, rank, **how: amped.cp(x, rank, loss="poisson", method="lbfgs", **how),
+    "lbfgs, ridge": lambda x, rank, **how: amped.cp(x, rank, loss="gaussian", method="lbfgs", ridge=0.1, **how),
+    "masked lbfgs": lambda x, rank, **how: amped.cp(x, rank, loss="huber:1", method="lbfgs", mask="stored", **how),
+    "newton": lambda x, rank, **how: amped.cp(x, rank, loss="poisson", method="newton", ridge=0.1, **how),
+    "masked newton": lambda x, rank, **how: amped.cp(x, rank, loss="huber:1", method="newton", mask="stored", **how),
+}
+"""Methods whose empty rows are zero from the start: calls of a tensor and a rank."""
+RUNS |= {
+    f"{name}, rank {rank}": lambda x, call=call, rank=rank, **how: call(x, rank, max_iters=3, tol=0, **how)
+    for name, call in ZERO_ROWS.items()
+    for rank in (1, 7)
 }
 
 

@@ -154,12 +154,12 @@ class ModeSolver:
         return self._storage.arrays.numbers([data, self._constrained.penalty(rows)])
 
     def _rho(self, equations: RowEquations) -> Any:
-        """Return the penalty parameter; rows that constraints relate have the same."""
+        """Return the penalty parameter; rows that constraints relate have the same, the mean of rows with elements."""
         if not (isinstance(equations, RowGrams) and self._constrained.terms.columnwise):
             return equations.sizes()
-        sizes = equations.sizes()
-        total = self._storage.total(self._storage.arrays.numbers([sizes.sum(), float(len(sizes))]))
-        return float(total[0] / total[1])
+        filled = equations.traces > 0
+        total = self._storage.total(self._storage.arrays.numbers([equations.sizes()[filled].sum(), filled.sum()]))
+        return float(total[0] / total[1]) if total[1] else 1.0
 
     def _iterated(self, unmoved: Array, solve: Solve, rho: Any, rows: Array, dual: Array) -> tuple[Array, Array]:
         """Return rows and duals after `INNER` iterations of ADMM, or fewer if both residuals are small.

@@ -111,6 +111,11 @@ class ModeTerms:
         return not (self.smooth or self.function) and (not self.columnwise or self.shape in ("", "sparse"))
 
     @property
+    def zero_is_best(self) -> bool:
+        """Whether rows of zeros, in any number, are best where a tensor has no nonzeros."""
+        return self.low <= 0 <= self.high and not (self.shape or self.smooth or self.function or self.fixed)
+
+    @property
     def only_orthonormal(self) -> bool:
         """Whether all matrices with orthonormal columns meet the constraints, with the same penalty."""
         return self.shape == "orthonormal" and not self.nonnegative and not self.smooth

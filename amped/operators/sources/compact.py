@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.array_types import FloatDType
 from partitioner.shards.partition import Cut, mode_order
 from partitioner.tensors.used_indices import renumbered
 
-from ..kept_rows import KeptRows, is_hypersparse
+from ..kept_rows import Compaction, KeptRows, is_hypersparse
 from ..placement import INDEX_BYTES, Loading, Setting
-from .protocols import ModeCopies, Offsets, SparseSource
+from .protocols import DescribedSource, ModeCopies, Offsets, SparseSource
 
 MOST_NONZEROS = 8  # per index of a mode: with more, the time for its rows hardly matters
 
@@ -21,16 +22,22 @@ MOST_NONZEROS = 8  # per index of a mode: with more, the time for its rows hardl
 def kept_rows(source: SparseSource, setting: Setting) -> dict[int, KeptRows]:
     """Return the rows that matrices of the hypersparse modes keep, by mode; none unless a CPU computes. Collective."""
     compaction, result = setting.compaction, dict[int, KeptRows]()
-    if compaction is None or not setting.device.on_host:
+    if compaction is None or source.stored or not setting.device.on_host:
         return result
     for mode, (length, rank) in enumerate(zip(source.shape, setting.ranks, strict=True)):
         spare = compaction.empty.spare(rank)
         if mode in compaction.whole or source.nnz > MOST_NONZEROS * length or not is_hypersparse(length, 0, spare):
             continue
         used = source.used_indices(mode)
-        if used is not None and is_hypersparse(length, used.size, spare):
+        if is_hypersparse(length, used.size, spare):
             result[mode] = KeptRows(used, length, compaction.empty, rank)
     return result
+
+
+def used_indices(source: DescribedSource, compaction: Compaction) -> dict[int, NDArray[np.int32]]:
+    """Return the used indices of the modes that may be compacted, by mode; none of a dense tensor. Collective."""
+    found = {mode: source.used_indices(mode) for mode in range(len(source.shape)) if mode not in compaction.whole}
+    return {mode: used for mode, used in found.items() if used is not None}
 
 
 def compacted(source: SparseSource, kept: Mapping[int, KeptRows], setting: Setting) -> ModeCopies:

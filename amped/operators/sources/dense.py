@@ -162,6 +162,9 @@ class DenseSource:
         """See `DescribedSource`: all indices."""
         return self.shape[mode]
 
+    def used_indices(self, mode: int) -> None:
+        """See `DescribedSource`."""
+
     def tensor(self) -> DenseTensor | None:
         self.statistics  # noqa: B018  # reads elements on all ranks, to raise an error if some are not finite
         return self._root

@@ -7,9 +7,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from partitioner.array_types import FloatDType
 from partitioner.readers import line_where
 from partitioner.tensors.sparse import SparseTensor
@@ -81,10 +78,6 @@ class DescribedSparse:
         if self.zeros:
             text += f"; {self.zeros:,} zeros dropped"
         return text
-
-    def used_indices(self, mode: int) -> NDArray[np.int32] | None:
-        """See `SparseSource`."""
-        return None
 
     def line_where(self, wrong: Callable[[float], bool]) -> int | None:
         """See `DescribedSource`."""

@@ -146,6 +146,11 @@ class DeviceTensor:
         """Return the number of used indices of a mode."""
         return int(np.count_nonzero(self.counts(mode)[0]))
 
+    def used_indices(self, mode: int) -> NDArray[np.int32]:
+        """Return the used indices of a mode, ascending."""
+        counts, rows = self.counts(mode)
+        return (np.flatnonzero(counts) if rows is None else rows).astype(np.int32)
+
     def cut(self, mode: int, parts: int, targets: NDArray[np.int64] | None) -> Cut:
         """See `SparseSource`."""
         rows = CountedRows(*self.counts(mode)) if parts > 1 else CountedRows(np.array([self._values.size]))

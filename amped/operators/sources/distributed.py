@@ -137,9 +137,9 @@ class DistributedFile(Holding, DescribedSparse):
             return self._device_tensor.used(mode)
         return int(all_distinct(self._ordered()[0][mode], self.shape[mode], self._comm).size)
 
-    def used_indices(self, mode: int) -> NDArray[np.int32] | None:
+    def used_indices(self, mode: int) -> NDArray[np.int32]:
         if self._device_tensor is not None:
-            return None
+            return self._device_tensor.used_indices(mode)
         return all_distinct(self._ordered()[0][mode], self.shape[mode], self._comm)
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:

@@ -107,6 +107,9 @@ class DescribedSource(TensorFacts, Protocol):
     def used(self, mode: int) -> int:
         """Return the number of used indices of a mode."""
 
+    def used_indices(self, mode: int) -> NDArray[np.int32] | None:
+        """Return the used indices of a mode, ascending, on all ranks; None if the tensor is dense."""
+
     def tensor(self) -> SparseTensor | DenseTensor | None:
         """Return the whole tensor on rank 0, None elsewhere."""
 
@@ -146,8 +149,8 @@ class ModeCopies(TensorFacts, Protocol):
 class SparseSource(DescribedSource, ModeCopies, Protocol):
     """A sparse tensor; see `DescribedSource` and `ModeCopies`. All methods are collective."""
 
-    def used_indices(self, mode: int) -> NDArray[np.int32] | None:
-        """Return the used indices of a mode, ascending, on all ranks; None if they are in a store or on a device."""
+    def used_indices(self, mode: int) -> NDArray[np.int32]:
+        """See `DescribedSource`."""
 
     def by_fibre(self, mode: int, dtype: FloatDType) -> list[Any]:
         """Return this rank's equal share of the nonzeros, sorted by all other modes in turn, then by `mode`.

@@ -18,7 +18,7 @@ from partitioner.store.format import Store
 from partitioner.store.shared_fs import check_same
 from partitioner.tensors.digest import digest
 from partitioner.tensors.sparse import SparseTensor
-from partitioner.tensors.used_indices import count_runs, distinct
+from partitioner.tensors.used_indices import count_runs, distinct, distinct_runs, joined
 
 from ...errors import InputError
 from ...parallel.mpi import Comm, on_root, share, together
@@ -66,9 +66,9 @@ class TensorSource(Holding, DescribedSparse):
         root = self._root
         return self._comm.bcast(0 if root is None else distinct(root.columns[mode], self.shape[mode]).size)
 
-    def used_indices(self, mode: int) -> NDArray[np.int32] | None:
+    def used_indices(self, mode: int) -> NDArray[np.int32]:
         if self._device_tensor is not None:
-            return None
+            return self._device_tensor.used_indices(mode)
         root = self._root
         return share(self._comm, None if root is None else distinct(root.columns[mode], self.shape[mode]))
 
@@ -162,6 +162,11 @@ class StoreSource(DescribedSparse):
 
     def used(self, mode: int) -> int:
         return self._comm.bcast(on_root(self._comm, lambda: count_runs(self._store.mode(mode).column(0))) or 0)
+
+    def used_indices(self, mode: int) -> NDArray[np.int32]:
+        parts, rank = equal_parts(self.nnz, self._comm.size), self._comm.rank
+        mine = self._store.mode(mode).column(0).part(int(parts[rank]), int(parts[rank + 1]))
+        return joined(together(self._comm, lambda: distinct_runs(mine)), self._comm)
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         rows = self._store.mode(mode).column(0)

@@ -55,6 +55,7 @@ class SparseGradient:
             comm.all_reduce(value, "sum")
         if self._zeros:
             value += self._add_everywhere(gradients)
+            self._scale_spare(gradients)
         return ValueAndGradients(float(value[0]), gradients)
 
     def _add_everywhere(self, gradients: list[NDArray[np.float64]]) -> float:
@@ -65,3 +66,13 @@ class SparseGradient:
         for mode, gradient in enumerate(gradients):
             gradient += self._loss.rows_everywhere(moments, mode, owned[mode])[1]
         return self._loss.everywhere(moments)
+
+    def _scale_spare(self, gradients: list[NDArray[np.float64]]) -> None:
+        """Let a spare row, which is zero, stand for all unused indices: inner products are those of all their rows.
+
+        In coordinates in which k equal rows are one, multiplied by the root of k, the gradient is multiplied by it too.
+        """
+        for mode, kept in self.operator.kept_rows.items():
+            owned = self.operator.plan.modes[mode].owned
+            for place in kept.spare[(kept.spare >= owned.start) & (kept.spare < owned.stop)]:
+                gradients[mode][place - owned.start] *= np.sqrt(kept.unused)
