@@ -324,10 +324,20 @@ class Loss:
         self, moments: Moments, mode: int, rows: Floats
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the shares (n,) of n `rows` of a mode's factor matrix in `everywhere`, and their gradients (n, R)."""
-        constant = self._closed_form()[0] * moments.without(mode).sums.prod(axis=0)
-        rows = rows.astype(np.float64, copy=False)
-        linear = rows @ self.curvature_everywhere(moments, mode)
-        return rows @ constant + np.einsum("ir,ir->i", linear, rows) / 2, linear + constant
+        gradient = self.gradient_everywhere(moments, mode, rows)
+        constant = self._constant_everywhere(moments, mode)
+        return np.einsum("ir,ir->i", gradient + constant, rows.astype(np.float64, copy=False)) / 2, gradient
+
+    def gradient_everywhere(self, moments: Moments, mode: int, rows: Floats) -> NDArray[np.float64]:
+        """Return the gradient of `everywhere` with respect to n `rows` of a mode's factor matrix, (n, R)."""
+        constant = self._constant_everywhere(moments, mode)
+        if not self._closed_form()[1]:
+            return np.broadcast_to(constant, rows.shape)
+        return rows.astype(np.float64, copy=False) @ self.curvature_everywhere(moments, mode) + constant
+
+    def _constant_everywhere(self, moments: Moments, mode: int) -> NDArray[np.float64]:
+        """Return the gradient of `everywhere` with respect to any row of one factor matrix that is zero, (R,)."""
+        return np.asarray(self._closed_form()[0] * moments.without(mode).sums.prod(axis=0), np.float64)
 
     def curvature_everywhere(self, moments: Moments, mode: int) -> NDArray[np.float64]:
         """Return the second derivatives of `everywhere`, (R, R), with respect to any row of one factor matrix."""

@@ -24,7 +24,8 @@ from ..operators.base import Gradient, Placed
 from .arranged import arranged
 from .constraints import Constraints
 from .driver import ConstrainedCp, MethodState
-from .quasi_newton import Point, QuasiNewton, Vector, scaled
+from .quasi_newton import QuasiNewton, scaled
+from .recent_changes import Point, Vector
 from .updates import DivergedError
 
 MAX_ITERS, TOL = 1000, 1e-9  # by default
@@ -129,8 +130,8 @@ class LossMethod(ConstrainedCp[Placed], ABC):
 
     def _set_rows(self, mode: int, rows: NDArray[np.float64]) -> None:
         """Set the rows of a factor matrix that this rank owns, on all ranks. Collective."""
-        owned = self.operator.owned(mode)
-        owned[...] = self.operator.machine.device.to_device(rows.astype(owned.dtype))
+        owned, device = self.operator.owned(mode), self.operator.machine.device
+        owned[...] = rows if device.on_host else device.to_device(rows.astype(owned.dtype))
         self.operator.publish(mode)
 
     def _rows(self, mode: int) -> NDArray[np.float64]:
@@ -164,7 +165,7 @@ class Gcp(LossMethod):
         for mode, place in zip(modes, self._places, strict=True):
             if mode in constraints.nonnegative:
                 lower[place] = 0.0
-        self._steps = QuasiNewton(operator.machine.comm, lower)
+        self._steps = QuasiNewton(operator.machine.comm, lower, operator.machine.device.cores)
         super().__init__(operator, loss, constraints, facts)
 
     def restart(self, state: MethodState | None = None) -> None:
@@ -193,7 +194,7 @@ class Gcp(LossMethod):
         state, point = self.state, self._point
         assert point is not None
         state.series["objective"].append(point.value)
-        state.series["gradient"].append(self._steps.largest(self._steps.projected_gradient(point)))
+        state.series["gradient"].append(self._steps.largest(point))
         state.series["evaluations"].append(float(evaluations))
         state.iterations += 1
 

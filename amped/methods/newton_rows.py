@@ -24,7 +24,8 @@ from ..operators.sparse.operator import SparseOperator
 from .constraints import Constraints
 from .gcp import LossMethod
 from .newton import RowDerivatives, derivatives, newton_steps
-from .quasi_newton import Point, scaled
+from .quasi_newton import scaled
+from .recent_changes import Point
 from .updates import DivergedError
 
 Matrix = NDArray[np.float64]

@@ -14,15 +14,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..parallel.mpi import Comm
+from .recent_changes import PAIRS, Matrix, Model, Passes, Point, RecentChanges, Vector
 
-Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
-
-PAIRS = 5
-VECTORS = 4 * PAIRS + 8  # at most at a time, of the length of a rank's part
+VECTORS = 2 * PAIRS + 10  # at most at a time, of the length of a rank's part
 CURVED = 2e-16  # least curvature of a pair of changes, relative to the squared change of the gradient
 DECREASE, SLOPE = 1e-4, 0.9  # sufficient decrease, and share of the slope that may remain (Wolfe conditions)
 NOISE = 1e-16  # relative decrease of the objective that rounding hides
@@ -30,14 +26,6 @@ MOST_TRIALS = 25  # points of a line search
 NEAR, FAR = 0.1, 0.5  # range of interpolated steps, as parts of the interval
 CAUCHY, CAUCHY_FACTOR, CAUCHY_TRIALS = 0.1, 2.0, 12
 FIRST_SCALE, FURTHEST, SAME_SCALE, MOST_SCALES = 10.0, 1e4, 0.2, 8  # of a search for the scale of a start
-
-
-class Point(NamedTuple):
-    """A point, this rank's part, with the objective and the gradient there."""
-
-    x: Vector
-    value: float
-    gradient: Vector
 
 
 class Direction(NamedTuple):
@@ -55,54 +43,63 @@ class LineSearch(NamedTuple):
     evaluations: int
 
 
-class _Model(NamedTuple):
-    """The quadratic model: theta, W^T (2 pairs, n), and M."""
+class _Path(NamedTuple):
+    """A point of the projected path of steepest descent, ``x - size * gradient``, and the model there.
 
-    theta: float
-    vectors: Matrix
-    middle: Matrix
+    Attributes
+    ----------
+    size : float
+    inner : (2 pairs,) array
+        ``W^T s``, s being the step to the point; see `Model`.
+    decrease, slope : float
+        The change of the model, and its linear part.
+    """
+
+    size: float
+    inner: Vector
+    decrease: float
+    slope: float
 
 
 class QuasiNewton:
-    """The recent changes of L-BFGS-B. All methods are collective.
+    """Steps of L-BFGS-B. All methods are collective.
 
     Parameters
     ----------
     comm : Comm
     lower : (n,) array
         Lower bound of each entry of this rank's part; may be minus infinity.
+    threads : int
+        Threads that share the work on vectors.
     """
 
-    def __init__(self, comm: Comm, lower: Vector) -> None:
-        self._comm, self._lower = comm, lower
-        self.forget()
+    def __init__(self, comm: Comm, lower: Vector, threads: int = 1) -> None:
+        self._comm, self._lower, self._passes = comm, lower, Passes(comm, lower.size, threads)
+        self._recent = RecentChanges(self._passes, lower.size)
+        bounded = bool(np.isfinite(lower).any())
+        self._bounded = any(comm.allgather(bounded)) if comm.size > 1 else bounded
+        self.dot, self.summed = self._passes.dot, self._passes.summed
 
     def forget(self) -> None:
         """Discard the recent changes."""
-        self._steps, self._changes = list[Vector](), list[Vector]()
-        self._model: _Model | None = None
+        self._recent.forget()
 
-    def dot(self, one: Vector, other: Vector) -> float:
-        """Return the inner product over all ranks."""
-        return float(self.summed(np.array([np.vdot(one, other)]))[0])
+    def largest(self, point: Point) -> float:
+        """Return the largest magnitude of an entry of the gradient that may change, on any rank; zero at an optimum.
 
-    def largest(self, vector: Vector) -> float:
-        """Return the largest magnitude of an entry on any rank."""
-        mine = float(np.abs(vector).max(initial=0.0))
+        Entries at their bound whose decrease would decrease the objective may not change.
+        """
+
+        def largest(b: slice) -> float:
+            return float(np.abs(self._projected_gradient(point, b)).max(initial=0.0))
+
+        mine = max(self._passes.each(largest), default=0.0)
         return max(self._comm.allgather(mine)) if self._comm.size > 1 else mine
 
-    def summed(self, numbers: Vector) -> Vector:
-        """Return the sum of an array over all ranks, in its place."""
-        if self._comm.size > 1:
-            self._comm.all_reduce(numbers, "sum")
-        return numbers
-
-    def projected_gradient(self, point: Point) -> Vector:
-        """Return the gradient without the entries that may not change; it is zero at an optimum.
-
-        Those are entries at their bound whose decrease would decrease the objective.
-        """
-        return np.where((point.x > self._lower) | (point.gradient < 0), point.gradient, 0.0)
+    def _projected_gradient(self, point: Point, b: slice) -> Vector:
+        """Return a block of the gradient, in which entries that may not change are zero; see `largest`."""
+        gradient = point.gradient[b]
+        return np.where((point.x[b] > self._lower[b]) | (gradient < 0), gradient, 0.0)
 
     def search(self, point: Point, evaluate: Callable[[Vector], Point]) -> LineSearch:
         """Return a point with a sufficiently lower objective on the line along the direction."""
@@ -112,7 +109,7 @@ class QuasiNewton:
         low, high, size = 0.0, math.inf, 1.0  # the ends of an interval with a minimum, and a trial point
         low_slope, best, least = slope, None, point.value
         for trial in range(1, MOST_TRIALS + 1):
-            new = evaluate(np.maximum(point.x + size * step, self._lower))  # against rounding
+            new = evaluate(self._at(point.x, size, step))
             if not new.value <= point.value + DECREASE * size * slope:  # also if it is not finite
                 high = size
                 size = low + (high - low) * _interpolated(point.value, size * slope, new.value)
@@ -130,83 +127,139 @@ class QuasiNewton:
                 return self._accept(point, new, trial)
         return LineSearch(None, MOST_TRIALS) if best is None else self._accept(point, best, MOST_TRIALS)
 
+    def _at(self, x: Vector, size: float, step: Vector) -> Vector:
+        """Return ``x + size * step``, within the bounds in spite of rounding."""
+        result = np.empty_like(x)
+
+        def move(b: slice) -> None:
+            np.multiply(step[b], size, out=result[b])
+            result[b] += x[b]
+            np.maximum(result[b], self._lower[b], out=result[b])
+
+        self._passes.each(move)
+        return result
+
     def _direction(self, point: Point) -> Direction:
         """Return a direction of descent that leads to a point within the bounds."""
-        if self._model is None:
-            gradient = self.projected_gradient(point)
-            size = math.sqrt(self.dot(gradient, gradient))
-            target = np.maximum(point.x - gradient * min(1.0, 1 / (size or 1.0)), self._lower)
-        else:
-            target = self._minimum(point, self._cauchy(point, self._model), self._model)
-        step = target - point.x
-        slope = self.dot(point.gradient, step)
-        if self._model is not None and not slope < 0:
-            self.forget()
-            return self._direction(point)
-        return Direction(step, slope, self._longest(point, step))
+        model = self._recent.model
+        if model is None:
+            return self._steepest(point)
+        direction = self._minimum(point, self._cauchy(point, model), model)
+        if direction.slope < 0:
+            return direction
+        self.forget()
+        return self._steepest(point)
 
-    def _cauchy(self, point: Point, model: _Model) -> Vector:
-        """Return a point on the projected path of steepest descent at which the model has decreased sufficiently."""
+    def _steepest(self, point: Point) -> Direction:
+        """Return the direction of the projected gradient."""
 
-        def at(size: float) -> tuple[Vector, float, float]:
-            step = np.maximum(point.x - size * point.gradient, self._lower) - point.x
-            products = self.summed(np.append(model.vectors @ step, [np.vdot(step, step), point.gradient @ step]))
-            inner, square, slope = products[:-2], products[-2], float(products[-1])
-            return step, slope + (model.theta * square - inner @ model.middle @ inner) / 2, slope
+        def square(b: slice) -> Vector:
+            gradient = self._projected_gradient(point, b)
+            return np.array([np.vdot(gradient, gradient)])
 
-        size = 1 / model.theta
-        step, decrease, slope = at(size)
-        if decrease <= CAUCHY * slope:  # further along the path, as long as the model decreases
+        size = math.sqrt(self._passes.total(square, (1,))[0])
+        factor = min(1.0, 1 / (size or 1.0))
+        return self._towards(point, lambda b: point.x[b] - factor * self._projected_gradient(point, b))
+
+    def _towards(self, point: Point, target: Callable[[slice], Vector]) -> Direction:
+        """Return the direction to the projection of a point, of which `target` returns blocks."""
+        step = np.empty_like(point.x)
+
+        def block(b: slice) -> tuple[float, float]:
+            own, x, lower = step[b], point.x[b], self._lower[b]
+            np.subtract(np.maximum(target(b), lower), x, out=own)
+            down = (own < 0) & np.isfinite(lower)
+            longest = ((lower - x)[down] / own[down]).min(initial=math.inf)
+            return float(np.vdot(point.gradient[b], own)), float(longest)
+
+        parts = self._passes.each(block)
+        slope = self.summed(np.array([sum(part[0] for part in parts)]))
+        longest = min((part[1] for part in parts), default=math.inf)
+        if self._comm.size > 1:
+            longest = min(self._comm.allgather(longest))
+        return Direction(step, float(slope[0]), longest)
+
+    def _path_step(self, point: Point, size: float, b: slice) -> Vector:
+        """Return a block of the step to a point of the path; see `_Path`."""
+        result = point.gradient[b] * -size
+        result += point.x[b]
+        np.maximum(result, self._lower[b], out=result)
+        result -= point.x[b]
+        return result
+
+    def _on_path(self, point: Point, size: float, model: Model) -> _Path:
+        """Return a point of the path."""
+
+        def products(b: slice) -> Vector:
+            step = self._path_step(point, size, b)
+            return np.append(model.vectors[:, b] @ step, [np.vdot(step, step), np.vdot(point.gradient[b], step)])
+
+        found = self._passes.total(products, (len(model.vectors) + 2,))
+        inner, square, slope = found[:-2], float(found[-2]), float(found[-1])
+        return _Path(size, inner, slope + (model.theta * square - float(inner @ model.middle @ inner)) / 2, slope)
+
+    def _cauchy(self, point: Point, model: Model) -> _Path:
+        """Return a point of the path at which the model has decreased sufficiently."""
+        found = self._on_path(point, 1 / model.theta, model)
+        if found.decrease <= CAUCHY * found.slope:  # further along the path, as long as the model decreases
             for _ in range(CAUCHY_TRIALS):
-                further, more, slope = at(size * CAUCHY_FACTOR)
-                if not more < decrease:
+                further = self._on_path(point, found.size * CAUCHY_FACTOR, model)
+                if not further.decrease < found.decrease:
                     break
-                step, decrease, size = further, more, size * CAUCHY_FACTOR
-            return point.x + step
+                found = further
+            return found
         for _ in range(CAUCHY_TRIALS):
-            size /= CAUCHY_FACTOR
-            step, decrease, slope = at(size)
-            if decrease <= CAUCHY * slope:
+            found = self._on_path(point, found.size / CAUCHY_FACTOR, model)
+            if found.decrease <= CAUCHY * found.slope:
                 break
-        return point.x + step
+        return found
 
-    def _minimum(self, point: Point, cauchy: Vector, model: _Model) -> Vector:
-        """Return the minimum of the model over the entries inside the bounds at the Cauchy point, projected."""
-        free, step = cauchy > self._lower, cauchy - point.x
-        inner = self.summed(model.vectors @ step)
-        gradient = (point.gradient + model.theta * step - (model.middle @ inner) @ model.vectors) * free
-        vectors = model.vectors * free
-        products = self.summed(np.column_stack([vectors @ vectors.T, vectors @ gradient]))
-        grams, right = products[:, :-1], products[:, -1]
-        # The inverse of theta I - W M W^T, by the formula of Sherman, Morrison and Woodbury.
-        system = np.eye(len(grams)) - model.middle @ grams / model.theta
-        weights = np.linalg.solve(system, model.middle @ right) / model.theta**2
-        change = -(gradient / model.theta + weights @ vectors)
-        return np.maximum(cauchy + change, self._lower)
+    def _minimum(self, point: Point, cauchy: _Path, model: Model) -> Direction:
+        """Return the direction to the minimum of the model over the entries inside the bounds at the Cauchy point.
 
-    def _longest(self, point: Point, step: Vector) -> float:
-        """Return the largest multiple of a step that stays within the bounds."""
-        down = (step < 0) & np.isfinite(self._lower)
-        mine = float(((self._lower - point.x)[down] / step[down]).min(initial=math.inf))
-        return min(self._comm.allgather(mine)) if self._comm.size > 1 else mine
+        With g the gradient of the model there, this is the Cauchy point less ``H g``, H being the inverse of the
+        Hessian by the formula of Sherman, Morrison and Woodbury.
+        """
+        theta, vectors, shares = model.theta, model.vectors, model.middle @ cauchy.inner
+
+        grams, right = self._free_products(point, cauchy, model)
+        system = np.eye(len(grams)) - model.middle @ grams / theta
+        weights = np.linalg.solve(system, model.middle @ (right - grams @ shares)) / theta**2 - shares / theta
+
+        def target(b: slice) -> Vector:
+            start = self._path_step(point, cauchy.size, b) + point.x[b]
+            change = point.gradient[b] / theta + weights @ vectors[:, b]
+            return np.where(start > self._lower[b], point.x[b] - change, start)
+
+        return self._towards(point, target)
+
+    def _free_products(self, point: Point, cauchy: _Path, model: Model) -> tuple[Matrix, Vector]:
+        """Return ``W^T W`` and ``W^T (gradient + theta s)``, s being the step, of entries inside the bounds there."""
+        if not self._bounded:
+            return model.grams, (model.theta - 1 / cauchy.size) * cauchy.inner
+
+        def products(b: slice) -> Matrix:
+            step, some = self._path_step(point, cauchy.size, b), model.vectors[:, b]
+            free = step + point.x[b] > self._lower[b]
+            chosen = some if free.all() else some * free
+            step *= model.theta
+            step += point.gradient[b]
+            return np.column_stack([chosen @ some.T, chosen @ step])
+
+        found = self._passes.total(products, (len(model.vectors), len(model.vectors) + 1))
+        return found[:, :-1], found[:, -1]
 
     def _accept(self, point: Point, new: Point, trials: int) -> LineSearch:
         """Store the change from a point to another one if the gradient's change has positive curvature."""
-        step, change = new.x - point.x, new.gradient - point.gradient
-        curvature, size = self.summed(np.array([np.vdot(step, change), np.vdot(change, change)]))
-        if curvature > CURVED * size:
-            self._steps, self._changes = [*self._steps, step][-PAIRS:], [*self._changes, change][-PAIRS:]
-            self._model = self._built(size / curvature)
-        return LineSearch(new, trials)
 
-    def _built(self, theta: float) -> _Model:
-        """Return the model of the recent changes, in the compact form of Byrd, Nocedal and Schnabel (1994)."""
-        steps, changes = np.array(self._steps), np.array(self._changes)
-        products = self.summed(steps @ np.concatenate([steps, changes]).T)
-        squares, mixed = np.hsplit(products, 2)
-        lower = np.tril(mixed, -1)
-        inverse = np.block([[-np.diag(np.diag(mixed)), lower.T], [lower, theta * squares]])
-        return _Model(theta, np.concatenate([changes, theta * steps]), np.linalg.inv(inverse))
+        def products(b: slice) -> Vector:
+            change = new.gradient[b] - point.gradient[b]
+            return np.array([np.vdot(new.x[b] - point.x[b], change), np.vdot(change, change)])
+
+        curvature, size = self._passes.total(products, (2,))
+        if curvature > CURVED * size:
+            self._recent.add(point, new)
+        return LineSearch(new, trials)
 
 
 def _interpolated(value: float, slope: float, new: float) -> float:

@@ -26,7 +26,8 @@ from ..operators.sparse.sampled import SampledOperator
 from .constraints import Constraints
 from .driver import MethodState
 from .gcp import LossMethod
-from .quasi_newton import Point, scaled
+from .quasi_newton import scaled
+from .recent_changes import Point
 from .updates import DivergedError
 
 SamplingName = Literal["stratified", "semi-stratified", "uniform", "nonzeros"]

@@ -64,7 +64,7 @@ class SparseGradient:
         owned = [np.asarray(operator.machine.device.to_host(operator.owned(m))) for m in range(operator.order)]
         moments = moments_of(owned, operator.machine.comm)
         for mode, gradient in enumerate(gradients):
-            gradient += self._loss.rows_everywhere(moments, mode, owned[mode])[1]
+            gradient += self._loss.gradient_everywhere(moments, mode, owned[mode])
         return self._loss.everywhere(moments)
 
     def _scale_spare(self, gradients: list[NDArray[np.float64]]) -> None:

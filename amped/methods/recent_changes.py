@@ -1,0 +1,142 @@
+"""Vectors of L-BFGS-B, whose parts are on different ranks: passes over their blocks, and recent changes.
+
+Vectors are as long as all factor matrices together, and few operations use a number of them: each pass processes
+blocks that stay in a core's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.host.threads import parallel_map
+
+from ..backend.rows import blocks_of
+from ..parallel.mpi import Comm
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+T = TypeVar("T")
+
+PAIRS = 5
+BLOCK = 1 << 13  # entries: those of all pairs fit a core's private cache
+
+
+class Point(NamedTuple):
+    """A point, this rank's part, with the objective and the gradient there."""
+
+    x: Vector
+    value: float
+    gradient: Vector
+
+
+class Model(NamedTuple):
+    """The Hessian of a quadratic model of the objective: ``theta I - W middle W^T``.
+
+    Attributes
+    ----------
+    theta : float
+    vectors : (2 pairs, n) array
+        W^T: changes of the gradient and steps in turn.
+    middle : (2 pairs, 2 pairs) array
+    grams : (2 pairs, 2 pairs) array
+        ``W^T W``.
+    """
+
+    theta: float
+    vectors: Matrix
+    middle: Matrix
+    grams: Matrix
+
+
+class Passes:
+    """Passes over the blocks of vectors. All methods are collective.
+
+    Parameters
+    ----------
+    comm : Comm
+    length : int
+        Entries of this rank's part.
+    threads : int
+        Threads that share the blocks.
+    """
+
+    def __init__(self, comm: Comm, length: int, threads: int = 1) -> None:
+        self._comm, blocks = comm, list(blocks_of(length, BLOCK))
+        ends = [len(blocks) * k // threads for k in range(threads + 1)]
+        self._groups = [blocks[begin:end] for begin, end in pairwise(ends) if begin < end]  # one for each thread
+
+    def summed(self, numbers: Vector) -> Vector:
+        """Return the sum of an array over all ranks, in its place."""
+        if self._comm.size > 1:
+            self._comm.all_reduce(numbers, "sum")
+        return numbers
+
+    def total(self, work: Callable[[slice], NDArray[np.float64]], shape: tuple[int, ...]) -> Vector:
+        """Return the sum over all blocks of all ranks of what `work` returns for each, of this shape."""
+        parts = self.each(work)
+        return self.summed(np.add.reduce(parts) if parts else np.zeros(shape))
+
+    def each(self, work: Callable[[slice], T]) -> list[T]:
+        """Return what `work` returns for each block of this rank."""
+        parts = parallel_map(lambda group: [work(b) for b in group], self._groups, len(self._groups))
+        return [each for part in parts for each in part]
+
+    def dot(self, one: Vector, other: Vector) -> float:
+        """Return the inner product over all ranks."""
+        return float(self.total(lambda b: np.array([np.vdot(one[b], other[b])]), (1,))[0])
+
+
+class RecentChanges:
+    """The recent steps of a search and the changes of the gradient, with their inner products.
+
+    Attributes
+    ----------
+    model : Model or None
+        The model of these changes, in the compact form of Byrd, Nocedal and Schnabel (1994); None if there are none.
+    """
+
+    def __init__(self, passes: Passes, length: int) -> None:
+        self._passes, self._length = passes, length
+        self._vectors = np.empty((0, length))  # of a pair in two rows, the change of the gradient first
+        self._grams = np.zeros((2 * PAIRS, 2 * PAIRS))
+        self.forget()
+
+    def forget(self) -> None:
+        """Discard the changes."""
+        self._slots = list[int]()  # of the pairs, the oldest first
+        self.model: Model | None = None
+
+    def add(self, point: Point, new: Point) -> None:
+        """Add the change from a point to another one, which replaces the oldest if there are `PAIRS`."""
+        if not len(self._vectors):
+            self._vectors = np.empty((2 * PAIRS, self._length))
+        slot = len(self._slots) if len(self._slots) < PAIRS else self._slots.pop(0)
+        self._slots.append(slot)
+        every, own = self._vectors[: 2 * len(self._slots)], self._vectors[2 * slot : 2 * slot + 2]
+
+        def products(b: slice) -> Matrix:
+            np.subtract(new.gradient[b], point.gradient[b], out=own[0, b])
+            np.subtract(new.x[b], point.x[b], out=own[1, b])
+            return every[:, b] @ own[:, b].T
+
+        count = len(every)
+        found = self._passes.total(products, (count, 2))
+        self._grams[:count, 2 * slot : 2 * slot + 2] = found
+        self._grams[2 * slot : 2 * slot + 2, :count] = found.T
+        self.model = self._built(every)
+
+    def _built(self, vectors: Matrix) -> Model:
+        changes, steps = 2 * np.array(self._slots), 2 * np.array(self._slots) + 1
+        grams, last = self._grams[: len(vectors), : len(vectors)], changes[-1]
+        theta = float(grams[last, last] / grams[last, last + 1])
+        mixed = grams[np.ix_(steps, changes)]
+        lower = np.tril(mixed, -1) / theta
+        inverse = np.block([[-np.diag(np.diag(mixed)), lower.T], [lower, grams[np.ix_(steps, steps)] / theta]])
+        middle, places = np.empty_like(inverse), np.concatenate([changes, steps])
+        middle[np.ix_(places, places)] = np.linalg.inv(inverse)
+        return Model(theta, vectors, middle, grams.copy())
