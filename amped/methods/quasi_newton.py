@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..parallel.mpi import Comm
-from .recent_changes import PAIRS, Matrix, Model, Passes, Point, RecentChanges, Vector
+from .recent_changes import PAIRS, Matrix, Passes, Point, QuadraticModel, RecentChanges, Vector
 
 VECTORS = 2 * PAIRS + 10  # at most at a time, of the length of a rank's part
 CURVED = 2e-16  # least curvature of a pair of changes, relative to the squared change of the gradient
@@ -50,7 +50,7 @@ class _Path(NamedTuple):
     ----------
     size : float
     inner : (2 pairs,) array
-        ``W^T s``, s being the step to the point; see `Model`.
+        ``W^T s``, s being the step to the point; see `QuadraticModel`.
     decrease, slope : float
         The change of the model, and its linear part.
     """
@@ -187,7 +187,7 @@ class QuasiNewton:
         result -= point.x[b]
         return result
 
-    def _on_path(self, point: Point, size: float, model: Model) -> _Path:
+    def _on_path(self, point: Point, size: float, model: QuadraticModel) -> _Path:
         """Return a point of the path."""
 
         def products(b: slice) -> Vector:
@@ -198,7 +198,7 @@ class QuasiNewton:
         inner, square, slope = found[:-2], float(found[-2]), float(found[-1])
         return _Path(size, inner, slope + (model.theta * square - float(inner @ model.middle @ inner)) / 2, slope)
 
-    def _cauchy(self, point: Point, model: Model) -> _Path:
+    def _cauchy(self, point: Point, model: QuadraticModel) -> _Path:
         """Return a point of the path at which the model has decreased sufficiently."""
         found = self._on_path(point, 1 / model.theta, model)
         if found.decrease <= CAUCHY * found.slope:  # further along the path, as long as the model decreases
@@ -214,7 +214,7 @@ class QuasiNewton:
                 break
         return found
 
-    def _minimum(self, point: Point, cauchy: _Path, model: Model) -> Direction:
+    def _minimum(self, point: Point, cauchy: _Path, model: QuadraticModel) -> Direction:
         """Return the direction to the minimum of the model over the entries inside the bounds at the Cauchy point.
 
         With g the gradient of the model there, this is the Cauchy point less ``H g``, H being the inverse of the
@@ -233,7 +233,7 @@ class QuasiNewton:
 
         return self._towards(point, target)
 
-    def _free_products(self, point: Point, cauchy: _Path, model: Model) -> tuple[Matrix, Vector]:
+    def _free_products(self, point: Point, cauchy: _Path, model: QuadraticModel) -> tuple[Matrix, Vector]:
         """Return ``W^T W`` and ``W^T (gradient + theta s)``, s being the step, of entries inside the bounds there."""
         if not self._bounded:
             return model.grams, (model.theta - 1 / cauchy.size) * cauchy.inner

@@ -34,7 +34,7 @@ class Point(NamedTuple):
     gradient: Vector
 
 
-class Model(NamedTuple):
+class QuadraticModel(NamedTuple):
     """The Hessian of a quadratic model of the objective: ``theta I - W middle W^T``.
 
     Attributes
@@ -96,7 +96,7 @@ class RecentChanges:
 
     Attributes
     ----------
-    model : Model or None
+    model : QuadraticModel or None
         The model of these changes, in the compact form of Byrd, Nocedal and Schnabel (1994); None if there are none.
     """
 
@@ -109,7 +109,7 @@ class RecentChanges:
     def forget(self) -> None:
         """Discard the changes."""
         self._slots = list[int]()  # of the pairs, the oldest first
-        self.model: Model | None = None
+        self.model: QuadraticModel | None = None
 
     def add(self, point: Point, new: Point) -> None:
         """Add the change from a point to another one, which replaces the oldest if there are `PAIRS`."""
@@ -130,7 +130,7 @@ class RecentChanges:
         self._grams[2 * slot : 2 * slot + 2, :count] = found.T
         self.model = self._built(every)
 
-    def _built(self, vectors: Matrix) -> Model:
+    def _built(self, vectors: Matrix) -> QuadraticModel:
         changes, steps = 2 * np.array(self._slots), 2 * np.array(self._slots) + 1
         grams, last = self._grams[: len(vectors), : len(vectors)], changes[-1]
         theta = float(grams[last, last] / grams[last, last + 1])
@@ -139,4 +139,4 @@ class RecentChanges:
         inverse = np.block([[-np.diag(np.diag(mixed)), lower.T], [lower, grams[np.ix_(steps, steps)] / theta]])
         middle, places = np.empty_like(inverse), np.concatenate([changes, steps])
         middle[np.ix_(places, places)] = np.linalg.inv(inverse)
-        return Model(theta, vectors, middle, grams.copy())
+        return QuadraticModel(theta, vectors, middle, grams.copy())
