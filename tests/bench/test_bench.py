@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from amped.backend.cuda.source import compile_options
 from amped.options import Options
 from amped.parallel.mpi import Comm
 from amped.runs.assembly import bring_up, place
-from bench import ceilings, counter_rng, figures, losses, measure, sweeps, yardstick
+from bench import ceilings, counter_rng, figures, losses, measure, rows, sweeps, yardstick
 from bench.__main__ import BENCHMARKS, main
 from bench.cases import read_cases
 from bench.counter_rng import WHOLE, HostRng, Recipe
@@ -438,3 +439,12 @@ class TestOnGpu:
             yardstick.best(operator, columns, factors, out)
             want = yardstick.oracle(operator, mode, columns, factors)
             assert cupy.linalg.norm(out - want) < 1e-5 * cupy.linalg.norm(want)
+
+
+@pytest.mark.exhaustive
+def test_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["rows", "--device", "cpu", "--rows", "300", "--ranks", "3", "5", "--repeats", "2", "--output", str(folder)])
+    found = json.loads((folder / "rows-cpu.json").read_text())["cases"]
+    assert [(case["problem"], case["rank"]) for case in found] == [*product(rows.PROBLEMS, (3, 5))]
+    assert all(len(case["seconds"]) > 1 and case["seconds"]["copy"]["median"] > 0 for case in found)
+    assert "non-negative, rank 5" in capsys.readouterr().out
