@@ -457,6 +457,9 @@ def test_it_suits_phones_the_dark_and_paper(folder: Path, model: amped.KruskalTe
     assert chromium.value(light) == "rgb(255, 255, 255)"
     assert chromium.value("document.querySelector('.controls').getClientRects().length") == 0
     assert chromium.printed().startswith(b"%PDF")
+    bar = chromium.value("getComputedStyle(document.querySelector('.bar')).backgroundImage")
+    assert "rgb(" in bar
+    assert "rgba(" not in bar, "viewers of PDF files draw a black line where a gradient becomes transparent"
 
 
 def test_models_know_how_they_were_made(folder: Path) -> None:
