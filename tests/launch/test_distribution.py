@@ -64,6 +64,15 @@ def test_the_citation_has_the_version() -> None:
     assert found[1] == amped.__version__
 
 
+def test_metadata() -> None:
+    """All but a licence, which is not chosen yet, and addresses, of which there are none."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"description", "readme", "authors", "keywords", "classifiers", "requires-python"} <= project.keys()
+    names = [author["name"] for author in project["authors"]]
+    cited = re.findall(r"^  - name: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert names == cited
+
+
 def run(folder: Path, *command: object, **variables: str) -> str:
     """Run a command with little more than a PATH; return its output."""
     environment = {"PATH": os.defpath, "HOME": str(folder), **variables}
