@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Unpack
 
@@ -22,7 +23,7 @@ from ..runs.scan_result import Scan, ScanParams, ranks_of
 from ..runs.scanning import scanned
 from .arguments import BOOLEAN, MODE, argument_options, function_of, optional
 from .gcp import LOSS_ARGUMENTS, MethodName
-from .sessions import session
+from .sessions import SideOutputs, session
 
 SCAN_ARGUMENTS = {
     **LOSS_ARGUMENTS,
@@ -55,6 +56,7 @@ def scan(
     callback: Callable[[ScannedRank], object] | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
+    metrics: str | os.PathLike[str] | None = None,
     **options: Unpack[OptionNames],
 ) -> Scan:
     """Compare CP decompositions with different numbers of components: how much they explain, and how stable they are.
@@ -96,8 +98,8 @@ def scan(
         so far; several small models are computed at once.
     verbose : bool or int
         Print the table of the command line, on rank 0.
-    deadline : float, optional
-        See `cp_als`.
+    deadline, metrics : optional
+        See `cp_als`. The metrics have a line for each number of components.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
         See `cp_als`.
 
@@ -130,7 +132,8 @@ def scan(
     params = ScanParams(numbers, starts, seed, loss, method, nonnegative, *limits, halves, split, holdout)
     params = params.resolved(elements.given(world()))
     chosen = Options(**options)
-    with session(X, chosen, deadline, verbose, form=elements.form(PLAIN, world())) as call:
+    side, form = SideOutputs(metrics=metrics), elements.form(PLAIN, world())  # type: ignore[arg-type]
+    with session(X, chosen, deadline, verbose, side, form=form) as call:
         observed = call.observe_all(elements) if holdout else call.observe(elements)
         call.reporter.machine(call.machine, chosen)
         table, stop = ScanTable(call.display), StopOnRequest()
@@ -138,9 +141,12 @@ def scan(
 
         def report(tried: ScannedRank) -> None:
             table(tried)
+            call.metrics.event("tried", **tried._asdict())
             if called:
                 stop.requested = is_true(callback and callback(tried), call.comm)
 
         result = scanned(call.source, call.machine, chosen, params, report, stop, observed=observed)
         table.end(result.suggestion)
+        suggested, reason = result.suggestion
+        call.metrics.event("end", suggested=suggested, reason=reason, seconds=result.seconds)
         return result

@@ -260,6 +260,16 @@ def test_wrong_flags_are_refused(folder: Path, flags: list[Any], part: str) -> N
     refused(run_amped("scan", "x.npy", "--device", "cpu", *flags), part)
 
 
+def test_metrics_of_a_scan(folder: Path) -> None:
+    found = amped.scan(np.ones((4, 4, 4)), "1-2", starts=2, metrics=folder / "scan.jsonl", device="cpu")
+    lines = [json.loads(line) for line in (folder / "scan.jsonl").read_text().splitlines()]
+    tried = [line for line in lines if line["event"] == "tried"]
+    assert [line["rank"] for line in tried] == [1, 2]
+    assert tried[0]["squared"] == found.tried[0].squared
+    assert lines[-1]["event"] == "end"
+    assert lines[-1]["suggested"] == found.suggestion.rank
+
+
 def test_numbers_of_components() -> None:
     assert ranks_of("ranks", "1-3,7, 2") == (1, 2, 3, 7)
     assert ranks_of("ranks", range(2, 4)) == (2, 3)
