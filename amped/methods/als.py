@@ -18,11 +18,11 @@ from partitioner.array_types import FloatDType, Floats
 from partitioner.tensors.value_range import NO_NORM
 from partitioner.wording import setting
 
-from ..backend import rows
 from ..backend.device import Array, Device
 from ..backend.exchange import Machine
 from ..backend.normal_equations.row_solvers import solver_bytes
 from ..backend.ops.equations import EquationsStatus, RunStopped, equations_of
+from ..backend.ops.gram import gram_bytes
 from ..backend.ops.nonnegative import nonnegative_solver
 from ..backend.ops.solve import SolverBytes, solver
 from ..models.kruskal import KruskalTensor
@@ -323,7 +323,7 @@ def solving_bytes(machine: Machine, dtype: FloatDType, order: int, constraints: 
     def takes(count: int, rank: int) -> SolverBytes:
         kept, passing = solver_bytes(device, count, rank, dtype, bool(constraints))
         small = equations_of(device, rank).bytes(order, rank, parts)
-        grams = min(8 * count * rank, rows.GRAM_BYTES)  # the blocks of the initial Gram matrices
+        grams = gram_bytes(device, count, rank)  # the Gram matrices of the start
         return SolverBytes(kept + small, max(passing, grams))
 
     return takes

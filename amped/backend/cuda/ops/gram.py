@@ -30,6 +30,9 @@ class CudaGram:
     def suits(self, rank: int) -> bool:
         return self._device.capability >= solve.LEAST_CAPABILITY and rank <= solve.MOST_COLUMNS
 
+    def bytes(self, rows: int, rank: int) -> int:
+        return 8 * rank * (solve.blocks_of(rows, self._device) * (rank + 2) + rank + 1)
+
     def gram(self, matrix: Array) -> Array:
         (rows, rank), blocks = matrix.shape, solve.blocks_of(len(matrix), self._device)
         total, largest = cupy.zeros((rank, rank), np.float64), cupy.zeros(rank, np.float64)
