@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     device = choose(args.device, world())
     result = Result(args, f"rows-{device.name}", [device.description], rows=args.rows, sweeps=SWEEPS)
     for problem, rank in product(PROBLEMS, args.ranks):
-        rows = Rows(device, args.rows, rank)
+        rows = RandomRows(device, args.rows, rank)
         ways = dict(rows.least_squares() if problem == PROBLEMS[0] else rows.nonnegative())
         timed = {name: lambda work=work: seconds_of(work) for name, work in {"copy": rows.copy, **ways}.items()}
         seconds = summaries(in_turn(timed, args.repeats))
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
         free_memory(device.xp)
 
 
-class Rows:
+class RandomRows:
     """Random rows on a device, and ways to solve them; each work waits until it is done."""
 
     def __init__(self, device: Device, rows: int, rank: int) -> None:
