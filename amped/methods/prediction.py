@@ -187,18 +187,25 @@ def _hardly_any(source: ModeCopies, machine: Machine, setting: Setting) -> Spars
 
 
 def iterations(operator: Operator, constraints: Constraints, turns: int = 1) -> list[float]:
-    """Return the seconds of consecutive iterations; at least ``FEW * turns`` of them."""
-    ends = list[float]()
+    """Return the seconds of consecutive iterations; at least ``FEW * turns`` of them.
 
-    def record(method: Method, spans: Spans, seconds: float) -> None:
+    Random nonzeros raise flags, after which the host takes part; such iterations count only if there are few others.
+    """
+    ends, checked = list[float](), list[int]()
+
+    def record(_: Method, spans: Spans, seconds: float) -> None:
         ends.append(time.perf_counter())
+        checked.append(method.checked)
+        method.checked = min(method.checked, 1)  # the next but one runs without the host again
 
     method = CpAls(operator, constraints)
     run(method, StopRule(WARM, tol=0), [record])
     usual = max(operator.machine.comm.allgather(ends[-1] - ends[-2]))
     run(method, StopRule(WARM + max(FEW * turns, min(ITERATIONS, int(ENOUGH / usual))) + 1, tol=0), [record])
-    each: list[float] = np.diff(ends)[WARM:].tolist()  # without the first iteration of the second run
-    return each
+    numbers = range(WARM + 1, len(ends))  # without the first iteration of the second run
+    unchecked = [number for number in numbers if not any(checked[number - 2 : number + 1])]
+    chosen = unchecked if len(unchecked) >= FEW * turns else list(numbers)
+    return [ends[number] - ends[number - 1] for number in chosen]
 
 
 class _Trial:

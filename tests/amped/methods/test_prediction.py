@@ -124,6 +124,31 @@ def test_rows_beyond_those_that_are_tried(machine: Machine, monkeypatch: pytest.
     assert prediction._row_seconds(operator, 1000) == pytest.approx(15.0)
 
 
+@pytest.mark.parametrize(("every", "expected"), [(1, 10.0), (3, 10.0), (6, 1.0)])
+def test_iterations_with_the_host_count_only_if_there_are_few_others(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, every: int, expected: float
+) -> None:
+    """Here a flag is raised every so many iterations; then this iteration and the next take ten times as long."""
+    now, count, followed = [0.0], [0], list[int]()
+
+    def run(method: Any, rule: Any, observers: Any) -> None:
+        while count[0] < rule.max_iters:
+            count[0] += 1
+            checked, raised = method.checked > 0, count[0] % every == 0
+            now[0] += 10.0 if checked or raised else 1.0
+            followed.append(method.checked)
+            method.checked = 5 if raised else max(0, method.checked - 1)
+            observers[0](method, {}, 0.0)
+
+    monkeypatch.setattr(prediction, "run", run)
+    monkeypatch.setattr(prediction.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(prediction, "ENOUGH", 1e3)
+    source, _, setting = planned(machine)
+    few = prediction._hardly_any(source, machine, setting)
+    assert np.median(prediction.iterations(few, ConstraintParams().of(3))) == expected
+    assert max(followed[1:]) <= 1, "the host never takes part for longer than one iteration"
+
+
 def test_one_mode_without_negative_numbers_is_hopeless(machine: Machine) -> None:
     plan = planned(machine)[1]
     assert "until they converge" in (hopeless(plan, machine, ConstraintParams(True, fixed_modes=(0, 1)).of(3)) or "")
