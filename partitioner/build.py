@@ -39,6 +39,7 @@ from .store.staging import drafted
 from .tensors.sparse import SparseTensor
 from .tensors.used_indices import distinct
 from .tensors.value_range import BLOCK, ValueRange, norm, squares
+from .wording import setting
 
 FREE_SHARE = 0.7  # fraction of free memory, the default budget
 LEAST = 1 << 18  # minimum number of nonzeros sorted at once, whatever the budget
@@ -91,7 +92,7 @@ def partition(
     """
     ranks = ranks or SingleRank()
     if form.dense:
-        raise InputError("a store holds only nonzeros: remove --dense (dense=True)", path=path)
+        raise InputError(f"a store holds only nonzeros: remove {setting('dense')}", path=path)
     arguments = {"path": path, "target": target, "memory": memory, "force": force, "device": device, **asdict(form)}
     agree(ranks, "partition()", lambda: {name: str(value) for name, value in arguments.items()})
     check_same(ranks, path)

@@ -13,6 +13,7 @@ from partitioner.host.memory import available_memory
 from partitioner.tensors.device_arrays import on_host
 from partitioner.tensors.ingest import refuse_masked
 from partitioner.tensors.interop import AnyTensor
+from partitioner.wording import parameter
 
 from ..backend.exchange import Machine
 from ..errors import InputError
@@ -178,7 +179,7 @@ def _check_memory(setting: TtmSetting, fibres: int, comm: Comm) -> None:
     if needed > free:
         raise InputError(
             f"the result, {fibres:,} fibres of {setting.width * setting.rank} numbers, needs {needed:,} bytes of host "
-            f"memory, but {free:,} are free: output=FILE.npz (--output) writes it in pieces"
+            f"memory, but {free:,} are free: {parameter('output FILE.npz', 'output=FILE.npz')} writes it in pieces"
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.tensors.sparse import SparseTensor
-from partitioner.wording import setting
+from partitioner.wording import parameter, setting
 
 from ..methods.driver import (
     LEAST_DECREASE,
@@ -136,9 +136,10 @@ def out_of_memory(error: MemoryError, limit: int, on_host: bool, options: Option
     if on_host:
         return _out_of_host_memory(error, limit, options)
     less = limit * REDUCED // 100
+    remedy = parameter(f"device-memory {less >> 20}M", f"device_memory={less}")
     return (
         f"{error or 'out of memory'}; {human(limit)} of device memory were planned, but other programs use some of it. "
-        f"Use --device-memory {less >> 20}M to stream more nonzeros, more ranks, or a lower --rank"
+        f"Use {remedy} to stream more nonzeros, more ranks, or a lower {parameter('rank')}"
     )
 
 
@@ -146,12 +147,12 @@ def _out_of_host_memory(error: MemoryError, limit: int, options: Options) -> str
     """Return the same for the CPU device, whose streamed nonzeros are in host memory, too."""
     ways = []
     if options.placement != "stream":
-        ways.append("a store (python -m partitioner) with --placement stream keeps nonzeros on disk")
+        ways.append(f"a store (amped partition) with {setting('placement', 'stream')} keeps nonzeros on disk")
     if options.placement != "stream" and options.kernel == "auto":
-        ways.append("--kernel permuted stores one copy of the nonzeros instead of one per mode")
+        ways.append(f"{setting('kernel', 'permuted')} stores one copy of the nonzeros instead of one per mode")
     if options.precision == "fp64":
-        ways.append("--precision fp32 halves factor matrices")
-    ways.append("use a lower --rank, or fewer ranks on this host, because each has all factor matrices")
+        ways.append(f"{setting('precision', 'fp32')} halves factor matrices")
+    ways.append(f"use a lower {parameter('rank')}, or fewer ranks on this host, because each has all factor matrices")
     return f"{error or 'out of memory'}; {human(limit)} of this host's memory were planned: " + "; ".join(ways)
 
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from partitioner.wording import setting
+
 from ..errors import InputError
 from ..files import Outputs
 from ..models.kruskal import KruskalTensor
@@ -54,7 +56,7 @@ class UpdateCheckpoints(NamedTuple):
         """
         outputs.folder(folder)
         path = folder / FILE
-        outputs.file(path, resume, "resume=True (--resume) continues from it; or name another folder")
+        outputs.file(path, resume, f"{setting('resume')} continues from it; or name another folder")
         if not resume or not path.exists():
             return cls(path, every, origin, None)
         model = KruskalTensor.load(path)

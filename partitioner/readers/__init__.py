@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ..errors import InputError
 from ..host.memory import available_memory
 from ..tensors.sparse import SparseTensor
+from ..wording import parameter, setting
 from .first_line import warn_of_header
 from .form import PLAIN, ReadOptions, warn_of_keys
 from .pieces import FilePart, Outcome, Progress, check_labelled, chunks, collect, settle
@@ -225,10 +226,8 @@ def open_dense(path: str | PathLike[str], form: ReadOptions = PLAIN) -> DenseTen
     others = ("no_values", form.no_values), ("compact", form.compact), ("shape", form.shape)
     for name, is_set in (*others, ("index_base", form.index_base is not None)):
         if is_set:
-            flag = name.replace("_", "-")
-            raise InputError(
-                f"a dense tensor has every element: --{flag} ({name}=True) applies to sparse tensors", path=path
-            )
+            cause = f"a dense tensor has every element: {setting(name)} applies to sparse tensors"
+            raise InputError(cause, path=path)
     return reader_of(path).dense(path)
 
 
@@ -237,7 +236,7 @@ def with_zeros(tensor: SparseTensor, path: str | PathLike[str] | None = None) ->
     from ..tensors.dense import DenseTensor
 
     if tensor.labels is not None:
-        cause = "a dense tensor has no labels: tables and --compact (compact=True) cannot be combined with --dense"
+        cause = f"a dense tensor has no labels: {setting('dense')} is for neither tables nor {setting('compact')}"
         raise InputError(cause, path=path)
     try:
         return DenseTensor.of_sparse(tensor, available_memory())
@@ -253,15 +252,14 @@ def open_store(path: str | PathLike[str], form: ReadOptions = PLAIN, verify: boo
     refuse_keys(path, form)
     store = Store(path, verify)
     if form.shape is not None and form.shape != store.shape:
-        raise InputError(f"a store of shape {store.shape}: --shape (shape=...) applies to files", path=path)
+        raise InputError(f"a store of shape {store.shape}: {parameter('shape')} applies to files", path=path)
     if form.index_base is not None:
-        raise InputError("a store counts from 0: --index-base (index_base=...) applies to files", path=path)
+        raise InputError(f"a store counts from 0: {parameter('index_base')} applies to files", path=path)
     if form.no_values:
-        raise InputError(
-            "a store has values: --no-values (no_values=True) applies to the file it was created from", path=path
-        )
+        cause = f"a store has values: {setting('no_values')} applies to the file it was created from"
+        raise InputError(cause, path=path)
     if form.compact and not store.labelled:
-        raise InputError("a store created without --compact: partition its file again with --compact", path=path)
+        raise InputError(f"a store created without {setting('compact')}: partition its file again with it", path=path)
     return store
 
 

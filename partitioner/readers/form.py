@@ -11,6 +11,7 @@ from os import PathLike, fspath
 from ..errors import InputError, warn
 from ..flags import flag, whole_number, whole_numbers
 from ..tensors.value_range import ValueRange
+from ..wording import parameter, setting
 from .pieces import Outcome
 
 MISSING = "drop", "keep"
@@ -78,7 +79,7 @@ class ReadOptions:
             if value is not None and not isinstance(value, str):
                 raise InputError(f"{name}: {value!r} is not a string: expected a column or an SQL expression")
         if any(not each.strip() for each in self.key):
-            raise InputError("keys: an empty expression (--key '')")
+            raise InputError(f"{parameter('key', 'keys')}: an empty expression")
         if self.index_base not in (None, 0, 1):
             raise InputError(f"index_base {self.index_base!r}: expected 0 or 1")
         if self.missing not in MISSING:
@@ -142,6 +143,6 @@ def warn_of_keys(
     repeated = f", and {lines} the columns before it" if duplicates else ""
     warn(
         f"{fspath(path)}: column {outcome.order + 1} is read as values, but may be a key: it holds whole numbers from "
-        f"1 up{repeated}; if lines contain no values, use --no-values (no_values=True); if they do, add a header with "
+        f"1 up{repeated}; if lines contain no values, use {setting('no_values')}; if they do, add a header with "
         "the order and the mode lengths",
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..wording import parameter
 from .arrays import market, matlab
 from .arrays.chunked import ENDINGS, split
 from .form import PLAIN, ReadOptions
@@ -192,4 +193,5 @@ def reader_of(path: str | PathLike[str], form: ReadOptions = PLAIN) -> Reader:
 def refuse_keys(path: str | PathLike[str], form: ReadOptions) -> None:
     """Raise `InputError` if table options are set for a tensor."""
     if form.tabular:
-        raise InputError("a tensor, not a table: --key, --value, --where and --missing are for tables", path=path)
+        names = parameter("key", "keys"), *map(parameter, ("value", "where", "missing"))
+        raise InputError(f"a tensor, not a table: {', '.join(names[:-1])} and {names[-1]} are for tables", path=path)

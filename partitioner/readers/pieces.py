@@ -18,6 +18,7 @@ from ..host.threads import usable_cores
 from ..sorting.tables import Nonzeros, Pile
 from ..tensors.ingest import check_order
 from ..tensors.labels import Labels
+from ..wording import parameter
 from .first_line import FirstLine, join, judge
 
 Progress = Callable[[int, int | None], None]
@@ -168,7 +169,7 @@ def check_labelled(
 ) -> None:
     """Raise `InputError` if `requested` mode lengths differ from those of a labelled tensor."""
     if labels is not None and tuple(requested) != tuple(lengths):
-        raise InputError("has a label for each index: --shape (shape=) cannot be combined with labels", path=path)
+        raise InputError(f"has a label for each index: {parameter('shape')} cannot be combined with labels", path=path)
 
 
 def collect(path: str | PathLike[str], part: FilePart) -> Nonzeros:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from ..wording import setting
 from .dense import DenseTensor
 from .ingest import MAX_ORDER
 from .interop import AnyTensor
@@ -84,7 +85,7 @@ def check_stored(kind: str, zeros: int) -> None:
         cause = f"mask {STORED!r}: a dense tensor stores every element; use {NAN!r} or a tensor"
     elif zeros:
         cause = f"mask {STORED!r}: {zeros:,} explicit zeros, which are observed elements, were dropped"
-        cause += ": keep them with keep_zeros=True (--keep-zeros)"
+        cause += f": keep them with {setting('keep_zeros')}"
     else:
         return
     raise InputError(cause)

@@ -105,7 +105,7 @@ def test_a_wrong_line_is_told_on_all_ranks(comm: Comm, folder: Path, line: int) 
     comm.allgather(None)
     with pytest.raises(InputError) as caught:
         partition(path, folder / "store", ranks=world())
-    told = "indices count from 1; if they count from 0, use --index-base 0 (index_base=0)"
+    told = "indices count from 1; if they count from 0, use index_base=0"
     assert str(caught.value) == f"{path}, line {line}: index '0' of mode 1: {told}"
     comm.allgather(None)
     if comm.rank == 0:

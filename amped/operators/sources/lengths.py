@@ -70,7 +70,7 @@ def _longest(source: DescribedSource | ModeCopies) -> tuple[int, int, str]:
 def _compacting(source: DescribedSource | ModeCopies) -> str:
     if source.stored:
         return f"write the store again from its file with {setting('compact')}, which renumbers the used indices"
-    return "--compact (compact=True in amped.read) renumbers the used indices and keeps their labels"
+    return f"reading with {setting('compact')} renumbers the used indices and keeps their labels"
 
 
 def _bytes(shape: Sequence[int], setting: Setting) -> tuple[int, int]:

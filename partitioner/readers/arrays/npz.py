@@ -21,6 +21,7 @@ from ...host.threads import parallel_map
 from ...sorting.tables import Indices, Nonzeros, Pile, Values
 from ...tensors.ingest import MAX_MODE_LENGTH, check_order
 from ...tensors.labels import Labels, find
+from ...wording import setting
 from ..pieces import Outcome, Progress, naming, usable_threads
 from .members import Member, check_sizes, read_header
 
@@ -238,7 +239,7 @@ def _members(handle: int, *arrays: _Array | _Ones) -> bool:
 
 def _ones(archive: zipfile.ZipFile, indices: _Array) -> _Ones:
     if {"values", "values.npy"} & set(archive.namelist()):
-        raise InputError("holds 'values': --no-values (no_values=True) applies to files without values")
+        raise InputError(f"holds 'values': {setting('no_values')} applies to files without values")
     return _Ones(indices.shape[0] if indices.shape else 0)
 
 
@@ -251,7 +252,7 @@ class _Array:
         if not matches:
             shown = [*(member.removesuffix(".npy")[:LONGEST] for member in members[:SHOWN]), "..."]
             names = ", ".join(shown[: len(members)]) or "nothing"
-            advice = "; --no-values (no_values=True) counts each as 1" if name == "values" else ""
+            advice = f"; {setting('no_values')} counts each as 1" if name == "values" else ""
             raise InputError(f"no array '{name}' in the archive, which holds {names}{advice}")
         self._archive, self._name, self._member = archive, name, matches[0]
         self._context = f"cannot read '{name}'"

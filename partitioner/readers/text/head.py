@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from ...tensors.ingest import MAX_MODE_LENGTH, check_order
+from ...wording import parameter, setting
 from ..first_line import FirstLine
 from .blocks import BlockSlot, Cutter
 from .plain import PAD, skip_lines
@@ -119,7 +120,7 @@ class Head:
         if self._next == _FIRST:
             return self._advice_of_header(columns)
         if columns == self.order and not self.no_values:
-            return "; if lines contain no values, use --no-values (no_values=True)"
+            return f"; if lines contain no values, use {setting('no_values')}"
         return ", without values" if self.no_values else ""
 
     def _advice_of_header(self, columns: int) -> str:
@@ -138,9 +139,8 @@ class Head:
             if index is None:
                 raise InputError(f"{what} is not an integer")
             if index < self.base or token.startswith(b"-"):  # the parser rejects -0, too
-                advice = (
-                    "" if index or self._base_known else "; if they count from 0, use --index-base 0 (index_base=0)"
-                )
+                known = bool(index) or self._base_known
+                advice = "" if known else f"; if they count from 0, use {setting('index_base', 0)}"
                 raise InputError(f"{what}: indices count from {self.base}{advice}")
             if index - self.base >= MAX_MODE_LENGTH:
                 raise InputError(f"{what} is above the highest, {MAX_MODE_LENGTH - 1 + self.base}")
@@ -166,7 +166,9 @@ class Head:
     def _parse_first(self, tokens: list[bytes]) -> bool:
         if (mark := _separator(tokens)) is not None:
             what = "comma-separated" if mark == "," else f"separated by '{mark}'"
-            raise InputError(f"looks {what}: to read a table, use --key COLUMN for each mode (keys=[...])")
+            raise InputError(
+                f"looks {what}: to read a table, use {parameter('key COLUMN for each mode', 'keys=[...]')}"
+            )
         keyword = tokens[0].lower()
         if keyword in _OTHER_KINDS:
             raise InputError(f"a {keyword.decode()} of the Tensor Toolbox: export it as sptensor")
@@ -195,7 +197,7 @@ class Head:
         if declared is None:
             return
         if self._requested not in (None, declared):
-            advice = f"remove --index-base {self._requested} (index_base={self._requested})"
+            advice = f"remove {setting('index_base', self._requested)}"
             raise InputError(f"the header declares that indices count from {declared}: {advice}")
         self.base, self._base_known = declared, True
 

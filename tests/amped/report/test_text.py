@@ -92,11 +92,11 @@ def test_the_python_interface_warns_of_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("on_host", "options", "has", "has_not"),
     [
-        (True, {}, ["partitioner", "--kernel permuted", "--rank"], ["--device-memory", "--precision"]),
-        (True, {"precision": "fp64"}, ["--precision fp32"], ["--device-memory"]),
-        (True, {"placement": "stream"}, ["--rank"], ["--placement", "--kernel"]),
-        (True, {"kernel": "permuted"}, ["--placement stream"], ["--kernel"]),
-        (False, {}, ["--device-memory 819M", "--rank"], ["--kernel"]),
+        (True, {}, ["amped partition", "kernel='permuted'", "lower rank"], ["device_memory", "precision"]),
+        (True, {"precision": "fp64"}, ["precision='fp32'"], ["device_memory"]),
+        (True, {"placement": "stream"}, ["lower rank"], ["placement", "kernel"]),
+        (True, {"kernel": "permuted"}, ["placement='stream'"], ["kernel"]),
+        (False, {}, ["device_memory=858993459 to", "lower rank"], ["kernel"]),
     ],
 )
 def test_what_helps_where_memory_is_full(

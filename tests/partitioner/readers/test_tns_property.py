@@ -71,7 +71,7 @@ class Plainly:
         for mark in (b",", b";", b"|"):
             if mark in text:
                 kind = "comma-separated" if mark == b"," else f"separated by '{mark.decode()}'"
-                raise InputError(f"looks {kind}: to read a table, use --key COLUMN for each mode (keys=[...])")
+                raise InputError(f"looks {kind}: to read a table, use keys=[...]")
         if words and (len(words) == 1 or words[0].lower() == b"sptensor"):
             toolbox = words[0].lower() == b"sptensor"
             if not toolbox and not INTEGER.fullmatch(words[0]):
@@ -97,7 +97,7 @@ class Plainly:
         while words is not None:
             if len(words) != order + self.valued:
                 found = f"{len(words)} column{'s' * (len(words) > 1)}, expected {order + self.valued} {reason}"
-                advice = "; if lines contain no values, use --no-values (no_values=True)" * (len(words) == order)
+                advice = "; if lines contain no values, use no_values=True" * (len(words) == order)
                 advice = ", without values" if self.bare else advice
                 raise InputError(found + (advice if shape else header_advice(first, len(words) - self.valued)))
             rows.append(self.indices(words, base, shape or (HIGHEST,) * order, shape is not None))
@@ -130,7 +130,7 @@ class Plainly:
             if not INTEGER.fullmatch(word):
                 raise InputError(f"{what} is not an integer")
             if int(word) < base or word.startswith(b"-"):
-                advice = "; if they count from 0, use --index-base 0 (index_base=0)" * (not int(word) and not self.said)
+                advice = "; if they count from 0, use index_base=0" * (not int(word) and not self.said)
                 raise InputError(f"{what}: indices count from {base}{advice}")
             if int(word) - base >= HIGHEST:
                 raise InputError(f"{what} is above the highest, {HIGHEST - 1 + base}")

@@ -389,7 +389,7 @@ def test_a_store_of_the_version_before_is_read(path: Path) -> None:
 
 
 def test_a_store_is_read_as_it_was_made(path: Path) -> None:
-    with pytest.raises(InputError, match="partition its file again with --compact"):
+    with pytest.raises(InputError, match="created without compact=True"):
         read(path, compact=True)
     with pytest.raises(InputError, match="a store has values"):
         read(path, no_values=True)

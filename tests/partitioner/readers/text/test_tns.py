@@ -21,8 +21,8 @@ from partitioner.sorting.tables import Nonzeros
 
 ROOT = Path(__file__).resolve().parents[4]
 SMALL = 512  # bytes per block: several blocks and threads for a few lines
-FROM_ZERO = "; if they count from 0, use --index-base 0 (index_base=0)"
-TABLE = "to read a table, use --key COLUMN for each mode (keys=[...])"
+FROM_ZERO = "; if they count from 0, use index_base=0"
+TABLE = "to read a table, use keys=[...]"
 
 
 def write(folder: Path, text: bytes | str, name: str = "x.tns") -> Path:
@@ -430,7 +430,7 @@ def test_a_header_and_the_caller_say_what_indices_count_from(tmp_path: Path, bas
         if said == base:
             assert read(path, index_base=base).indices.tolist() == [[1 - base, 2 - base]]  # type: ignore[union-attr]
             continue
-        with pytest.raises(InputError, match=f"declares that indices count from {said}: remove --index-base {base}"):
+        with pytest.raises(InputError, match=f"declares that indices count from {said}: remove index_base={base}"):
             read(path, index_base=base)
     with pytest.raises(InputError, match="index_base 2: expected 0 or 1"):
         read(silent, index_base=2)
