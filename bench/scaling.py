@@ -1,7 +1,8 @@
 """The forecast of CP-ALS on up to 512 GPUs, beside measured points; needs no GPU.
 
 Rows have the expected numbers of nonzeros of a bounded Zipf distribution with exponent 0.6. Measured points come from
-``scaling-measured.json``: the time on one GPU, if there, scales the forecast; the others are compared with it.
+``scaling-measured.json``: the time on one GPU, if there, scales the forecast; the others are compared with it. Points
+of earlier code are only compared with one another.
 """
 
 from __future__ import annotations
@@ -58,10 +59,12 @@ def run(args: argparse.Namespace) -> None:
     for name in dict.fromkeys([*args.tensors, *(point["tensor"] for point in points)]):
         mine = [point for point in points if point["tensor"] == name]
         work = workload(name)
-        for gpu in sorted({point["gpu"] for point in mine}):
-            deviations += compared(work, [p for p in mine if p["gpu"] == gpu], MachineModel(CARDS[gpu], links))
+        for gpu, is_earlier in sorted({(point["gpu"], earlier(point)) for point in mine}):
+            some = [p for p in mine if (p["gpu"], earlier(p)) == (gpu, is_earlier)]
+            deviations += compared(work, some, MachineModel(CARDS[gpu], links))
         if name in args.tensors:
-            cases.append({"tensor": name, **curves(work, mine, links_of(mine, links), args.gpus)})
+            newest = [point for point in mine if not earlier(point)]
+            cases.append({"tensor": name, **curves(work, newest, links_of(newest, links), args.gpus)})
             print(f"{name}: {lines(cases[-1])}", flush=True)
     print("\n".join(map(deviation_line, deviations)), flush=True)
     facts = {"skew": SKEW, "network": links.network, "cases": cases, "deviations": deviations}
@@ -94,6 +97,11 @@ def expected(length: int, nonzeros: int, skew: float = SKEW) -> np.ndarray:
     return counts
 
 
+def earlier(point: Point) -> bool:
+    """Return whether a point is from before rows were solved in one pass: only the exchange is as in the model."""
+    return bool(point.get("earlier"))
+
+
 def measured(points: Sequence[Point]) -> Measured | None:
     """Return the time of an iteration, or else of a sweep, on one GPU."""
     alone = {p["what"]: p for p in points if p["gpus"] == 1}
@@ -117,6 +125,8 @@ def compared(work: Workload, points: Sequence[Point], machine: MachineModel) -> 
     result = []
     for point in points:
         gpus, one = point["gpus"], point["gpus"] == 1
+        if one and earlier(point):
+            continue
         at = distribution_of(point)
         found = forecast(at, work if one else scaled, machine).seconds
         total = found.total if point["what"] == "iteration" else found.kernels + found.exchange

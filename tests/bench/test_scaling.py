@@ -38,6 +38,18 @@ def test_the_time_on_one_gpu_scales_the_forecast_of_others() -> None:
     assert found[1]["deviation"] == pytest.approx(found[1]["model_ms"] / 0.5 - 1)
 
 
+def test_points_of_earlier_code_are_compared_with_one_another(tmp_path: Path) -> None:
+    points = [point(1, 0.5, kernels_ms=0.4, earlier=True), point(2, 0.5, earlier=True), point(1, 0.2), point(2, 0.5)]
+    (tmp_path / "points.json").write_text(json.dumps({"points": points}))
+    flags = ["--tensors", "uber393k", "--gpus", "1", "--points", str(tmp_path / "points.json")]
+    main(["scaling", *flags, "--output", str(tmp_path)])
+    result = json.loads((tmp_path / "scaling.json").read_text())
+    assert result["cases"][0]["today_ms"][0] == pytest.approx(0.2)
+    one, newest, before = result["deviations"]
+    assert (one["gpus"], one["measured_ms"]) == (1, 0.2), "that of earlier code is not compared with constants"
+    assert before["model_ms"] > newest["model_ms"] + 0.1
+
+
 def test_sweeps_have_no_solves() -> None:
     work, machine = scaling.workload("uber393k"), MachineModel(H200, NVLINK)
     one = point(1, 0.4, what="sweep")

@@ -11,7 +11,7 @@ import numpy as np
 
 from partitioner.shards.partition import Cut
 
-from .machine_model import DeviceSpeed, MachineModel
+from .machine_model import FUSED, DeviceSpeed, MachineModel
 from .traffic import SUM_BYTES, RankDistribution, RowFormat, Traffic, exchange_traffic, held_rows, node_count
 
 LEAST = 0.05  # fraction of measured kernels that is not launches
@@ -219,5 +219,6 @@ def kernel_seconds(work: Workload, device: DeviceSpeed, mode: int, nnz: float, s
 
 
 def solve_seconds(work: Workload, device: DeviceSpeed, owned: float) -> float:
-    """Return the estimated seconds of solving rows: sums are read, and rows are written and read for Gram matrices."""
-    return owned * (work.rows.sum_bytes + 2 * work.rows.nbytes) / (device.solved * device.memory)
+    """Return the estimated seconds of solving rows: sums are read, and rows are written."""
+    speed = device.solved if work.rows.rank <= FUSED else device.products
+    return owned * (work.rows.sum_bytes + work.rows.nbytes) / speed

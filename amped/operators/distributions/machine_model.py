@@ -13,6 +13,7 @@ ROW_BYTES = 16  # rows in a GPU's memory are padded to multiples
 NETWORK = 50e9  # bytes per second of a network card of 400 Gb/s
 NETWORK_EFFICIENCY = 0.8  # of large messages
 SKEW = 0.4  # the most frequent fraction f of rows gets f**SKEW of the accesses (Zipf with exponent 0.6)
+FUSED = 64  # components up to which a GPU solves rows in one pass
 REUSED, REUSE = 40.0, 0.3  # accesses per row above which, and the power with which, the order of nonzeros saves reading
 
 
@@ -29,8 +30,6 @@ class DeviceSpeed:
         Fraction of `memory` that reads of single rows reach.
     streamed : float
         Fraction of `memory` that consecutive reads reach.
-    solved : float
-        Fraction of `memory` that solving rows reaches.
     cached : float
         Bytes per second of rows in the cache.
     cache : float
@@ -39,6 +38,11 @@ class DeviceSpeed:
         Seconds that the kernels of a mode take at least.
     step : float
         Seconds of everything else per mode that do not depend on the number of rows, at up to 32 components.
+    solved : float
+        Bytes per second of sums that are read and rows that are written, while rows of up to `FUSED` components are
+        solved.
+    products : float
+        The same with more components.
     """
 
     name: str
@@ -47,9 +51,10 @@ class DeviceSpeed:
     cache: float
     launch: float
     step: float
+    solved: float = 2.8e12
+    products: float = 0.55e12
     scattered: float = 0.7
     streamed: float = 0.85
-    solved: float = 0.55
 
     def mode_step(self, rank: int) -> float:
         """Return the seconds of launches and small matrices per mode."""
@@ -148,10 +153,11 @@ H100 = DeviceSpeed("NVIDIA H100", 3.35e12, 23.3e12, 80e6, 20e-6, 15e-6)
 H200 = replace(H100, name="NVIDIA H200", memory=4.8e12)
 CARDS = {"h100": H100, "h200": H200}
 NVLINK = Links(365e9)
-CORE = DeviceSpeed("CPU core", 10e9, 58e9, 2e6, 5e-6, 20e-6)
+CORE = DeviceSpeed("CPU core", 10e9, 58e9, 2e6, 5e-6, 20e-6, 4e9, 4e9)
 SHARED_MEMORY = Links(3e9, 1e9, 1 << 20, 2e-6, 10e-6)  # MPI on one host
 
 
 def cpu_speed(cores: int) -> DeviceSpeed:
     """Return the speed of a rank with `cores` cores."""
-    return replace(CORE, name=f"CPU, {cores} cores", memory=CORE.memory * cores, cached=CORE.cached * cores)
+    each = {name: getattr(CORE, name) * cores for name in ("memory", "cached", "solved", "products")}
+    return replace(CORE, name=f"CPU, {cores} cores", **each)

@@ -128,7 +128,7 @@ def test_rows_beyond_those_that_are_tried(machine: Machine, monkeypatch: pytest.
 def test_iterations_with_the_host_count_only_if_there_are_few_others(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, every: int, expected: float
 ) -> None:
-    """Here a flag is raised every so many iterations; then this iteration and the next take ten times as long."""
+    """Here one in `every` iterations raises a flag; it and the next one take ten times as long."""
     now, count, followed = [0.0], [0], list[int]()
 
     def run(method: Any, rule: Any, observers: Any) -> None:
