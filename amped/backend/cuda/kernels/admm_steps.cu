@@ -19,7 +19,7 @@ struct Operators {
   int count;
 };
 
-__device__ __forceinline__ double constrained(double number, const Terms& terms) {
+__device__ __noinline__ double constrained(double number, const Terms& terms) {
   if (terms.l1 > 0) number = terms.low >= 0 ? number - terms.l1 : copysign(fmax(fabs(number) - terms.l1, 0.0), number);
   number = number < terms.low ? terms.low : number;  // NaN propagates
   return number > terms.high ? terms.high : number;
@@ -39,33 +39,32 @@ advance(const double* __restrict__ copies, const double* __restrict__ scaled, co
   __syncthreads();
   double square[WIDE] = {};
   for (long long first = (blockIdx.x * (long long)WARPS + warp) * SIDE; first < rows; first += gridDim.x * (long long)(WARPS * SIDE)) {
-    Numbers given, solved = {};
+    Numbers given = {}, solved = {};
+#pragma unroll 1
+    for (int k = 0; k < operators; k++)
 #pragma unroll
-    for (int t = 0; t < WIDE; t++)
+      for (int t = 0; t < WIDE; t++)
 #pragma unroll
-      for (int e = 0; e < 2; e++) {
-        const int column = t * SIDE + 2 * near + e;
-        const long long at = (first + far) * RANK + column;
-        given[t][e] = 0;
-        if (first + far >= rows || column >= RANK) continue;
-        for (int k = 0; k < operators; k++) given[t][e] += copies[k * size + at] + scaled[k * size + at];
-      }
+        for (int e = 0; e < 2; e++) {
+          const int column = t * SIDE + 2 * near + e;
+          const long long at = k * size + (first + far) * RANK + column;
+          if (first + far < rows && column < RANK) given[t][e] += copies[at] + scaled[at];
+        }
     multiply(solved, factor, given, lane);
+#pragma unroll 1
+    for (int k = 0; k < operators; k++)
 #pragma unroll
-    for (int a = 0; a < WIDE; a++)
+      for (int a = 0; a < WIDE; a++)
 #pragma unroll
-      for (int e = 0; e < 2; e++) {
-        const long long row = first + 2 * near + e, at = row * RANK + a * SIDE + far;
-        if (row >= rows || a * SIDE + far >= RANK) continue;
-        const double free = solved[a][e] + unmoved[at];
-        for (int k = 0; k < operators; k++) {
-          const double number = free - scaled[k * size + at];
+        for (int e = 0; e < 2; e++) {
+          const long long row = first + 2 * near + e, at = row * RANK + a * SIDE + far;
+          if (row >= rows || a * SIDE + far >= RANK) continue;
+          const double number = solved[a][e] + unmoved[at] - scaled[k * size + at];
           moved[k * size + at] = number;
-          if (k || !terms.fused) continue;
+          if (k || !terms.ball) continue;
           const double result = constrained(number, terms);
           square[a] += result * result;
         }
-      }
   }
   if (!terms.ball) return;
   __syncthreads();
