@@ -19,7 +19,7 @@ from partitioner.host.jit import jit
 
 from ...formulas import FUNCTIONS, Formula
 from ..simd.thread_team import add, fork, join
-from ..simd.vectors import operation
+from ..simd.vectors import LINE, operation, prefetch
 
 if TYPE_CHECKING:
     from ..simd.vectors import Builder, Context, Operation, Signature, Type, Typing, Value, Values
@@ -46,27 +46,33 @@ def call_formula(typing: Typing, address: Type, x: Type, m: Type) -> Operation:
 
 
 @jit
-def add_systems(number, team, threads, turn, nonzeros, factors, own, row_begin, maps, parts, out, carries, products):  # type: ignore[no-untyped-def]
+def add_systems(  # type: ignore[no-untyped-def]
+    number, team, threads, turn, nonzeros, factors, own, row_begin, maps, parts, out, carries, products, ahead
+):
     """Add the row systems of each part to `out`; for a row that is shared with another part or shard, to `carries`.
 
     `maps` are the addresses of weight, curve (0: no second derivatives) and value, the lower bound of the model, and
     whether (1 or 0) column 0 of the last factor matrix has the weights of the nonzeros, and is not part of the model;
-    `parts` are the first piece of each part and the end, and their shared rows; `products`, (parts, R), is scratch.
+    `parts` are the first piece of each part and the end, and their shared rows; `products`, (parts, R), is scratch;
+    `ahead` is the prefetch distance in nonzeros, 0 for none.
     """
     starts, rows, indices, values = nonzeros
     bounds, shared = parts
     (weight, curve, value), lower, weighted = maps
-    modes = len(factors) - weighted
+    modes, line = len(factors) - weighted, LINE // factors[0].itemsize
     if number == 0:
         turn[0] = 0
     called, rank = fork(team, number, threads), products.shape[1]
     part = add(turn, 0, 1)
     while part < shared.size:
-        product = products[part]
+        product, last = products[part], np.int64(starts[bounds[part + 1]]) - 1
         for c in range(bounds[part], bounds[part + 1]):
             row = np.int64(rows[c])
             own_row, sums = own[row - row_begin], carries[part] if row == shared[part] else out[row - row_begin]
             for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
+                if ahead:
+                    for column in range(0, rank, line):
+                        prefetch(indices, factors, min(q + ahead, last), column, (0,))
                 model = 0.0
                 for r in range(rank):
                     factor_product = 1.0

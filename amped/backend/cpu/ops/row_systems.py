@@ -58,7 +58,9 @@ class HostSystems:
         inputs, size = tuple(map(constant, factors)), threads_worth(self._threads.count, shard, factors[0])
         args = nonzeros, inputs, constant(own), shard.row_begin, (addresses, float(maps.lower), int(maps.weighted))
         team = self._threads.team, min(size, shared.size), np.zeros(1, np.int64)
-        check(row_systems.add_systems(0, *team, *args, (shard.parts.bounds, shared), out, carries, products))
+        check(
+            row_systems.add_systems(0, *team, *args, (shard.parts.bounds, shared), out, carries, products, shard.ahead)
+        )
         for row, carry in zip(shared.tolist(), carries, strict=True):  # in order, so that sums are repeatable
             if row >= 0:
                 out[row - shard.row_begin] += carry
