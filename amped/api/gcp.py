@@ -306,7 +306,7 @@ def objective(
         rank = comm.bcast(factors[0].shape[1] if factors else 1)
         placed = loss_elements(source, observed, machine, chosen, LossWork(loss, rank, 1)).gradient()
         start(placed.operator, source, init=factors)
-        value, gradients = placed.evaluate()
+        value, gradients, _ = placed.evaluate()
         if not gradient:
             return value
         found = comm.bcast(places_in(factors, source.labels))

@@ -24,12 +24,14 @@ from partitioner.array_types import Floats
 
 from ..errors import InputError
 from .formulas import Evaluated, Formula, NumpyFormula, formula_of
+from .rows import blocks_of
 
 Text = str | Callable[..., Any]
 """A formula as text, or a NumPy function of x and m."""
 
 SAMPLES = 0.25, 0.7, 1.0, 1.9, 3.0
 """Values of x and m, or with the opposite sign, at which derivatives are checked."""
+BLOCK = 1 << 12  # rows whose moments are summed at a time, so that caches hold them
 LIMITED = 0.999  # how much less a function with a finite limit at 0 changes within 1e-3 than within 1
 STEP, AGREES, KINKS = 1e-6, 1e-4, 0.2  # of finite differences: their error, and the share of samples at kinks
 
@@ -84,8 +86,14 @@ class Moments(NamedTuple):
     @classmethod
     def of(cls, factors: Sequence[Floats]) -> Moments:
         """Return the moments of factor matrices, or of some of their rows: moments of parts add up."""
-        exact = [factor.astype(np.float64, copy=False) for factor in factors]
-        return cls(np.array([each.sum(axis=0) for each in exact]), np.array([each.T @ each for each in exact]))
+        order, rank = len(factors), factors[0].shape[1]
+        moments = cls(np.zeros((order, rank)), np.zeros((order, rank, rank)))
+        for factor, sums, gram in zip(factors, *moments, strict=True):
+            for block in blocks_of(len(factor), BLOCK):
+                exact = factor[block].astype(np.float64, copy=False)
+                sums += exact.sum(axis=0)
+                gram += exact.T @ exact
+        return moments
 
     def without(self, mode: int) -> Moments:
         """Return the moments of the other modes."""

@@ -233,9 +233,8 @@ class Gcp(LossMethod):
         for mode, place in zip(self._modes, self._places, strict=True):
             self._set_rows(mode, x[place].reshape(-1, self.rank))
         operator.wait_comm()
-        value, gradients = self._gradient.evaluate()
-        gradient = np.concatenate([gradients[mode].reshape(-1) for mode in self._modes])
-        return self._with_penalty(Point(x, value, gradient))
+        found = self._gradient.evaluate()
+        return self._with_penalty(Point(x, found.value, found.joined(self._modes)))
 
     def _with_penalty(self, point: Point) -> Point:
         """Add the ridge to an objective and its gradient."""

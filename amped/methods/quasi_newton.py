@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..parallel.mpi import Comm
-from .recent_changes import PAIRS, Matrix, Passes, Point, QuadraticModel, RecentChanges, Vector
+from .recent_changes import CURVED, PAIRS, Matrix, Passes, Point, QuadraticModel, RecentChanges, Vector
 
 VECTORS = 2 * PAIRS + 10  # at most at a time, of the length of a rank's part
-CURVED = 2e-16  # least curvature of a pair of changes, relative to the squared change of the gradient
 DECREASE, SLOPE = 1e-4, 0.9  # sufficient decrease, and share of the slope that may remain (Wolfe conditions)
 NOISE = 1e-16  # relative decrease of the objective that rounding hides
 MOST_TRIALS = 25  # points of a line search
@@ -49,7 +48,7 @@ class _Path(NamedTuple):
     Attributes
     ----------
     size : float
-    inner : (2 pairs,) array
+    inner : (rows,) array
         ``W^T s``, s being the step to the point; see `QuadraticModel`.
     decrease, slope : float
         The change of the model, and its linear part.
@@ -59,6 +58,14 @@ class _Path(NamedTuple):
     inner: Vector
     decrease: float
     slope: float
+
+
+class _Accepted(NamedTuple):
+    """A point of a line search, the curvature of the step to it, and the squared change of the gradient."""
+
+    point: Point
+    curvature: float
+    square: float
 
 
 class QuasiNewton:
@@ -74,8 +81,11 @@ class QuasiNewton:
     """
 
     def __init__(self, comm: Comm, lower: Vector, threads: int = 1) -> None:
+        if lower.size and (lower == lower[0]).all():
+            lower = np.broadcast_to(lower[0], lower.shape)  # passes need not read it from memory
         self._comm, self._lower, self._passes = comm, lower, Passes(comm, lower.size, threads)
-        self._recent = RecentChanges(self._passes, lower.size)
+        self._step = np.empty(lower.size)
+        self._recent, self._size = RecentChanges(lower.size), 1.0
         bounded = bool(np.isfinite(lower).any())
         self._bounded = any(comm.allgather(bounded)) if comm.size > 1 else bounded
         self.dot, self.summed = self._passes.dot, self._passes.summed
@@ -114,9 +124,10 @@ class QuasiNewton:
                 high = size
                 size = low + (high - low) * _interpolated(point.value, size * slope, new.value)
                 continue
+            new_slope, square = self._changes(point, new, step)
+            found = _Accepted(new, size * (new_slope - slope), square)
             if new.value < least:
-                best, least = new, new.value
-            new_slope = self.dot(new.gradient, step)
+                best, least = found, new.value
             if new_slope > -SLOPE * slope:  # too far: near a bound the gradient may be huge
                 high = size
                 size = low + (high - low) * min(1 - NEAR, max(FAR, low_slope / (low_slope - new_slope)))
@@ -124,8 +135,25 @@ class QuasiNewton:
                 low, low_slope = size, new_slope
                 size = min(longest, 2 * size) if math.isinf(high) else (low + high) / 2
             else:
-                return self._accept(point, new, trial)
+                return self._accept(point, found, trial)
         return LineSearch(None, MOST_TRIALS) if best is None else self._accept(point, best, MOST_TRIALS)
+
+    def _changes(self, point: Point, new: Point, step: Vector) -> tuple[float, float]:
+        """Return the slope along a step at a new point, and the squared change of the gradient."""
+
+        def products(b: slice) -> Vector:
+            change = new.gradient[b] - point.gradient[b]
+            return np.array([np.vdot(new.gradient[b], step[b]), np.vdot(change, change)])
+
+        slope, square = self._passes.total(products, (2,)).tolist()
+        return slope, square
+
+    def _accept(self, point: Point, found: _Accepted, trials: int) -> LineSearch:
+        """Store the change from a point to another one if the gradient's change has positive curvature."""
+        if found.curvature > CURVED * found.square:
+            self._recent.add(point, found.point)
+            self._size = found.curvature / found.square
+        return LineSearch(found.point, trials)
 
     def _at(self, x: Vector, size: float, step: Vector) -> Vector:
         """Return ``x + size * step``, within the bounds in spite of rounding."""
@@ -141,13 +169,13 @@ class QuasiNewton:
 
     def _direction(self, point: Point) -> Direction:
         """Return a direction of descent that leads to a point within the bounds."""
-        model = self._recent.model
-        if model is None:
-            return self._steepest(point)
-        direction = self._minimum(point, self._cauchy(point, model), model)
-        if direction.slope < 0:
-            return direction
-        self.forget()
+        if self._recent.exist:
+            paths = self._on_path(point, self._size, CAUCHY_FACTOR * self._size)
+            if (model := self._recent.model) is not None:
+                direction = self._minimum(point, self._cauchy(point, *paths), model)
+                if direction.slope < 0:
+                    return direction
+            self.forget()
         return self._steepest(point)
 
     def _steepest(self, point: Point) -> Direction:
@@ -162,8 +190,11 @@ class QuasiNewton:
         return self._towards(point, lambda b: point.x[b] - factor * self._projected_gradient(point, b))
 
     def _towards(self, point: Point, target: Callable[[slice], Vector]) -> Direction:
-        """Return the direction to the projection of a point, of which `target` returns blocks."""
-        step = np.empty_like(point.x)
+        """Return the direction to the projection of a point, of which `target` returns blocks.
+
+        It is valid until the next call.
+        """
+        step = self._step
 
         def block(b: slice) -> tuple[float, float]:
             own, x, lower = step[b], point.x[b], self._lower[b]
@@ -187,29 +218,40 @@ class QuasiNewton:
         result -= point.x[b]
         return result
 
-    def _on_path(self, point: Point, size: float, model: QuadraticModel) -> _Path:
-        """Return a point of the path."""
+    def _on_path(self, point: Point, *sizes: float) -> list[_Path]:
+        """Return points of the path, after adding a new pair of changes; none if that leaves no changes."""
+        recent = self._recent
+        new = recent.coming
 
-        def products(b: slice) -> Vector:
-            step = self._path_step(point, size, b)
-            return np.append(model.vectors[:, b] @ step, [np.vdot(step, step), np.vdot(point.gradient[b], step)])
+        def products(b: slice) -> Matrix:
+            every, right = recent.block(b), np.empty((new + len(sizes), b.stop - b.start))
+            right[:new] = recent.new(b)
+            for step, size in zip(right[new:], sizes, strict=True):
+                step[...] = self._path_step(point, size, b)
+            result = np.zeros((recent.rows + 2, len(right)))
+            result[:-2] = every @ right.T
+            result[-2, new:] = [np.vdot(step, step) for step in right[new:]]
+            result[-1] = right @ point.gradient[b]
+            return result
 
-        found = self._passes.total(products, (len(model.vectors) + 2,))
-        inner, square, slope = found[:-2], float(found[-2]), float(found[-1])
-        return _Path(size, inner, slope + (model.theta * square - float(inner @ model.middle @ inner)) / 2, slope)
+        found = self._passes.total(products, (recent.rows + 2, new + len(sizes)))
+        recent.complete(found[:-2, :new])
+        model = recent.model
+        if model is None:
+            return []
+        return [_path_of(model, size, each) for size, each in zip(sizes, found.T[new:], strict=True)]
 
-    def _cauchy(self, point: Point, model: QuadraticModel) -> _Path:
-        """Return a point of the path at which the model has decreased sufficiently."""
-        found = self._on_path(point, 1 / model.theta, model)
+    def _cauchy(self, point: Point, found: _Path, further: _Path) -> _Path:
+        """Return a point of the path at which the model has decreased sufficiently; the first two are known."""
         if found.decrease <= CAUCHY * found.slope:  # further along the path, as long as the model decreases
             for _ in range(CAUCHY_TRIALS):
-                further = self._on_path(point, found.size * CAUCHY_FACTOR, model)
                 if not further.decrease < found.decrease:
                     break
                 found = further
+                (further,) = self._on_path(point, found.size * CAUCHY_FACTOR)
             return found
         for _ in range(CAUCHY_TRIALS):
-            found = self._on_path(point, found.size / CAUCHY_FACTOR, model)
+            (found,) = self._on_path(point, found.size / CAUCHY_FACTOR)
             if found.decrease <= CAUCHY * found.slope:
                 break
         return found
@@ -249,17 +291,11 @@ class QuasiNewton:
         found = self._passes.total(products, (len(model.vectors), len(model.vectors) + 1))
         return found[:, :-1], found[:, -1]
 
-    def _accept(self, point: Point, new: Point, trials: int) -> LineSearch:
-        """Store the change from a point to another one if the gradient's change has positive curvature."""
 
-        def products(b: slice) -> Vector:
-            change = new.gradient[b] - point.gradient[b]
-            return np.array([np.vdot(new.x[b] - point.x[b], change), np.vdot(change, change)])
-
-        curvature, size = self._passes.total(products, (2,))
-        if curvature > CURVED * size:
-            self._recent.add(point, new)
-        return LineSearch(new, trials)
+def _path_of(model: QuadraticModel, size: float, products: Vector) -> _Path:
+    """Return a point of the path from the products of its step: with W, itself, and the gradient."""
+    inner, square, slope = products[:-2], float(products[-2]), float(products[-1])
+    return _Path(size, inner, slope + (model.theta * square - float(inner @ model.middle @ inner)) / 2, slope)
 
 
 def _interpolated(value: float, slope: float, new: float) -> float:

@@ -23,6 +23,7 @@ Matrix = NDArray[np.float64]
 T = TypeVar("T")
 
 PAIRS = 5
+CURVED = 2e-16  # least curvature of a pair of changes, relative to the squared change of the gradient
 BLOCK = 1 << 13  # entries: those of all pairs fit a core's private cache
 
 
@@ -40,10 +41,10 @@ class QuadraticModel(NamedTuple):
     Attributes
     ----------
     theta : float
-    vectors : (2 pairs, n) array
-        W^T: changes of the gradient and steps in turn.
-    middle : (2 pairs, 2 pairs) array
-    grams : (2 pairs, 2 pairs) array
+    vectors : (rows, n) array
+        W^T: changes of the gradient and steps in turn. A pair may be unused.
+    middle : (rows, rows) array
+    grams : (rows, rows) array
         ``W^T W``.
     """
 
@@ -94,14 +95,18 @@ class Passes:
 class RecentChanges:
     """The recent steps of a search and the changes of the gradient, with their inner products.
 
+    A new pair is written, block by block, in the pass over vectors that needs it first.
+
     Attributes
     ----------
+    rows : int
+        The number of vectors in use.
     model : QuadraticModel or None
         The model of these changes, in the compact form of Byrd, Nocedal and Schnabel (1994); None if there are none.
     """
 
-    def __init__(self, passes: Passes, length: int) -> None:
-        self._passes, self._length = passes, length
+    def __init__(self, length: int) -> None:
+        self._length = length
         self._vectors = np.empty((0, length))  # of a pair in two rows, the change of the gradient first
         self._grams = np.zeros((2 * PAIRS, 2 * PAIRS))
         self.forget()
@@ -109,34 +114,63 @@ class RecentChanges:
     def forget(self) -> None:
         """Discard the changes."""
         self._slots = list[int]()  # of the pairs, the oldest first
+        self.rows = 0
+        self._coming: tuple[Point, Point] | None = None  # the ends of the change in the last slot, if it is not written
         self.model: QuadraticModel | None = None
+
+    @property
+    def exist(self) -> bool:
+        """Whether there are changes."""
+        return bool(self._slots)
 
     def add(self, point: Point, new: Point) -> None:
         """Add the change from a point to another one, which replaces the oldest if there are `PAIRS`."""
         if not len(self._vectors):
             self._vectors = np.empty((2 * PAIRS, self._length))
-        slot = len(self._slots) if len(self._slots) < PAIRS else self._slots.pop(0)
+        slot = self._slots.pop(0) if len(self._slots) == PAIRS else min(set(range(PAIRS)) - {*self._slots})
         self._slots.append(slot)
-        every, own = self._vectors[: 2 * len(self._slots)], self._vectors[2 * slot : 2 * slot + 2]
+        self.rows, self._coming = max(self.rows, 2 * slot + 2), (point, new)
 
-        def products(b: slice) -> Matrix:
-            np.subtract(new.gradient[b], point.gradient[b], out=own[0, b])
-            np.subtract(new.x[b], point.x[b], out=own[1, b])
-            return every[:, b] @ own[:, b].T
+    @property
+    def coming(self) -> int:
+        """The number of vectors that `new` writes: 2 for a new pair, or 0."""
+        return 0 if self._coming is None else 2
 
-        count = len(every)
-        found = self._passes.total(products, (count, 2))
-        self._grams[:count, 2 * slot : 2 * slot + 2] = found
-        self._grams[2 * slot : 2 * slot + 2, :count] = found.T
-        self.model = self._built(every)
+    def block(self, b: slice) -> Matrix:
+        """Return a block of all vectors; `new` writes those of a new pair."""
+        return self._vectors[: self.rows, b]
 
-    def _built(self, vectors: Matrix) -> QuadraticModel:
+    def new(self, b: slice) -> Matrix:
+        """Write the block of a new pair, if there is one; return it."""
+        first = 2 * self._slots[-1]
+        own = self._vectors[first : first + self.coming, b]
+        if self._coming is not None:
+            point, new = self._coming
+            np.subtract(new.gradient[b], point.gradient[b], out=own[0])
+            np.subtract(new.x[b], point.x[b], out=own[1])
+        return own
+
+    def complete(self, products: Matrix) -> None:
+        """Take the inner products of all vectors with those of a new pair, (rows, 2), if there is one.
+
+        The pair is discarded if the gradient's change has no positive curvature.
+        """
+        if self._coming is None:
+            return
+        first, self._coming = 2 * self._slots[-1], None
+        self._grams[: self.rows, first : first + 2] = products
+        self._grams[first : first + 2, : self.rows] = products.T
+        if not self._grams[first, first + 1] > CURVED * self._grams[first, first]:
+            self._slots.pop()
+        self.model = self._built() if self._slots else None
+
+    def _built(self) -> QuadraticModel:
         changes, steps = 2 * np.array(self._slots), 2 * np.array(self._slots) + 1
-        grams, last = self._grams[: len(vectors), : len(vectors)], changes[-1]
+        grams, last = self._grams[: self.rows, : self.rows].copy(), changes[-1]
         theta = float(grams[last, last] / grams[last, last + 1])
         mixed = grams[np.ix_(steps, changes)]
         lower = np.tril(mixed, -1) / theta
         inverse = np.block([[-np.diag(np.diag(mixed)), lower.T], [lower, grams[np.ix_(steps, steps)] / theta]])
-        middle, places = np.empty_like(inverse), np.concatenate([changes, steps])
+        middle, places = np.zeros_like(grams), np.concatenate([changes, steps])
         middle[np.ix_(places, places)] = np.linalg.inv(inverse)
-        return QuadraticModel(theta, vectors, middle, grams.copy())
+        return QuadraticModel(theta, self._vectors[: self.rows], middle, grams)

@@ -161,10 +161,19 @@ class ValueAndGradients(NamedTuple):
         The sum of the loss over all elements that count, of all ranks.
     gradients : list of (owned, R) float64 arrays
         For each mode the gradient with respect to the rows that this rank owns, in host memory.
+    vector : array, optional
+        All gradients, one after the other, if they are views of it.
     """
 
     value: float
     gradients: list[NDArray[np.float64]]
+    vector: NDArray[np.float64] | None = None
+
+    def joined(self, modes: Sequence[int]) -> NDArray[np.float64]:
+        """Return the gradients of some modes, ascending, one after the other."""
+        if self.vector is not None and len(modes) == len(self.gradients):
+            return self.vector
+        return np.concatenate([self.gradients[mode].reshape(-1) for mode in modes])
 
 
 class Gradient(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,19 +45,20 @@ class SparseGradient:
 
     def evaluate(self) -> ValueAndGradients:
         operator, comm = self.operator, self.operator.machine.comm
-        value, gradients = np.zeros(1), list[NDArray[np.float64]]()
+        value = np.zeros(1)
+        vector, gradients = _views([operator.owned(mode).shape for mode in range(operator.order)])
         for mode in range(operator.order):
             sums = operator.compute(self._product, mode, in_turn(mode, operator.order))
             systems = np.asarray(operator.machine.device.to_host(sums))
             if mode == 0:
                 value[0] = systems[:, -1].sum()
-            gradients.append(systems[:, :-1].copy())
+            gradients[mode][...] = systems[:, :-1]
         if comm.size > 1:
             comm.all_reduce(value, "sum")
         if self._zeros:
             value += self._add_everywhere(gradients)
             self._scale_spare(gradients)
-        return ValueAndGradients(float(value[0]), gradients)
+        return ValueAndGradients(float(value[0]), gradients, vector)
 
     def _add_everywhere(self, gradients: list[NDArray[np.float64]]) -> float:
         """Add what all elements would contribute if they were zeros to the gradients; return the value."""
@@ -76,3 +78,12 @@ class SparseGradient:
             owned = self.operator.plan.modes[mode].owned
             for place in kept.spare[(kept.spare >= owned.start) & (kept.spare < owned.stop)]:
                 gradients[mode][place - owned.start] *= np.sqrt(kept.unused)
+
+
+def _views(shapes: Sequence[tuple[int, int]]) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+    """Return an uninitialised vector, and its parts as matrices of some shapes."""
+    ends = np.cumsum([0, *(rows * columns for rows, columns in shapes)]).tolist()
+    vector = np.empty(ends[-1])
+    return vector, [
+        vector[begin:end].reshape(shape) for (begin, end), shape in zip(pairwise(ends), shapes, strict=True)
+    ]
