@@ -112,6 +112,12 @@ def _multiply(pi, column, matrix, begin, count, form):  # type: ignore[no-untype
 
 
 @inner
+def only_row(row, work):  # type: ignore[no-untyped-def]
+    """Write the row of Pi, and the value, of a row with one nonzero."""
+    _fill(row, 0, 1, work[6], work[10])
+
+
+@inner
 def gram(row, work):  # type: ignore[no-untyped-def]
     """Write the Gram matrix of Pi and the values, both triangles."""
     result, tiles, sums, pi, last = work[0], work[4], work[5], work[6], work[10]

@@ -9,15 +9,35 @@ from __future__ import annotations
 
 import numpy as np
 
-from partitioner.host.jit import jit
+from partitioner.host.jit import inner, jit
 
 from ...ops.rowproblems import DEFICIENT, RESIDUAL
-from ...row_constants import PRECISE
+from ...row_constants import DOUBTED, PRECISE
 from ..simd.doubles import number as number_at
 from ..simd.doubles import put_number
 from ..simd.thread_team import add, fork, join
 from .equations import pad, solve_equations, squares_of, subtract
-from .gram import gram, residual, work_of
+from .gram import gram, only_row, residual, work_of
+
+
+@inner
+def _solve_single(row, ridge, work, b):  # type: ignore[no-untyped-def]
+    """Solve a row with one nonzero in closed form: ``b = x v / (v^T v + ridge)``, v being its row of Pi.
+
+    Return False, without a solution, if v is zero or the ridge is below what the general solution resolves. The padded
+    row in `work` becomes b followed by -1.
+    """
+    only_row(row, work)
+    pi, padded, square = work[6], work[9], 0.0
+    for r in range(b.size):
+        square += pi[0, r] * pi[0, r]
+    if not square > 0 or (ridge > 0 and not ridge > DOUBTED * (square + ridge)):
+        return False
+    factor = pi[0, b.size] / (square + ridge)
+    for r in range(b.size):
+        b[r] = factor * pi[0, r]
+    pad(b, padded)
+    return True
 
 
 @jit
@@ -42,18 +62,22 @@ def solve_rows(number, team, threads, turn, nonzeros, row_order, own, whole, ter
             i, count = rows[n], offsets[n + 1] - offsets[n]
             if whole[0] <= i < whole[1] and count <= whole[2]:
                 row = columns, matrices, form, offsets[n], count
-                gram(row, work)
-                if common.size > 0:
-                    subtract(work[0], common, rights[i])
-                for r in range(b.size):
-                    b[r] = number_at(own[0], i * own[1] + r, form[1])
-                status[number, DEFICIENT] += solve_equations(work, ridge, sweeps, b)
+                single = count == 1 and sweeps == 0 and common.size == 0 and _solve_single(row, ridge, work, b)
+                if single:
+                    status[number, DEFICIENT] += ridge == 0 and b.size > 1
+                else:
+                    gram(row, work)
+                    if common.size > 0:
+                        subtract(work[0], common, rights[i])
+                    for r in range(b.size):
+                        b[r] = number_at(own[0], i * own[1] + r, form[1])
+                    status[number, DEFICIENT] += solve_equations(work, ridge, sweeps, b)
                 for r in range(b.size):
                     put_number(own[0], i * own[1] + r, b[r], form[1])
                     work[9][r] = number_at(own[0], i * own[1] + r, form[1])  # as it is stored
                 if measured:
-                    squares = squares_of(work[0], work[9])
-                    if common.size == 0 and not squares > PRECISE * work[0][b.size, b.size]:
+                    squares = 0.0 if single else squares_of(work[0], work[9])
+                    if common.size == 0 and (single or not squares > PRECISE * work[0][b.size, b.size]):
                         squares = residual(row, work)
                     status[number, RESIDUAL] += squares
         chunk = add(turn, 0, 1)
