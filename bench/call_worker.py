@@ -36,7 +36,9 @@ def times(function, tensor, request):  # type: ignore[no-untyped-def]
     def mark(iteration, measure):  # type: ignore[no-untyped-def]
         marks.append((time.perf_counter(), time.process_time()))
 
-    flags = {"tol": 0, "device": "cpu"}
+    flags = {"tol": 0, "device": "cpu", **request["options"]}
+    if "constraints" in flags:
+        flags["constraints"] = dict(enumerate(flags["constraints"]))
     function(tensor, request["rank"], max_iters=request["iterations"], callback=mark, **flags)
     each = np.diff(np.array(marks), axis=0)
     began = time.perf_counter(), time.process_time()

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,17 +26,22 @@ CALL = 2  # iterations of a whole call
 
 
 class Case(NamedTuple):
-    """A function with its rank, and the iterations of which the median counts."""
+    """A function with its rank, the iterations of which the median counts, and options; constraints by mode in a list."""
 
     function: str
     rank: Any
     iterations: int
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 METHODS = {
     "als": Case("cp_als", 32, 10),
     "mu": Case("cp_apr", 16, 4),
     "hooi": Case("tucker", (8, 8, 8), 6),
+    "admm": Case("cp_als", 16, 6, {"constraints": [["nonnegative", "l1:0.1"]] * 3}),
+    "lbfgs": Case("cp", 16, 6, {"loss": "poisson", "method": "lbfgs"}),
+    "masked-lbfgs": Case("cp", 16, 6, {"loss": "huber:1", "method": "lbfgs", "mask": "stored"}),
+    "masked": Case("cp_als", 16, 6, {"mask": "stored", "ridge": 0.1}),
 }
 SHAPES = {"short": (12_092, 9_184, 28_818), "long": (300_000, 200_000, 500_000)}
 NONZEROS = 500_000
@@ -123,7 +130,8 @@ def measured(trial: Trial, sides: Sides) -> dict[str, Any]:
     path = trial.path(sides.folder)
     with np.load(path) as arrays:
         used = [int(np.unique(column).size) for column in arrays["indices"].T]
-    request = {**METHODS[trial.method]._asdict(), "tensor": str(path), "call": CALL}
+    case = METHODS[trial.method]
+    request = {**case._asdict(), "options": dict(case.options), "tensor": str(path), "call": CALL}
     times: dict[str, dict[str, list[float]]] = {side: {} for side in sides.trees}
     with ExitStack() as stack:
         asks = {}

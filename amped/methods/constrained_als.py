@@ -258,7 +258,7 @@ class ConstrainedAls(ConstrainedCp[Operator]):
         gram = reduce(np.multiply, [each for m, each in enumerate(self._grams) if m != mode])
         if not math.isfinite(gram.sum()) or (self._arrays.on_host and not math.isfinite(source.sum())):
             raise DivergedError(f"iteration {self.state.iterations + 1}, mode {mode}: the equations are not finite")
-        return SharedGram(self._arrays.xp.array(source, np.float64, order="C"), gram, self._arrays.xp)
+        return SharedGram(self._arrays.xp.ascontiguousarray(source, np.float64), gram, self._arrays.xp)
 
     def _solved(self, mode: int) -> None:
         """Update what follows from the factor matrix of a mode. Collective."""

@@ -7,6 +7,8 @@ rows are independent of each other.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,10 +21,27 @@ SWEEPS = 5  # over the columns
 BLOCK = 1 << 16  # numbers of rows that are in a core's cache together
 
 Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
 
 
-Column = tuple[Matrix, Matrix, float, NDArray[np.bool_] | None]
-"""A column, its coefficients, the threshold of the L1 penalty, and the elements that keep their values."""
+class _Column(NamedTuple):
+    """A column, which becomes its `offset` plus the coefficients times all columns, and is then shrunk and bounded.
+
+    Attributes
+    ----------
+    values, offset : (rows,) array
+    coefficients : (R,) array
+    threshold : float
+        Of the L1 penalty; it is part of `offset` if no entry is negative.
+    fixed : (rows,) bool array or None
+        Elements that keep their values.
+    """
+
+    values: Vector
+    offset: Vector
+    coefficients: Vector
+    threshold: float
+    fixed: NDArray[np.bool_] | None
 
 
 def suits(terms: ModeTerms) -> bool:
@@ -37,32 +56,36 @@ def descended(equations: SharedGram, terms: ModeTerms, start: Matrix, fixed: NDA
     pivots = gram.diagonal() + terms.l2
     live = np.flatnonzero(pivots > 0).tolist()
     inverses = 1 / np.where(pivots > 0, pivots, 1.0)
-    # A column becomes its coefficients times the columns and, below them, the right-hand sides.
-    coefficients = np.zeros((rank, 2 * rank))
-    np.multiply(gram, -inverses[:, None], out=coefficients[:, :rank])
-    coefficients.reshape(-1)[:: 2 * rank + 1] = 0.0
-    coefficients.reshape(-1)[rank :: 2 * rank + 1] = inverses
-    thresholds = (terms.l1 * inverses).tolist()
+    coefficients = gram * -inverses[:, None]
+    np.fill_diagonal(coefficients, 0.0)
+    thresholds = terms.l1 * inverses
+    early = thresholds if terms.low >= 0 else np.zeros(rank)
     result = np.empty_like(start)
     for block in blocks_of(len(start), max(1, BLOCK // rank)):
-        stack = np.concatenate([start[block].T, equations.source[block].T])
-        held = None if fixed is None else fixed[block].T
-        columns = [(stack[r], coefficients[r], thresholds[r], None if held is None else held[r]) for r in live]
-        _sweep(columns, stack, terms)
-        result[block] = stack[:rank].T
+        rows = np.array(start[block].T, order="C")
+        offsets = equations.source[block].T * inverses[:, None]
+        offsets -= early[:, None]
+        kept = None if fixed is None else fixed[block].T
+        columns = [
+            _Column(rows[r], offsets[r], coefficients[r], float(thresholds[r]), None if kept is None else kept[r])
+            for r in live
+        ]
+        _sweep(columns, rows, terms)
+        result[block] = rows.T
     return result
 
 
-def _sweep(columns: list[Column], stack: Matrix, terms: ModeTerms) -> None:
-    """Update columns, which are rows of `stack`, in place."""
-    low, high, found = terms.low, terms.high, np.empty(stack.shape[1])
+def _sweep(columns: list[_Column], rows: Matrix, terms: ModeTerms) -> None:
+    """Update columns, which are those of the transposed `rows`, in place."""
+    low, high, found = terms.low, terms.high, np.empty(rows.shape[1])
     for _ in range(SWEEPS):
-        for column, coefficients, threshold, held in columns:
-            np.dot(coefficients, stack, found)
-            shrunken = shrunk(found, threshold, terms)
+        for column in columns:
+            np.dot(column.coefficients, rows, found)
+            found += column.offset
+            shrunken = found if low >= 0 else shrunk(found, column.threshold, terms)
             if high < np.inf:
                 shrunken = np.minimum(shrunken, high)
-            if held is None:
-                np.maximum(shrunken, low, out=column)
+            if column.fixed is None:
+                np.maximum(shrunken, low, out=column.values)
             else:
-                np.copyto(column, np.maximum(shrunken, low), where=~held)
+                np.copyto(column.values, np.maximum(shrunken, low), where=~column.fixed)
