@@ -26,7 +26,7 @@ CALL = 2  # iterations of a whole call
 
 
 class Case(NamedTuple):
-    """A function with its rank, the iterations of which the median counts, and options; constraints by mode in a list."""
+    """A function with its rank, the iterations of which the median counts, and options; constraints are a list."""
 
     function: str
     rank: Any

@@ -84,7 +84,7 @@ class Passes:
 
     def each(self, work: Callable[[slice], T]) -> list[T]:
         """Return what `work` returns for each block of this rank."""
-        parts = parallel_map(lambda group: [work(b) for b in group], self._groups, len(self._groups))
+        parts = parallel_map(lambda group: [work(b) for b in group], self._groups, len(self._groups) or 1)
         return [each for part in parts for each in part]
 
     def dot(self, one: Vector, other: Vector) -> float:

@@ -17,8 +17,10 @@ from oracle import load, random_factors, reference, splitmix_factors
 import amped
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.exchange import connect
+from amped.operators.dense.observed import DirectObserved
 from amped.parallel.mpi import world
 from amped.runs import assembly, observed_runs
+from partitioner.host.worth import SETTING
 
 SHAPE = (7, 6, 5)
 NOISY, EXACT, SEEN = planted(SHAPE, 2, 0.6)
@@ -150,6 +152,23 @@ def test_orders_and_ranks_take_the_path_of_an_oracle(order: int, rank: int) -> N
     model = amped.cp_als(values, rank, mask=seen, **{**CP, "init": start, "max_iters": 4})
     np.testing.assert_allclose(model.series["objective"], want.objective, rtol=1e-6, atol=1e-9)
     assert not model.factors[0][2].any()
+
+
+@pytest.mark.parametrize("compiled", ["never", "always"])
+@pytest.mark.parametrize("ridge", [0.0, 1e-9, 0.3])
+def test_rows_with_one_element(monkeypatch: pytest.MonkeyPatch, compiled: str, ridge: float) -> None:
+    """Their equations have a closed form; without a ridge the solution is the shortest one."""
+    monkeypatch.setenv(SETTING, compiled)
+    monkeypatch.setattr(DirectObserved, "fits", lambda *_: False)
+    rng, shape = np.random.default_rng(3), (30, 8, 7, 6)
+    columns = np.stack([np.r_[rng.permutation(30)[:25], 3, 3, 3], *(rng.integers(0, n, 28) for n in shape[1:])])
+    values, start = rng.standard_normal(28), random_factors(1, shape, 5)
+    want = observed_als(columns, values, start, 2, ridge)
+    how: dict[str, Any] = {**CP, "init": start, "max_iters": 2, "mask": "stored", "ridge": ridge}
+    model = amped.cp_als(amped.SparseTensor(columns.T, values, shape), 5, **how)
+    np.testing.assert_allclose(model.series["objective"], want.objective, rtol=1e-6, atol=1e-12)
+    if ridge == 0.3:
+        np.testing.assert_allclose(model.series["objective"], want.objective, rtol=1e-12)
 
 
 def test_the_objective_never_rises() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitioner.tensors import used_indices
-from partitioner.tensors.used_indices import count_runs, distinct, is_long, labels_of, renumbered
+from partitioner.tensors.used_indices import count_runs, distinct, distinct_runs, is_long, labels_of, renumbered
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.sampled_from([51, 2**31 - 1]))
@@ -27,6 +27,7 @@ def test_used_indices_and_their_new_numbers(rows: list[int], length: int) -> Non
         for block in (1, 3, 100):
             with mock.patch.object(used_indices, "BLOCK", block):
                 assert count_runs(np.sort(given_rows)) == used.size
+                assert np.array_equal(distinct_runs(np.sort(given_rows)), used)
                 assert np.array_equal(renumbered(given_rows, used), found)
     assert labels_of(used, 1).tolist() == [row + 1 for row in used.tolist()]
 

@@ -50,6 +50,7 @@ def test_shares_are_those_of_a_tensor_in_memory(comm: Comm, folder: Path, name: 
     assert dealt.norm == pytest.approx(whole.norm, rel=1e-14)
     assert dealt.digest() == whole.digest()
     for mode in range(len(whole.shape)):
+        assert np.array_equal(dealt.used_indices(mode), whole.used_indices(mode))
         cut, other = whole.cut(mode, comm.size), dealt.cut(mode, comm.size)
         for field in Cut.__dataclass_fields__:
             assert np.array_equal(getattr(cut, field), getattr(other, field)), field

@@ -1,0 +1,74 @@
+"""The model of recent changes, compared with updates of a whole matrix, and passes over blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amped.methods import recent_changes
+from amped.methods.recent_changes import PAIRS, Passes, Point, RecentChanges
+from amped.parallel.mpi import world
+
+LENGTH = 23
+
+
+def updated(changes: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Return the Hessian after BFGS updates by steps and changes of the gradient."""
+    step, change = changes[-1]
+    result = change @ change / (step @ change) * np.eye(LENGTH)
+    for step, change in changes:
+        product = result @ step
+        result += np.outer(change, change) / (step @ change) - np.outer(product, product) / (step @ product)
+    return result
+
+
+def added(recent: RecentChanges, point: Point, new: Point) -> None:
+    """Add a change in a pass over blocks."""
+    recent.add(point, new)
+
+    def products(b: slice) -> np.ndarray:
+        own = recent.new(b)
+        return recent.block(b) @ own.T
+
+    recent.complete(Passes(world(), LENGTH, 2).total(products, (recent.rows, 2)))
+
+
+@pytest.mark.parametrize("count", [1, 3, PAIRS + 3])
+def test_the_model_is_that_of_updates_of_a_matrix(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Also if a change without curvature is among them, which is discarded."""
+    monkeypatch.setattr(recent_changes, "BLOCK", 4)
+    rng, recent, changes = np.random.default_rng(0), RecentChanges(LENGTH), []
+    hessian = np.diag(rng.random(LENGTH) + 0.5)
+    x = rng.random(LENGTH)
+    for number in range(count):
+        step = rng.random(LENGTH) - 0.5
+        if number == 2:
+            added(recent, Point(x, 0.0, x), Point(x + step, 0.0, x - step))
+        added(recent, Point(x, 0.0, hessian @ x), Point(x + step, 0.0, hessian @ (x + step)))
+        changes.append((step, hessian @ step))
+        x = x + step
+    kept = PAIRS if count > PAIRS else count
+    model = recent.model
+    assert model is not None
+    found = model.theta * np.eye(LENGTH) - model.vectors.T @ model.middle @ model.vectors
+    np.testing.assert_allclose(found, updated(changes[-kept:]), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(model.grams, model.vectors @ model.vectors.T, rtol=1e-12)
+
+
+def test_nothing_is_left_if_the_only_change_has_no_curvature() -> None:
+    recent, x = RecentChanges(LENGTH), np.ones(LENGTH)
+    added(recent, Point(x, 0.0, x), Point(2 * x, 0.0, 0 * x))
+    assert recent.model is None
+    assert not recent.exist
+
+
+def test_threads_and_blocks_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = np.random.default_rng(1).random((2, LENGTH))
+    monkeypatch.setattr(recent_changes, "BLOCK", 3)
+    totals = {threads: Passes(world(), LENGTH, threads).dot(one, other) for threads in (1, 2, 5, 40)}
+    assert len({*totals.values()}) == 1, "sums are added in the order of blocks"
+    assert totals[1] == pytest.approx(one @ other, rel=1e-14)
+
+
+def test_a_rank_without_entries() -> None:
+    assert Passes(world(), 0, 4).dot(np.empty(0), np.empty(0)) == 0
