@@ -24,7 +24,6 @@ from partitioner.array_types import Floats
 
 from ..errors import InputError
 from .formulas import Evaluated, Formula, NumpyFormula, formula_of
-from .rows import blocks_of
 
 Text = str | Callable[..., Any]
 """A formula as text, or a NumPy function of x and m."""
@@ -89,8 +88,8 @@ class Moments(NamedTuple):
         order, rank = len(factors), factors[0].shape[1]
         moments = cls(np.zeros((order, rank)), np.zeros((order, rank, rank)))
         for factor, sums, gram in zip(factors, *moments, strict=True):
-            for block in blocks_of(len(factor), BLOCK):
-                exact = factor[block].astype(np.float64, copy=False)
+            for begin in range(0, len(factor), BLOCK):
+                exact = factor[begin : begin + BLOCK].astype(np.float64, copy=False)
                 sums += exact.sum(axis=0)
                 gram += exact.T @ exact
         return moments
