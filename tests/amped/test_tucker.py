@@ -199,7 +199,7 @@ def test_a_long_mode_of_which_few_indices_are_used(folder: Path, verb: list[obje
     assert set(np.flatnonzero(factor.any(axis=1))) <= {0, 4, 999_999}
 
 
-@pytest.mark.parametrize("verb", [[*TUCKER, "--method", "hosvd"], [*CPD, "--constraint", "0:l2:0.1"]])
+@pytest.mark.parametrize("verb", [[*TUCKER, "--method", "hosvd"], [*CPD, "--constraint", "0:smooth:0.1"]])
 def test_a_long_mode_that_has_room_but_not_for_each_thread(folder: Path, verb: list[object]) -> None:
     """Methods that hold all rows are refused."""
     (folder / "t.tns").write_text(LONG_MODE)
