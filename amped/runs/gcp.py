@@ -334,7 +334,8 @@ def generalised(
         raise InputError(f"every element is zero: loss {work.loss.name!r} has no minimum there", path=counted.path)
     method = _generalised(source, observed, machine, options, work, constraints, held_out)
     method.starts_at_zero = zero
-    if observed is not None or work.loss.fits_zeros:
+    # Stochastic methods keep them: samples of absent elements would rarely meet rows that are not zero.
+    if work.method not in STOCHASTIC and (observed is not None or work.loss.fits_zeros):
         method.used = used_indices(counted, _compaction(constraints))
     return method
 
