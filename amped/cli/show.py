@@ -125,10 +125,10 @@ def _headline(place: Path, size: str) -> str:
     line = f"{one_line(str(place))}: {size}"
     if record.get("tensor"):
         line += f" of {one_line(record['tensor'])}"
-    for name, metric in (("fits", "fit"), ("loglikelihood", "log-likelihood")):
+    for name, metric in (("fits", "fit"), ("loglikelihood", "log-likelihood"), ("objectives", "objective")):
         if numbers := record.get(name):
             iterations = record.get("iterations") or len(numbers)
-            line += f"; {metric} {figure(numbers[-1])} after {iterations} iterations"
+            return f"{line}; {metric} {figure(numbers[-1])} after {iterations} iterations"
     return line
 
 

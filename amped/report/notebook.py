@@ -129,11 +129,13 @@ def core_table(model: TuckerTensor) -> str:
 def _headline(size: str, model: AnyModel) -> str:
     """Return the size, the main metric and the number of iterations of a model."""
     line = f"{size}, shape {' × '.join(f'{length:,}' for length in model.shape)}"
-    series = model.fits or model.series.get("loglikelihood", ())
-    if series:
-        metric = f"fit {series[-1]:.4f}" if model.fits else f"log-likelihood {figure(series[-1])}"
-        count = f"{len(series)} iteration{'s' * (len(series) != 1)}"
-        line += f"; {metric} after {count}, {'converged' if model.converged else 'not converged'}"
+    series = {"fit": model.fits, "log-likelihood": model.series.get("loglikelihood")}
+    series["objective"] = model.series.get("objective")
+    name, numbers = next(((name, each) for name, each in series.items() if each), ("", ()))
+    if numbers:
+        last = f"{numbers[-1]:.4f}" if name == "fit" else figure(numbers[-1])
+        count = f"{len(numbers)} iteration{'s' * (len(numbers) != 1)}"
+        line += f"; {name} {last} after {count}, {'converged' if model.converged else 'not converged'}"
     return line
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html import unescape
 from pathlib import Path
@@ -35,6 +36,21 @@ def model() -> amped.KruskalTensor:
     factors = [np.array([[0.25, 0], [0.75, 1.0]]), np.array([[0.5, 0.2], [0.5, 0.8]])]
     model = amped.KruskalTensor(np.array([3.0, 1.0]), factors, [0.5, 0.625], True)
     return model.labelled([["<b>&", "x"], [2, 4]])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("loglikelihood", "log-likelihood -1,105,009"), ("objective", "objective -1,105,009")],
+)
+def test_the_headline_has_the_main_metric(model: amped.KruskalTensor, folder: Path, name: str, text: str) -> None:
+    other = amped.KruskalTensor(model.weights, model.factors, (), False, {name: [2.0, -1_105_009.25]})
+    assert f"{text} after 2 iterations, not converged" in above(other._repr_html_())
+    other.save("m.npz")
+    (folder / "m").mkdir()
+    (folder / "m.npz").rename(folder / "m" / "model.npz")
+    record = "objectives" if name == "objective" else name
+    (folder / "m" / "run.json").write_text(json.dumps({record: [2.0, -1_105_009.25]}))
+    assert succeeded(run_amped("show", "m")).out.splitlines()[0].endswith(f"; {text} after 2 iterations")
 
 
 def test_a_cp_model(model: amped.KruskalTensor) -> None:
