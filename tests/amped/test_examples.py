@@ -51,6 +51,22 @@ def test_everything_public_has_an_example(name: str) -> None:
         assert "\n    Examples\n    --------\n" in (thing.__doc__ or "")
 
 
+@pytest.mark.parametrize("name", PUBLIC)
+def test_everything_public_completes_its_parameters(name: str) -> None:
+    """Editors and notebooks show them; only scikit-learn's `set_params`, and what refuses all, take any names."""
+    thing = PUBLIC[name]
+    members = (
+        inspect.getmembers(thing, lambda each: inspect.isfunction(each) or inspect.ismethod(each))
+        if inspect.isclass(thing)
+        else [(name, thing)]
+    )
+    for member, function in members:
+        if member.startswith("_") or member == "set_params" or function is amped.TuckerTensor.update:
+            continue
+        kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+        assert inspect.Parameter.VAR_KEYWORD not in kinds, member
+
+
 def test_names_are_imported_when_they_are_used() -> None:
     """From the modules whose names type checkers read; ``import amped`` itself loads no other package."""
     tree = ast.parse(inspect.getsource(amped))
