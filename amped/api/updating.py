@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -19,12 +20,14 @@ from ..models.kruskal import KruskalTensor
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import PLAIN, Argument, collective
 from ..parallel.mpi import on_root, world
+from ..report.metrics import Metrics
 from ..runs.assembly import bring_up, watched
 from ..runs.update_files import COUNT, UpdateCheckpoints, checksum
 from ..runs.updating import ModelUpdates, UpdateParams
 from .arguments import ARGUMENTS, argument_options, integer, one_of, optional
 from .updating_refits import RefitUpdates
 
+UPDATE = "update"  # the event of the metrics
 STREAMED = 64  # updates of a stream that the choice between compiled code and NumPy expects
 NONNEGATIVE = "nonnegative"  # the constraint that updates keep
 KEPT = "mask", "formulas", "nonnegative", "method", "norm", "key", "where", "value", "missing"
@@ -79,21 +82,23 @@ def updated(
     every: int = 1,
     resume: bool = False,
     deadline: float | None = None,
+    metrics: str | os.PathLike[str] | None = None,
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
     """See `KruskalTensor.update`. Under ``mpirun`` rank 0's `model` and `X` are used. Collective."""
     comm, query, params = world(), _Query(elements, step, value, where), UpdateParams(mode, sweeps, forgetting)
-    with closing(Outputs()) as outputs, watched(comm, deadline) as aborts:
+    with closing(Outputs()) as outputs, watched(comm, deadline) as aborts, ExitStack() as opened:
         on_root(comm, lambda: _check(model, query, params))
         saved = _Saved(None if checkpoint is None else Path(checkpoint), every, resume)
         files = on_root(comm, lambda: saved.files(model, query, params, outputs))
+        events = on_root(comm, lambda: opened.enter_context(closing(saved.events(metrics)))) or Metrics()
         chosen_options = Options(**options)
         machine = bring_up(chosen_options, comm)
         aborts.append(machine.exchange.abort)
         refits = comm.bcast(model is not None and (model.loss not in COVERED or _fitted_mask(model) is not None))
         if refits:
-            return _Updates(model, query, files, RefitUpdates(model, params, comm, dict(options))).run(X)
-        return _Updates(model, query, files, ModelUpdates(model, params, machine, chosen_options)).run(X)
+            return _Updates(model, query, files, RefitUpdates(model, params, comm, dict(options)), events).run(X)
+        return _Updates(model, query, files, ModelUpdates(model, params, machine, chosen_options), events).run(X)
 
 
 def _check(model: KruskalTensor | None, query: _Query, params: UpdateParams) -> None:
@@ -135,6 +140,11 @@ class _Saved(NamedTuple):
     every: int
     resume: bool
 
+    def events(self, path: str | os.PathLike[str] | None) -> Metrics:
+        """Open the metrics. Called on rank 0."""
+        extends, remedy = _is_of_updates if self.resume else None, "remove it, or name another file"
+        return Metrics(None if path is None else Path(path), False, extends, remedy)
+
     def files(
         self, model: KruskalTensor | None, query: _Query, params: UpdateParams, outputs: Outputs
     ) -> UpdateCheckpoints | None:
@@ -149,6 +159,11 @@ class _Saved(NamedTuple):
         )
 
 
+def _is_of_updates(first: dict[str, Any]) -> bool:
+    """Return whether metrics with this first event may be continued."""
+    return first.get("event") == UPDATE
+
+
 class _Updates:
     """The updates of one call. Its methods are collective.
 
@@ -160,12 +175,19 @@ class _Updates:
     files : UpdateCheckpoints, optional
         On rank 0.
     updates : AnyUpdates
+    metrics : Metrics
+        Has a file on rank 0, if one is requested.
     """
 
     def __init__(
-        self, model: KruskalTensor | None, query: _Query, files: UpdateCheckpoints | None, updates: AnyUpdates
+        self,
+        model: KruskalTensor | None,
+        query: _Query,
+        files: UpdateCheckpoints | None,
+        updates: AnyUpdates,
+        metrics: Metrics,
     ) -> None:
-        self._model, self._query, self._files, self._updates = model, query, files, updates
+        self._model, self._query, self._files, self._updates, self._metrics = model, query, files, updates, metrics
         self._comm, self._count = updates.comm, 0
         self._labels, self._shape = (None, ()) if model is None else (model.labels, model.shape)
         self._done = 0
@@ -214,10 +236,12 @@ class _Updates:
         nnz = self._comm.bcast(0 if batch is None else len(batch.values))
         self._updates.prepare(nnz, STREAMED if several else 1)
         if self._count > self._done:
+            began = time.perf_counter()
             if self._query.elements == "replace" and self._updates.differences:
                 model = self._updates.model()
                 batch = on_root(self._comm, lambda: None if batch is None else changes(batch, model))
             self._updates.add(batch)
+            self._metrics.event(UPDATE, update=self._count, nonzeros=nnz, seconds=time.perf_counter() - began)
             if self._comm.bcast(self._files is not None and self._count % self._files.every == 0):
                 model = self._labelled(batch)
                 if self._files is not None:

@@ -38,6 +38,7 @@ class Updatable(Pictured):
         every: int = 1,
         resume: bool = False,
         deadline: float | None = None,
+        metrics: str | os.PathLike[str] | None = None,
         **options: Unpack[OptionNames],
     ) -> Self:
         """Return this model updated with new data: new slices of a mode, or new elements. Collective.
@@ -77,6 +78,9 @@ class Updatable(Pictured):
             the interrupted call; updates that the checkpoint includes are skipped.
         deadline : float, optional
             In seconds; see `cp_als`.
+        metrics : path, optional
+            Rank 0 writes a line of JSON for each update: its number, nonzeros and seconds. A call with `resume` appends
+            to it.
         device, precision, placement, kernel, deterministic, device_memory, threads, gather, grid, workspace : optional
             See `amped.Options`.
 
@@ -102,6 +106,7 @@ class Updatable(Pictured):
 
         arguments: dict[str, Any] = {"elements": elements, "forgetting": forgetting, "sweeps": sweeps, "step": step}
         arguments |= {"value": value, "where": where, "checkpoint": checkpoint, "every": every, "resume": resume}
+        arguments["metrics"] = metrics
         if isinstance(mode, str):
             mode = mode_number(mode_names(self.labels, len(self.shape)), mode)
         call: Any = updated

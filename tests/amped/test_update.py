@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -206,6 +207,29 @@ def test_steps_items_and_calls_agree(tmp_path: Path) -> None:
     np.testing.assert_allclose(several.full(), one.full(), atol=1e-10)
     np.testing.assert_allclose(stepped.full(), one.full(), atol=1e-10)
     assert one.run["updates"] == several.run["updates"] == stepped.run["updates"] == 4
+
+
+def test_metrics_have_a_line_for_each_update(tmp_path: Path) -> None:
+    """Those of a resumed call follow; otherwise a file that exists is refused."""
+    model, data, file = model_of((4, 5, 6)), array_of((4, 5, 3), 2), tmp_path / "m.jsonl"
+    how: dict[str, Any] = {"metrics": file, "checkpoint": tmp_path / "saved", "step": 1, **CPU}
+
+    def interrupted() -> Iterator[np.ndarray]:
+        yield data
+        raise KeyError("an interruption")
+
+    with pytest.raises(KeyError):
+        model.update(interrupted(), 2, **how)
+    first = file.read_text().splitlines()
+    with pytest.raises(amped.InputError, match=r"m\.jsonl: exists already; remove it, or name another file"):
+        model.update(iter([data, data]), 2, **{**how, "checkpoint": None})
+    model.update(iter([data, data]), 2, resume=True, **how)
+    lines = file.read_text().splitlines()
+    assert lines[: len(first)] == first
+    events = [json.loads(line) for line in lines]
+    assert [(each["event"], each["update"]) for each in events] == [("update", number) for number in range(1, 7)]
+    assert [each["nonzeros"] for each in events] == 2 * [np.count_nonzero(each) for each in np.moveaxis(data, 2, 0)]
+    assert min(each["seconds"] for each in events) > 0
 
 
 def test_resumes_from_a_checkpoint(tmp_path: Path) -> None:
