@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array_types import Floats, HostArray
-from ..host.jit import jit
 from .columns import StoredColumn
 
-BLOCK = 1 << 20  # nonzeros hashed at a time
+BLOCK = 1 << 20  # nonzeros read at a time
+CACHED = 1 << 14  # hashes that are mixed at a time, in a core's private cache
 MASK = (1 << 64) - 1
+STEP = np.uint64(0x9E3779B97F4A7C15)
+ROUNDS = (30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB))
 
 
 def digest(columns: Sequence[NDArray[np.int32] | StoredColumn], values: Floats | StoredColumn) -> int:
@@ -31,11 +33,17 @@ def digest(columns: Sequence[NDArray[np.int32] | StoredColumn], values: Floats |
     return total & MASK
 
 
-@jit
-def stir(hashes: HostArray, column: HostArray) -> None:
+def stir(hashes: NDArray[np.uint64], column: HostArray) -> None:
     """Mix an index into each hash with the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
-    for p in range(hashes.size):
-        h = hashes[p] + np.uint64(column[p]) + np.uint64(0x9E3779B97F4A7C15)
-        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        hashes[p] = h ^ (h >> np.uint64(31))
+    shifted = np.empty(min(CACHED, hashes.size), np.uint64)
+    for begin in range(0, hashes.size, CACHED):
+        some = hashes[begin : begin + CACHED]
+        high = shifted[: some.size]
+        some += column[begin : begin + CACHED].astype(np.uint64)
+        some += STEP
+        for bits, factor in ROUNDS:
+            np.right_shift(some, np.uint64(bits), out=high)
+            some ^= high
+            some *= factor
+        np.right_shift(some, np.uint64(31), out=high)
+        some ^= high

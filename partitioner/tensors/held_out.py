@@ -9,15 +9,10 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from .dense import DenseTensor
+from .digest import stir
 from .sparse import SparseTensor
 
 BLOCK = 1 << 16  # elements hashed at a time, in the caches of a core
-STEP, LAST_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(31)
-MIXES = (
-    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
-    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
-)
-"""The constants of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
 
 
 def drawn(columns: NDArray[np.int32], fraction: float, seed: int) -> NDArray[np.bool_]:
@@ -43,17 +38,12 @@ def fingerprint(columns: NDArray[np.int32]) -> str:
 
 
 def _hashes(columns: NDArray[np.int32], seed: int) -> Iterator[NDArray[np.uint64]]:
-    """Yield a hash of the indices of each element, in blocks; see `digest.stir`, which needs compiled code."""
+    """Yield a hash of the indices of each element, in blocks."""
     for begin in range(0, columns.shape[1], BLOCK):
         part = columns[:, begin : begin + BLOCK]
         hashes = np.full(part.shape[1], seed % 2**64, np.uint64)
         for column in part:
-            hashes += column.astype(np.uint64)
-            hashes += STEP
-            for shift, factor in MIXES:
-                hashes ^= hashes >> shift
-                hashes *= factor
-            hashes ^= hashes >> LAST_SHIFT
+            stir(hashes, column)
         yield hashes
 
 
