@@ -168,9 +168,8 @@ class ModeSolver:
         """
         blocks, arrays, step = self._constrained.blocks, self._storage.arrays, 1 / rho
         if self._in_few_launches(solve):
-            return self._launched(
-                AdmmStart(rows, dual / rho, unmoved, solve.inverse, self._constrained.entries(step)), rho
-            )
+            start = AdmmStart(rows, dual / rho, unmoved, solve.inverse, self._constrained.entries(step))
+            return self._launched(start, rho)
         copies, scaled = [rows] * len(blocks), [each / rho for each in dual]
         for number in range(1, INNER + 1):
             sums = list[Any]()

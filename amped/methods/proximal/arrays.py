@@ -43,9 +43,9 @@ class Arrays(NamedTuple):
     @classmethod
     def of(cls, device: Device) -> Arrays:
         """Return the arrays of a device."""
-        return (
-            HOST if device.on_host else cls(device.xp, ISOTONIC.first(device), ADMM_STEPS.first(device), device.to_host)
-        )
+        if device.on_host:
+            return HOST
+        return cls(device.xp, ISOTONIC.first(device), ADMM_STEPS.first(device), device.to_host)
 
     @property
     def on_host(self) -> bool:
