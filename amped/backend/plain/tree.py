@@ -22,8 +22,8 @@ from partitioner.array_types import Floats, Integers
 
 from ..formulas import evaluate
 from ..losses import Maps
+from ..systems import Pairs
 from .index_tree import POSITION, Factors, IndexTree, Matrix, prefix_starts, required
-from .systems import Pairs
 
 MOST_TUPLES = (
     16  # per nonzero: up to this number of possible tuples of the second group, an array marks those that exist

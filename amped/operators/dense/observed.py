@@ -22,8 +22,8 @@ from ...backend.device import Array
 from ...backend.exchange import Machine
 from ...backend.ops.rowproblems import DEFICIENT, RESIDUAL, RowTerms
 from ...backend.plain.split import Matrix, SplitProducts, khatri_rao, partial_rows, split_of
-from ...backend.plain.systems import Pairs, solve_systems
 from ...backend.row_constants import PRECISE
+from ...backend.systems import Pairs, solve_systems
 from ...options import Options
 from ..placement import Setting
 from ..sources.dense import of_array

@@ -11,8 +11,8 @@ from ...losses import Maps
 from ...ops.mttkrp import Kernel, Offers, Operands, Share
 from ...ops.row_systems import ROW_SYSTEMS, RowSystemsProvider
 from ...ops.rowproblems import RowBytes
+from ...systems import triangle_size
 from ..device import PlainDevice
-from ..systems import triangle_size
 from .mttkrp import PlainShard, add_rows, inputs_of
 
 NUMBERS = 4  # per nonzero: the model's value, and a formula with its parts

@@ -24,8 +24,8 @@ from ...ops.rowproblems import (
     RowTerms,
 )
 from ...rows import blocks_of
+from ...systems import Matrix, Pairs, solve_systems
 from ..device import PlainDevice
-from ..systems import Matrix, Pairs, solve_systems
 from .mttkrp import PRODUCTS, PlainShard, inputs_of
 
 PRODUCT_BYTES = 64 << 20  # of the products that are computed at a time, for one pair or more

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..row_constants import DOUBTED, LEAST_PIVOT
+from .row_constants import DOUBTED, LEAST_PIVOT
 
 Matrix = NDArray[np.float64]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
-from amped.backend.plain.systems import Pairs, solve_systems
+from amped.backend.systems import Pairs, solve_systems
 
 COUNTS = [0, 1, 3, 4, 9, 40]  # equations of each row
 
