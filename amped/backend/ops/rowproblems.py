@@ -6,6 +6,9 @@ factor matrices have columns of 1-norm 1, so the first term is the sum of the mo
 
 With "als", a row b minimises ``sum (x - <b, pi>)**2 + ridge |b|**2`` over its nonzeros: elements that are not stored
 are unknown, not zero.
+
+With "gaps", the nonzeros are those that a row lacks: their part is subtracted from equations that all rows have in
+common; see `GapRowsProvider`.
 """
 
 from __future__ import annotations
@@ -14,12 +17,13 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..device import Array
 from ..registry import Op
 from .mttkrp import Kernel, Share
 
-RowMethod = Literal["pdnr", "pqnr", "als"]
+RowMethod = Literal["pdnr", "pqnr", "als", "gaps"]
 L_contra = TypeVar("L_contra", contravariant=True)
 
 
@@ -65,11 +69,10 @@ class RowTerms(NamedTuple):
     measured : bool
         Whether squared residuals are summed.
     common : CommonEquations, optional
-        Only for rows that are not shared. The sum of squared residuals lacks the squares of the values.
+        Of "gaps". The sum of squared residuals lacks the squares of the values.
     partial : bool
-        Whether rows without nonzeros in the shard are left unchanged; otherwise they become zero.
-
-    Only compiled code for CPUs supports `common` and `partial`.
+        Whether rows without nonzeros in the shard are left unchanged; otherwise they become zero. Only devices with
+        "gaps" support this.
     """
 
     ridge: float = 0.0
@@ -262,6 +265,16 @@ class RowProblemsProvider(Protocol[L_contra]):
 
     def advance(self, shared: Any, limits: L_contra, number: int) -> None:
         """Queue the step of pass `number`, with the largest step length that decreases the objective enough."""
+
+
+class GapRowsProvider(RowProblemsProvider[RowTerms], Protocol):
+    """A provider with method "gaps": only `run` is called, with `RowTerms.common` and `RowTerms.partial`."""
+
+    def run_common(self, rows: NDArray[np.intp], own: Array, rank: int, limits: RowTerms, seen: Array) -> None:
+        """Solve rows of `own` that lack nothing, by their numbers, from the common equations; see `run`."""
+
+    def common_bytes(self, rows: int, rank: int) -> int:
+        """Return the device memory that `run_common` allocates for `rows` rows."""
 
 
 ROWPROBLEMS = Op[RowProblemsProvider[Any]]("rowproblems")

@@ -1,4 +1,4 @@
-"""Row problems of a dense tensor with few missing elements, on CPUs.
+"""Row problems of a dense tensor with few missing elements.
 
 With zeros in place of missing elements, the right-hand sides of all rows are an MTTKRP. The matrix of a row is the
 elementwise product of the other modes' Gram matrices, minus the sum of ``v v^T`` over the row's missing elements. An
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,17 +21,16 @@ from partitioner.array_types import Floats
 from partitioner.tensors.value_range import ValueRange
 
 from ...backend.device import Array, Device
-from ...backend.ops.mttkrp import MTTKRP, Kernel, Offers, Share
+from ...backend.ops.mttkrp import MTTKRP, Kernel, Share
 from ...backend.ops.rowproblems import (
-    DEFICIENT,
     RESIDUAL,
     ROWPROBLEMS,
     CommonEquations,
+    GapRowsProvider,
     RowProblemsProvider,
     RowTerms,
 )
-from ...backend.plain.split import Matrix, khatri_rao, split_of
-from ...backend.plain.systems import solve_systems
+from ...backend.plain.split import split_of
 from ...backend.row_constants import PRECISE
 from ...backend.rows import add_gram, blocks_of
 from ...options import Options
@@ -42,7 +42,7 @@ Columns = NDArray[np.int32]
 PRECISE_OF = {"fp64": PRECISE, "fp32": 1e-2}
 """If the squared residuals are a smaller fraction of the squared norm, they are computed from residuals."""
 LEAST, MISSING = 1 << 17, 0.4  # fewest elements of a tensor, and the largest fraction of missing ones
-BLOCK = 1 << 12  # rows that are solved at a time
+NUMBERS = 1 << 22  # residuals that are computed at a time, unless a slice has more
 
 
 class ElementList(NamedTuple):
@@ -112,9 +112,9 @@ def _few_observed(mode: ModePlan, missing: Columns) -> NDArray[np.bool_]:
 
 
 class _Holes(NamedTuple):
-    """The missing elements of a rank's block, sorted by the first mode in memory: their positions in its slices."""
+    """The missing elements of a rank's block: their positions in it, on the device, and those of slices' first ones."""
 
-    places: NDArray[np.int64]
+    places: Array
     ends: NDArray[np.intp]
 
 
@@ -123,15 +123,13 @@ def _in_block(operator: DenseOperator, missing: Columns) -> _Holes:
     inside = np.ones(missing.shape[1], bool)
     for column, each in zip(columns, operator.ranges, strict=True):
         inside &= (column >= each.start) & (column < each.stop)
-    first, *others = (
-        column[inside].astype(np.int64) - each.start for column, each in zip(columns, operator.ranges, strict=True)
-    )
     lengths = [each.stop - each.start for each in operator.ranges]
-    order = np.argsort(first, kind="stable")
-    places = np.zeros(order.size, np.int64)
-    if order.size:
-        places = np.ravel_multi_index([column[order] for column in others], lengths[1:])
-    return _Holes(places, np.searchsorted(first[order], np.arange(lengths[0] + 1)))
+    places = np.empty(0, np.int64)
+    if inside.any():
+        inner = [column[inside] - each.start for column, each in zip(columns, operator.ranges, strict=True)]
+        places = np.sort(np.ravel_multi_index(inner, lengths))
+    ends = np.searchsorted(places, math.prod(lengths[1:]) * np.arange(lengths[0] + 1))
+    return _Holes(operator.machine.device.to_device(places), ends)
 
 
 class _Rows(NamedTuple):
@@ -152,24 +150,25 @@ class GapRows:
     def __init__(self, operator: DenseOperator, gaps: Sequence[ModeGaps], missing: Columns) -> None:
         """`missing` are all missing elements, on every rank."""
         self._operator, self._gaps = operator, gaps
-        plan, device = operator.plan, operator.machine.device
-        self._rank = plan.modes[0].rank
-        self._kernel, self._provider = tools(device)
-        self._missing_rows = [self._rows(mode, each.missing) for mode, each in zip(plan.modes, gaps, strict=True)]
-        self._observed_rows = [self._rows(mode, each.observed) for mode, each in zip(plan.modes, gaps, strict=True)]
-        self._whole = [self._whole_rows(mode, each) for mode, each in zip(plan.modes, gaps, strict=True)]
-        self._grams: list[Matrix | None] = [None] * operator.order
+        modes, self._device = operator.plan.modes, operator.machine.device
+        self._rank, self._tools = modes[0].rank, tools(self._device, modes[0])
+        missing_rows, observed_rows = self._tools.gaps, self._tools.observed
+        self._missing_rows = [self._rows(m, e.missing, missing_rows) for m, e in zip(modes, gaps, strict=True)]
+        self._observed_rows = [self._rows(m, e.observed, observed_rows) for m, e in zip(modes, gaps, strict=True)]
+        self._whole = [self._whole_rows(mode, each) for mode, each in zip(modes, gaps, strict=True)]
+        self._empty = [self._device.to_device(each.empty) for each in gaps]
+        self._grams: list[Array | None] = [None] * operator.order
         self._missing = _in_block(operator, missing)
 
-    def _rows(self, mode: ModePlan, elements: ElementList) -> _Rows | None:
+    def _rows(self, mode: ModePlan, elements: ElementList, provider: RowProblemsProvider[RowTerms]) -> _Rows | None:
         """Return a shard of elements, None if there are none."""
         share = share_of(mode, elements)
         if not share.nnz:
             return None
         others = [column for m, column in enumerate(elements.columns) if m != mode.mode]
         columns = [np.ascontiguousarray(column) for column in (elements.columns[mode.mode], *others)]
-        shard = self._kernel.make(columns, elements.values.astype(share.dtype), share, False)
-        return _Rows(shard, self._provider.make(shard, share))
+        shard = self._tools.kernel.make(columns, elements.values.astype(share.dtype), share, False)
+        return _Rows(shard, provider.make(shard, share))
 
     def _whole_rows(self, mode: ModePlan, gaps: ModeGaps) -> NDArray[np.intp]:
         """Return the owned rows of which all elements are observed."""
@@ -181,53 +180,35 @@ class GapRows:
 
     def solve(self, mode: int, limits: RowTerms, seen: Array, then: Sequence[int] = ()) -> None:
         """See `RowSolver.solve`."""
-        operator, plan = self._operator, self._operator.plan.modes[mode]
+        operator, plan, xp = self._operator, self._operator.plan.modes[mode], self._device.xp
         rights = operator.mttkrp(mode, None, then)
         operator.wait_comm()
         with operator.clock.span("compute", mode):
-            common = CommonEquations(self._gram(mode), np.ascontiguousarray(rights))
-            own = operator.work.factors[mode][plan.owned]
-            own[self._gaps[mode].empty] = 0
-            self._solve_whole(mode, common, limits, own, seen)
-            inputs, partial = operator.work.inputs(mode), limits._replace(partial=True)
-            for rows, terms in (
-                (self._missing_rows[mode], partial._replace(common=common)),
-                (self._observed_rows[mode], partial),
+            common = CommonEquations(self._gram(mode), xp.ascontiguousarray(rights))
+            own, partial = operator.work.factors[mode][plan.owned], limits._replace(partial=True)
+            own[self._empty[mode]] = 0
+            subtracting, inputs = partial._replace(common=common), operator.work.inputs(mode)
+            self._tools.gaps.run_common(self._whole[mode], own, self._rank, subtracting, seen)
+            for provider, rows, terms in (
+                (self._tools.gaps, self._missing_rows[mode], subtracting),
+                (self._tools.observed, self._observed_rows[mode], partial),
             ):
                 if rows is not None:
-                    self._provider.run(rows.made, rows.shard, inputs, own, self._rank, terms, seen)
+                    provider.run(rows.made, rows.shard, inputs, own, self._rank, terms, seen)
         self._grams[mode] = None
         if limits.measured:
             self._measure(mode, seen)
 
-    def _solve_whole(self, mode: int, common: CommonEquations, limits: RowTerms, own: Array, seen: Array) -> None:
-        """Solve rows of which all elements are observed."""
-        rank, whole = self._rank, self._whole[mode]
-        if not limits.sweeps:
-            every = np.broadcast_to(common.gram[..., None], (rank, rank, rank))
-            inverse = solve_systems(every, np.eye(rank), limits.ridge, 0, np.zeros((rank, rank)))
-            seen[DEFICIENT] += whole.size if inverse.deficient else 0
-        for block in blocks_of(whole.size, BLOCK):
-            rows, right = whole[block], common.rights[whole[block]]
-            if limits.sweeps:
-                start = own[rows, :rank].T.astype(np.float64)
-                solved = solve_systems(common.gram[..., None], right.T.copy(), limits.ridge, limits.sweeps, start)
-                own[rows, :rank] = solved.rows.T
-            else:
-                own[rows, :rank] = right @ inverse.rows.T
-            if limits.measured:
-                stored = own[rows, :rank].astype(np.float64)
-                seen[RESIDUAL] += np.vdot(stored @ common.gram - 2 * right, stored)
-
-    def _gram(self, mode: int) -> Matrix:
+    def _gram(self, mode: int) -> Array:
         """Return the product of the other modes' Gram matrices."""
-        result = np.ones((self._rank, self._rank))
+        xp, result = self._device.xp, self._device.zeros((self._rank, self._rank), np.float64)
+        result += 1
         for m in range(self._operator.order):
             if m != mode:
                 gram = self._grams[m]
                 if gram is None:
-                    gram = self._grams[m] = np.zeros((self._rank, self._rank))
-                    add_gram(np, self._operator.work.factors[m][:, : self._rank], gram)
+                    gram = self._grams[m] = self._device.zeros((self._rank, self._rank), np.float64)
+                    add_gram(xp, self._operator.work.factors[m][:, : self._rank], gram)
                 result *= gram
         return result
 
@@ -237,7 +218,7 @@ class GapRows:
         comm, norm = operator.machine.comm, operator.norm
         values = self._gaps[mode].observed.values.astype(operator.options.dtype).astype(np.float64)
         seen[RESIDUAL] += (norm**2 if comm.rank == 0 else 0.0) - np.vdot(values, values)
-        total = np.array([float(seen[RESIDUAL])])
+        total = np.array(self._device.to_host(seen[RESIDUAL : RESIDUAL + 1]))
         if comm.size > 1:
             comm.all_reduce(total, "sum")
         if not total[0] > PRECISE_OF[operator.options.precision] * norm**2:
@@ -247,20 +228,22 @@ class GapRows:
 
     def _summed_squares(self) -> float:
         """Return the sum of this rank's squared residuals."""
-        operator, holes, result = self._operator, self._missing, 0.0
+        operator, holes, xp, result = self._operator, self._missing, self._device.xp, 0.0
         ranges = zip(operator.modes, operator.ranges, strict=True)
         first, *others = (operator.work.factors[m][each, : self._rank].astype(np.float64).T for m, each in ranges)
         lengths = [other.shape[1] for other in others]
         split = split_of(lengths) if len(others) > 1 else 0
-        left = khatri_rao(others[:split]) if split else np.ones((self._rank, 1))
-        right = khatri_rao(others[split:])
+        left = _khatri_rao(others[:split]) if split else xp.ones((self._rank, 1))
+        right = _khatri_rao(others[split:])
+        elements = math.prod(lengths)
         for start, slab in operator.slabs():
-            for i, elements in enumerate(slab, start):
-                residuals = ((left * first[:, i, None]).T @ right).reshape(-1)
-                residuals -= elements.reshape(-1)
-                residuals[holes.places[holes.ends[i] : holes.ends[i + 1]]] = 0
-                result += float(residuals @ residuals)
-        return result
+            for part in blocks_of(len(slab), max(1, NUMBERS // max(1, elements))):
+                begin, end = start + part.start, start + part.stop
+                residuals = (_khatri_rao([first[:, begin:end], left]).T @ right).reshape(-1)
+                residuals -= slab[part].reshape(-1)
+                residuals[holes.places[holes.ends[begin] : holes.ends[end]] - begin * elements] = 0
+                result += residuals @ residuals
+        return float(result)
 
     @staticmethod
     def suits(shape: Sequence[int], observed: int, device: Device, options: Options) -> bool:
@@ -268,13 +251,29 @@ class GapRows:
         elements = math.prod(shape)
         if elements < LEAST or elements - observed > MISSING * elements:
             return False
-        return device.folder == "cpu" and options.kernel == "auto" and options.gather == "full"
+        has_gaps = any(rows.method == "gaps" for rows in ROWPROBLEMS.providers(device))
+        return has_gaps and options.kernel == "auto" and options.gather == "full"
 
 
-def tools(device: Device) -> tuple[Kernel, RowProblemsProvider[RowTerms]]:
-    """Return the kernel for shards of elements, and what solves their rows."""
-    kernel = MTTKRP.require(device, lambda kernel: Offers.ROWS in kernel.offers)
-    return kernel, ROWPROBLEMS.require(device, lambda rows: rows.method == "als")
+def _khatri_rao(matrices: Sequence[Array]) -> Array:
+    """Return the Khatri-Rao product of transposed matrices on a device, the last one varying fastest."""
+    return reduce(lambda one, other: (one[:, :, None] * other[:, None, :]).reshape(len(one), -1), matrices)
+
+
+class Tools(NamedTuple):
+    """The kernel for shards of elements, and what solves their rows."""
+
+    kernel: Kernel
+    gaps: GapRowsProvider
+    observed: RowProblemsProvider[RowTerms]
+
+
+def tools(device: Device, mode: ModePlan) -> Tools:
+    """Return what solves the rows of a mode on a device."""
+    gaps: Any = ROWPROBLEMS.require(device, lambda rows: rows.method == "gaps")
+    observed = ROWPROBLEMS.require(device, lambda rows: rows.method == "als")
+    share = share_of(mode, ElementList(np.empty((0, 0), np.int32), np.empty(0)))
+    return Tools(MTTKRP.require(device, lambda kernel: observed.suits(kernel, share)), gaps, observed)
 
 
 def share_of(mode: ModePlan, elements: ElementList) -> Share:
@@ -285,12 +284,16 @@ def share_of(mode: ModePlan, elements: ElementList) -> Share:
 
 
 def gap_bytes(modes: Sequence[ModePlan], gaps: Sequence[ModeGaps], device: Device) -> int:
-    """Return the memory of the elements, and for solving their rows."""
-    (kernel, provider), kept, running = tools(device), 0, 0
+    """Return the device memory of the elements, and for solving their rows."""
+    kept = running = 0
     for mode, each in zip(modes, gaps, strict=True):
-        for elements in (each.missing, each.observed):
+        chosen, rows = tools(device, mode), mode.owned.stop - mode.owned.start
+        common = chosen.gaps.common_bytes(rows, mode.rank)
+        for elements, provider in ((each.missing, chosen.gaps), (each.observed, chosen.observed)):
             share = share_of(mode, elements)
-            needs, rows = kernel.bytes(share, share.nnz), provider.bytes(kernel, share, share.nnz)
-            kept += elements.columns.nbytes + elements.values.nbytes + needs.shard + rows.kept
-            running = max(running, needs.making, rows.running)
+            needs, solving = chosen.kernel.bytes(share, share.nnz), provider.bytes(chosen.kernel, share, share.nnz)
+            if device.on_host:
+                kept += elements.columns.nbytes + elements.values.nbytes
+            kept += needs.shard + solving.kept
+            running = max(running, needs.making, solving.running, common)
     return kept + running

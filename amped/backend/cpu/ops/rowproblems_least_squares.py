@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...device import Array
 from ...ops.rowproblems import (
@@ -17,6 +18,8 @@ from ...ops.rowproblems import (
     RowProblemsProvider,
     RowTerms,
 )
+from ...rows import blocks_of
+from ...systems import solve_systems
 from ..device import CpuDevice
 from ..rows.gram import block_of, part_of, width_of
 from ..rows.least_squares import grams_of_parts, residuals_of_parts, solve_rows, solve_sums
@@ -27,6 +30,7 @@ from ..shard import HostShard
 
 Form = tuple[bool, bool, int, int, int, int, int]
 MATRICES = 6  # per thread, of the size of a Gram matrix
+BLOCK = 1 << 12  # rows without gaps that are solved at a time
 
 
 class HostLeastSquares(ThreadedRows):
@@ -123,6 +127,34 @@ class HostLeastSquares(ThreadedRows):
         shared.add_residuals()
 
 
+class HostGaps(HostLeastSquares):
+    """See `GapRowsProvider`."""
+
+    method: RowMethod = "gaps"
+
+    def run_common(self, rows: NDArray[np.intp], own: Array, rank: int, limits: RowTerms, seen: Array) -> None:
+        assert limits.common is not None
+        gram, rights = limits.common
+        if not limits.sweeps:
+            every = np.broadcast_to(gram[..., None], (rank, rank, rank))
+            inverse = solve_systems(every, np.eye(rank), limits.ridge, 0, np.zeros((rank, rank)))
+            seen[DEFICIENT] += rows.size if inverse.deficient else 0
+        for block in blocks_of(rows.size, BLOCK):
+            names, right = rows[block], rights[rows[block]]
+            if limits.sweeps:
+                start = own[names, :rank].T.astype(np.float64)
+                solved = solve_systems(gram[..., None], right.T.copy(), limits.ridge, limits.sweeps, start)
+                own[names, :rank] = solved.rows.T
+            else:
+                own[names, :rank] = right @ inverse.rows.T
+            if limits.measured:
+                stored = own[names, :rank].astype(np.float64)
+                seen[RESIDUAL] += np.vdot(stored @ gram - 2 * right, stored)
+
+    def common_bytes(self, rows: int, rank: int) -> int:
+        return 0
+
+
 def _subtract(sums: Array, common: CommonEquations, rows: Array) -> None:
     """Subtract Gram matrices from a common one; set their right-hand sides."""
     matrices = sums.reshape(len(rows), len(common.gram) + 1, -1)
@@ -150,4 +182,4 @@ def _form(narrow: bool, wide: bool, stride: int, rank: int) -> Form:
 @ROWPROBLEMS.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[RowProblemsProvider[RowTerms]]:
     """Return the providers of the operation."""
-    return [HostLeastSquares(device)]
+    return [HostLeastSquares(device), HostGaps(device)]

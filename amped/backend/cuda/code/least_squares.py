@@ -16,7 +16,7 @@ from ..source import REALS, unit
 from .rows import RowCode
 
 MOST_FUSED = 32  # columns of ``observed.cu``
-WARP, THREADS = 32, 128  # of ``observed.cu``: threads of a block
+WARP, THREADS, TURN = 32, 128, 32  # of ``observed.cu``: threads, of a block; nonzeros that a warp decodes together
 LEAST_TASK = 128  # nonzeros of a task, at least
 TASKS = 32  # per multiprocessor, if one row had all nonzeros
 NOISE = 5e-7  # relative rounding error of sums by ``observed.cu``
@@ -55,10 +55,15 @@ class LeastSquaresCode(NamedTuple):
         return 8 * (rank * (rank + 1) // 2 + VECTORS * rank) + 4 * (rank + rank % 2)
 
     @property
-    def shared_for_tasks(self) -> int:
-        """Bytes of shared memory of a thread block of ``observed.cu``."""
-        triangle, tiles = self.rank * (self.rank + 1) // 2, 2 if self.rank <= 16 else 6
-        return THREADS // WARP * (8 * max(triangle, 64 * tiles) + self.shared)
+    def shared_in_double(self) -> int:
+        """Bytes of shared memory in which a row is solved in double precision, with its matrix."""
+        return 4 * self.rank * (self.rank + 1) + self.shared
+
+    def shared_of_warp(self, layout: PackedLayout, bounded: bool) -> int:
+        """Return the bytes of shared memory of a warp of ``observed.cu``, for rows with bounds or without."""
+        slot, pitch = (len(layout.blocks) + 4) // 4 * 4, -(-self.rank // 4) * 4 + 4
+        matrix = self.shared_in_double if bounded else 4 * self.rank * pitch
+        return -(-max(2 * TURN * slot * 4, matrix) // 16) * 16
 
     @property
     def sums_of(self) -> RowCode:
@@ -71,7 +76,7 @@ class LeastSquaresCode(NamedTuple):
 
     def fused(self, layout: PackedLayout) -> CudaSource:
         """Return ``observed.cu`` for a layout."""
-        blocks = 6 if self.rank <= 16 else 4  # of a multiprocessor: the fastest number, on an H200
+        blocks = 5 if self.rank <= 16 else 3  # of a multiprocessor: the fastest number, on an H200
         macros = dict(layout.macros) | {"RANK": self.rank, "THREAD_COUNT": THREADS, "BLOCKS": blocks}
         return unit("observed", macros)
 

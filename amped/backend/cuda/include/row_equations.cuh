@@ -212,15 +212,15 @@ struct Solved {
 // Solves a row. `old` is the row before; `slope` is the sum of (x - m) v over its nonzeros x, `squares` that of
 // (x - m)^2, where m is the old model's value. The residuals of the new row follow from its distance to the old one,
 // so that little is lost by rounding as the steps get small. The row becomes `b`, as it is stored.
-// `factorised` says whether the factor is known.
+// `whole`: no part of the squared residuals is lacking.
 template <class Stored>
-__device__ Solved solve_row(const Row& row, const Terms& terms, double squares, bool factorised) {
+__device__ Solved solve_row(const Row& row, const Terms& terms, double squares, bool whole = true) {
   wait_for_team();
   EACH (r) row.right[r] = row.slope[r] + row.product(r, row.old);
   Solved solved = {squares, 0, 0};
   int count = RANK;
   if (terms.sweeps) descend(row, terms.ridge, terms.sweeps);
-  else if (factorised || factorise(row, terms.ridge, false) == RANK) substitute(row);
+  else if (factorise(row, terms.ridge, false) == RANK) substitute(row);
   else if ((count = factorise(row, terms.ridge, true)) == RANK) substitute(row);
   else {
     solved.deficient = 1;
@@ -242,7 +242,8 @@ __device__ Solved solve_row(const Row& row, const Terms& terms, double squares, 
     }
     change += moved - 2 * row.z[r] * row.slope[r] - (count < RANK ? terms.ridge * row.z[r] * row.z[r] : 0);
   }
-  solved.squares = fmax(squares + sum_of_team(change), 0.0);
+  solved.squares = squares + sum_of_team(change);
+  if (whole) solved.squares = fmax(solved.squares, 0.0);
   solved.size = sum_of_team(size);
   return solved;
 }

@@ -11,11 +11,26 @@
 
 constexpr int SUMS = RANK + RANK * RANK + 1;
 
+// Replaces the sums of a row by those of the other elements; returns that of squared residuals without the values' squares.
+__device__ double subtract(const Row& row, const double* __restrict__ common, const double* __restrict__ right) {
+  for (int e = threadIdx.x; e < RANK * RANK; e += TEAM) row.gram[e] = common[e] - row.gram[e];
+  wait_for_team();
+  double squares = 0;
+  EACH (r) {
+    row.slope[r] = right[r] - row.product(r, row.old);
+    squares -= row.old[r] * (right[r] + row.slope[r]);
+  }
+  return sum_of_team(squares);
+}
+
 // Solves row blockIdx.x of `own`, or the row names[blockIdx.x] if there are names. Its sums are at `pitch` times its
 // position; or, if there is `first`, they are the sum of tasks first[k] to first[k + 1], the first of which becomes it.
+// If there is `common`, the sums are those of elements that the row lacks: the matrix of its equations is `common` minus
+// theirs, and the right-hand side is a row of `rights`. The squared residuals then lack the squares of the values.
 extern "C" __global__ void __launch_bounds__(TEAM)
 solve_rows(double* sums, long long pitch, const int* __restrict__ first, int first_task, const int* __restrict__ names,
-           REAL* __restrict__ own, long long stride, const Terms terms, double noise, Solved* __restrict__ solved) {
+           REAL* __restrict__ own, long long stride, const Terms terms, double noise, Solved* __restrict__ solved,
+           const double* __restrict__ common, const double* __restrict__ rights) {
   extern __shared__ double room[];
   const int k = blockIdx.x;
   double* mine = sums + (first ? first[k] - first_task : k) * pitch;
@@ -26,22 +41,27 @@ solve_rows(double* sums, long long pitch, const int* __restrict__ first, int fir
       mine[e] = sum;
     }
   const Row row(mine + RANK, room, noise);
-  REAL* to = own + (names ? names[k] : k) * stride;
+  const long long name = names ? names[k] : k;
+  REAL* to = own + name * stride;
   EACH (r) row.old[r] = (double)to[r];
   wait_for_team();
   EACH (r) row.slope[r] = mine[r];
-  const Solved done = solve_row<REAL>(row, terms, mine[SUMS - 1], false);
+  double squares = mine[SUMS - 1];
+  if (common) squares = subtract(row, common, rights + name * RANK);
+  const Solved done = solve_row<REAL>(row, terms, squares, !common);
   EACH (r) to[r] = (REAL)row.b[r];
   if (threadIdx.x == 0) solved[k] = done;
 }
 
-// Adds the results of rows, in order, to `seen`: the sum of squared residuals, if `measured`, the rows without a unique
-// solution, and the sum of squares of the rows.
+// Adds the results of rows, in a fixed order: each thread block stores its sums in `parts`. A single block adds them to
+// `seen`: the sum of squared residuals, if `measured`, the rows without a unique solution, and the sum of squares of the
+// rows.
 constexpr int ADDING = 256, RESULTS = sizeof(Solved) / sizeof(double);
-extern "C" __global__ void __launch_bounds__(ADDING) add_solved(const Solved* __restrict__ solved, int count, int measured, double* seen) {
+extern "C" __global__ void __launch_bounds__(ADDING) add_solved(const Solved* __restrict__ solved, int count, int measured, double* seen,
+                                                                double* __restrict__ parts) {
   __shared__ double sums[RESULTS][ADDING];
   double mine[RESULTS] = {};
-  for (int k = threadIdx.x; k < count; k += ADDING)
+  for (int k = blockIdx.x * ADDING + threadIdx.x; k < count; k += gridDim.x * ADDING)
     for (int e = 0; e < RESULTS; e++) mine[e] += ((const double*)(solved + k))[e];
   for (int e = 0; e < RESULTS; e++) sums[e][threadIdx.x] = mine[e];
   for (int far = ADDING / 2; far; far /= 2) {
@@ -50,7 +70,9 @@ extern "C" __global__ void __launch_bounds__(ADDING) add_solved(const Solved* __
       for (int e = 0; e < RESULTS; e++) sums[e][threadIdx.x] += sums[e][threadIdx.x + far];
   }
   __syncthreads();
-  if (threadIdx.x < RESULTS && (threadIdx.x || measured)) seen[threadIdx.x] += sums[threadIdx.x][0];
+  if (threadIdx.x >= RESULTS) return;
+  if (gridDim.x > 1) parts[blockIdx.x * RESULTS + threadIdx.x] = sums[threadIdx.x][0];
+  else if (threadIdx.x || measured) seen[threadIdx.x] += sums[threadIdx.x][0];
 }
 
 // Sets rows `names` of `own` to zero.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import cupy
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.cuda.code import allow_shared, load, prepare
 from partitioner.cuda.cubins import CudaFunction
@@ -20,6 +21,7 @@ from partitioner.cuda.cubins import CudaFunction
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
 from ...ops.rowproblems import LEAST_SQUARES, RESIDUAL, ROWPROBLEMS, RowBytes, RowMethod, RowProblemsProvider, RowTerms
+from ...rows import blocks_of
 from ..code.least_squares import (
     NOISE,
     SOLVED_BYTES,
@@ -42,8 +44,10 @@ from .mttkrp import inputs_of
 from .rowproblems import CudaRowProblems, CudaRows, batches, most_of_row, split
 
 NOWHERE = np.uint64(0)
-LEAST_CAPABILITY = 80  # compute capability 8.0: tensor cores support TF32
+LEAST_CAPABILITY = 80  # compute capability 8.0
 RESULTS = SOLVED_BYTES // 8  # numbers: the statistics from `RESIDUAL` on
+MANY, MOST_BLOCKS = 4096, 256  # results that many thread blocks add, and their number
+MOST_COMMON = 4096  # rows without gaps that are solved at a time
 
 
 class FusedTasks(NamedTuple):
@@ -78,8 +82,11 @@ class SolvedRows:
         return self.rows.nbytes + sum(int(array.nbytes) for array in fused)
 
 
-def fused_tasks(rows: CudaRows, whole: slice | None, size: int) -> FusedTasks:
-    """Return the tasks of rows, of all or only of `whole`, with at most `size` nonzeros each."""
+def fused_tasks(rows: CudaRows, whole: slice | None, size: int, parted: bool = False) -> FusedTasks:
+    """Return the tasks of rows, of all or only of `whole`, with at most `size` nonzeros each.
+
+    `parted`: rows with one task are handled like those with several.
+    """
     chosen = slice(None) if whole is None else slice(*np.searchsorted(rows.rows, (whole.start, whole.stop)))
     names, starts, stops = rows.rows[chosen], rows.starts[chosen], rows.stops[chosen]
     counts = -(-(stops - starts) // size)
@@ -87,7 +94,7 @@ def fused_tasks(rows: CudaRows, whole: slice | None, size: int) -> FusedTasks:
     number -= np.repeat(np.cumsum(counts) - counts, counts)
     start = starts[row] + number * size
     stop = np.minimum(start + size, stops[row])
-    heavy = counts > 1
+    heavy = counts > (0 if parted else 1)
     part = np.full(row.size, -1)
     part[heavy[row]] = np.arange(counts[heavy].sum())
     order = np.argsort(start - stop, kind="stable")
@@ -96,6 +103,11 @@ def fused_tasks(rows: CudaRows, whole: slice | None, size: int) -> FusedTasks:
     on_device = [cupy.asarray(each.astype(np.int32)) for each in (*columns, names[heavy], first)]
     row, start, stop, part, names, first_parts = on_device
     return FusedTasks(row, start, stop, part, names, first_parts, int(first[-1]))
+
+
+def largest_size(share: Share) -> int:
+    """Return the doubles that have room for the largest number of each column of each input."""
+    return -(-len(share.lengths) * share.stride // 2)
 
 
 class CudaLeastSquaresShared:
@@ -120,10 +132,11 @@ class CudaLeastSquares:
 
     method: RowMethod = "als"
     codes = 2
+    parted = False  # whether sums of all rows are written to memory
 
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._number = device.limits, device.number
-        self._has_tf32 = device.capability >= LEAST_CAPABILITY
+        self._recent = device.capability >= LEAST_CAPABILITY
         self._rows = CudaRowProblems(device, "pqnr")
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
@@ -133,7 +146,7 @@ class CudaLeastSquares:
 
     def _fuses(self, layout: PackedLayout) -> bool:
         """Return whether rows are summed and solved in one pass."""
-        return self._has_tf32 and fuses(layout)
+        return self._recent and fuses(layout)
 
     def prepare(self, kernel: Kernel, share: Share, rank: int) -> None:
         layout, code = make_layout(kernel.name, share, self._limits), LeastSquaresCode(rank, share.dtype)
@@ -147,9 +160,10 @@ class CudaLeastSquares:
         kept = self._rows.bytes(kernel, share, nnz).kept
         code = LeastSquaresCode(share.stride, share.dtype)
         if self._fuses(make_layout(kernel.name, share, self._limits)):
-            parts = most_parts(nnz, self._limits)
+            parts = most_parts(nnz, self._limits) + (rows if self.parted else 0)
             heavy = min(parts, rows)
-            running = 4 * code.part * parts + (8 * code.sums + SOLVED_BYTES) * heavy + SOLVED_BYTES * (rows + parts)
+            results = SOLVED_BYTES * (rows + parts + heavy + MOST_BLOCKS) + 8 * largest_size(share)
+            running = 4 * code.part * parts + 8 * code.sums * heavy + results
             return RowBytes(kept + 16 * (rows + parts) + 8 * (heavy + 1), running)
         tasks = most_tasks(share, nnz, self._limits)
         most = batch_tasks(code.sums_of, code.rank, tasks, most_of_row(nnz, self._limits))
@@ -158,7 +172,7 @@ class CudaLeastSquares:
     def make(self, shard: CudaShard, share: Share, whole: slice | None = None) -> SolvedRows:
         rows, fused = self._rows.make(shard, share, whole), None
         if rows.rows.size and self._fuses(shard.layout):
-            fused = fused_tasks(rows, whole, task_size(shard.nnz, self._limits))
+            fused = fused_tasks(rows, whole, task_size(shard.nnz, self._limits), self.parted)
         return SolvedRows(rows, fused)
 
     def run(
@@ -177,8 +191,9 @@ class CudaLeastSquares:
         code = LeastSquaresCode(rank, own.dtype)
         solver = _Solver(code, limits, self._number)
         bounds = (0, len(own)) if whole is None else (whole.start, whole.stop)
-        begin, end = np.searchsorted(made.rows.empty, bounds)
-        solver.clear(made.rows.empty_names[begin:end], own)
+        if not limits.partial:
+            begin, end = np.searchsorted(made.rows.empty, bounds)
+            solver.clear(made.rows.empty_names[begin:end], own)
         if made.fused is not None:
             self._run_fused(made.fused, shard, factors, own, solver, seen, scratch)
             return
@@ -195,19 +210,32 @@ class CudaLeastSquares:
         scratch: Array,
     ) -> None:
         code, heavy = solver.code, tasks.heavy.size
+        results = tasks.row.size + heavy
+        last = RESULTS * (results + MOST_BLOCKS)
         sums, solved, parts = split(
-            scratch, heavy * code.sums, RESULTS * (tasks.row.size + heavy), -(-tasks.parts * code.part // 2)
+            scratch, heavy * code.sums, last + largest_size(shard.layout.share), -(-tasks.parts * code.part // 2)
         )[:3]
-        function, add = _fused(shard.layout, code, self._number)
-        inputs, warps = inputs_of(shard.layout, factors), THREADS // WARP
-        terms = solver.terms, np.float64(NOISE)
+        kernels = _fused(shard.layout, code, self._number)
+        inputs, largest = inputs_of(shard.layout, factors), solved[last:]
+        args = inputs, nonzeros_of(shard), tasks.packed, own, solver.terms
+        room, warps = code.shared_of_warp(shard.layout, solver.bounded), THREADS // WARP
         solved.fill(0)  # tasks with a part of a row have no result
-        args = inputs, nonzeros_of(shard), tasks.packed, own, *terms, solved, parts
-        function((-(-tasks.row.size // warps),), (THREADS,), args, shared_mem=code.shared_for_tasks)
+        slices = min(self._limits.processors, -(-max(shard.layout.share.lengths) // WARP))
+        kernels.find_largest((slices, len(factors)), (256,), (inputs, largest))
+        kernels.solve_tasks(
+            (-(-tasks.row.size // warps),),
+            (THREADS,),
+            (*args, np.float64(NOISE), solved, parts, largest, np.int32(room // 16)),
+            shared_mem=warps * room,
+        )
+        if not solver.bounded:
+            blocks = (-(-tasks.row.size // WARP),)
+            kernels.solve_doubtful(blocks, (WARP,), (*args, solved), shared_mem=code.shared_in_double)
         if heavy:
-            add((-(-heavy * code.part // THREADS),), (THREADS,), (parts, tasks.first, np.int32(heavy), sums))
+            blocks = (-(-heavy * code.part // THREADS),)
+            kernels.add_parts(blocks, (THREADS,), (parts, tasks.first, np.int32(heavy), sums))
             solver.solve(sums, tasks.heavy, own, solved[RESULTS * tasks.row.size :], noise=NOISE)
-        solver.add_solved(solved, tasks.row.size + heavy, seen)
+        solver.add_solved(solved, results, seen, solved[RESULTS * results :])
 
     def _run_batches(
         self,
@@ -288,13 +316,36 @@ class CudaLeastSquares:
         """See `RowProblemsProvider`: one step solves a row."""
 
 
+class CudaGaps(CudaLeastSquares):
+    """See `GapRowsProvider`."""
+
+    method: RowMethod = "gaps"
+    parted = True
+
+    def run_common(self, rows: NDArray[np.intp], own: Array, rank: int, limits: RowTerms, seen: Array) -> None:
+        code = LeastSquaresCode(rank, own.dtype)
+        solver = _Solver(code, limits, self._number)
+        for block in blocks_of(rows.size, MOST_COMMON):
+            names = cupy.asarray(rows[block].astype(np.int32))
+            sums = cupy.zeros((names.size, code.sums), np.float64)
+            solved = cupy.empty((names.size, RESULTS), np.float64)
+            solver.solve(sums, names, own, solved)
+            solver.add_solved(solved, names.size, seen)
+
+    def common_bytes(self, rows: int, rank: int) -> int:
+        code = LeastSquaresCode(rank, np.dtype(np.float64))
+        return min(rows, MOST_COMMON) * (8 * code.sums + SOLVED_BYTES + 4)
+
+
 class _Solver:
     """Launches of ``least_squares.cu``."""
 
     def __init__(self, code: LeastSquaresCode, limits: RowTerms, device: int) -> None:
         self.code, self._functions, self._measured = code, _solving(code, device), np.int32(limits.measured)
+        self.bounded = limits.sweeps > 0
         fields = np.dtype([("ridge", "f8"), ("sweeps", "i4")], align=True)
         self.terms = by_value(np.array([(limits.ridge, limits.sweeps)], fields))
+        self._common: tuple[Array, Array] = limits.common or (NOWHERE, NOWHERE)
 
     def solve(
         self,
@@ -311,11 +362,16 @@ class _Solver:
         slots = (NOWHERE, np.int32(0)) if tasks is None else (tasks.first, np.int32(tasks.begin))
         args = sums, np.int64(pitch or self.code.sums), *slots, names, own, np.int64(own.shape[1]), self.terms
         function = self._functions["solve_rows"]
-        function((count,), (self.code.team,), (*args, np.float64(noise), solved), shared_mem=self.code.shared)
+        args += np.float64(noise), solved, *self._common
+        function((count,), (self.code.team,), args, shared_mem=self.code.shared)
 
-    def add_solved(self, solved: Array, count: int, seen: Array) -> None:
-        """Add the results of rows to the statistics."""
-        self._functions["add_solved"]((1,), (256,), (solved, np.int32(count), self._measured, seen[RESIDUAL:]))
+    def add_solved(self, solved: Array, count: int, seen: Array, parts: Array = NOWHERE) -> None:
+        """Add the results of rows to the statistics; `parts` has room for sums of many thread blocks."""
+        function, total = self._functions["add_solved"], seen[RESIDUAL:]
+        blocks = MOST_BLOCKS if count >= MANY and parts is not NOWHERE else 1
+        function((blocks,), (256,), (solved, np.int32(count), self._measured, total, parts))
+        if blocks > 1:
+            function((1,), (256,), (parts, np.int32(blocks), self._measured, total, NOWHERE))
 
     def clear(self, names: Array, own: Array) -> None:
         """Set rows to zero."""
@@ -333,15 +389,24 @@ def _solving(code: LeastSquaresCode, device: int) -> dict[str, CudaFunction]:
     return functions
 
 
+class _Fused(NamedTuple):
+    """Kernels of ``observed.cu``."""
+
+    find_largest: CudaFunction
+    solve_tasks: CudaFunction
+    solve_doubtful: CudaFunction
+    add_parts: CudaFunction
+
+
 @cache
-def _fused(layout: PackedLayout, code: LeastSquaresCode, device: int) -> tuple[CudaFunction, CudaFunction]:
+def _fused(layout: PackedLayout, code: LeastSquaresCode, device: int) -> _Fused:
     module = load(code.fused(layout))
-    function = module.get_function("solve_tasks")
-    allow_shared(function)
-    return function, module.get_function("add_parts")
+    kernels = _Fused(*(module.get_function(name) for name in _Fused._fields))
+    allow_shared(kernels.solve_tasks)
+    return kernels
 
 
 @ROWPROBLEMS.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[RowProblemsProvider[RowTerms]]:
     """Return the providers of the operation."""
-    return [CudaLeastSquares(device)]
+    return [CudaLeastSquares(device), CudaGaps(device)]

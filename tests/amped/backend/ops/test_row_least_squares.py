@@ -80,6 +80,22 @@ def test_rows_are_the_shortest_solutions(device: Device, order: int, rank: int, 
         assert seen[DEFICIENT] == 0
 
 
+@pytest.mark.parametrize("rank", [7, 16, 32])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_rows_with_numbers_of_different_magnitudes(device: Device, rank: int, dtype: str) -> None:
+    """Each row has nonzeros in which the first factor matrix is of one magnitude."""
+    rows, classes = Rows(3, rank, [90] * 5, dtype), 5
+    rows.columns[1] = rows.columns[1] // classes * classes + rows.columns[0]
+    rows.factors[0] *= (10.0 ** (-4 * (np.arange(len(rows.factors[0])) % classes)))[:, None].astype(dtype)
+    got, seen = rows.solve(device, "als", RowTerms(0.0, measured=True))
+    for i in range(classes):
+        row, wanted = rows.row(i), solution(rows, i, 0.0)
+        want = row.pi @ wanted
+        np.testing.assert_allclose(row.pi @ got[i], want, rtol=0, atol=1e-4 * np.linalg.norm(want))
+    assert seen[RESIDUAL] == pytest.approx(residual(rows, got), rel=1e-4)
+    assert seen[DEFICIENT] == 0
+
+
 @pytest.mark.parametrize(("order", "rank"), SHAPES[:3])
 def test_non_negative_rows_reach_the_minimum(device: Device, order: int, rank: int) -> None:
     rows = Rows(order, rank, counts_of(rank))

@@ -83,6 +83,35 @@ def test_an_exact_fit() -> None:
     np.testing.assert_allclose(one.series["objective"], other.series["objective"], rtol=1e-6)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("how", ["plain", "nonnegative", "ridges", "streamed"])
+@pytest.mark.parametrize("rank", [5, 33])
+def test_a_gpu_takes_the_path_of_a_cpu(how: str, precision: str, rank: int) -> None:
+    """With rows of which nothing, little, or everything is observed."""
+    X = with_gaps((15, 20, 21))
+    X[7] = 0.5
+    X[5], X[3] = np.nan, np.nan
+    X[5, 2, 3:5] = 1.0
+    start = [np.random.default_rng(m).random((n, rank)) for m, n in enumerate(X.shape)]
+    terms = {"mask": "nan", "init": start, "max_iters": 4, "tol": 0, "precision": precision, "ridge": 0.01, **HOW[how]}
+    one, other = (amped.cp_als(X, rank, device=device, **terms) for device in ("cuda", "cpu"))
+    assert "segmented" not in one.run["kernels"]
+    bound = 1e-4 if precision == "fp32" else 1e-9
+    for name, numbers in other.series.items():
+        np.testing.assert_allclose(one.series[name], numbers, rtol=bound)
+    np.testing.assert_allclose(one.full(), other.full(), rtol=0, atol=30 * bound)
+
+
+@pytest.mark.gpu
+def test_an_exact_fit_on_a_gpu() -> None:
+    factors = [np.random.default_rng(m).random((n, 5)) for m, n in enumerate((9, 10, 11))]
+    X = np.einsum("ir,jr,kr->ijk", *factors)
+    X[np.random.default_rng(9).random(X.shape) < 0.2] = np.nan
+    how = {"mask": "nan", "init": factors, "max_iters": 1, "tol": 0, "device": "cuda", "precision": "fp64"}
+    assert amped.cp_als(X, 5, **how).series["rmse"][-1] < 1e-12
+
+
 def test_held_out_elements_are_missing() -> None:
     X = with_gaps((9, 10, 11))
     one, other = both(X, 5, holdout=0.1)

@@ -14,7 +14,14 @@ from amped.parallel.mpi import Comm
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("how", [{}, {"nonnegative": True, "ridge": 0.1}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"nonnegative": True, "ridge": 0.1},
+        pytest.param({"device": "cuda", "ridge": 0.1}, marks=pytest.mark.gpu),
+    ],
+)
 @pytest.mark.parametrize("shape", [(9, 10, 11), (4, 12, 30)])
 def test_as_a_sparse_tensor(
     comm: Comm, shape: tuple[int, ...], how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
