@@ -18,7 +18,7 @@ from amped.errors import InputError
 from partitioner.build import partition
 from partitioner.readers import with_zeros
 from partitioner.tensors import dense, statistics
-from partitioner.tensors.dense import DenseTensor, joined
+from partitioner.tensors.dense import DenseTensor, indices_of, joined
 from partitioner.tensors.stored import Stored, pieces
 
 RNG = np.random.default_rng(0)
@@ -105,6 +105,16 @@ def test_compiled_code_finds_the_same_facts(kind: str) -> None:
             for size in (1e300, 1e-300):
                 norm = DenseTensor(np.full((3, 4), size, kind)).facts().norm()
                 assert norm == pytest.approx(size * np.sqrt(12), rel=1e-14)
+
+
+@pytest.mark.parametrize("shape", [(7,), (4, 5, 6), (3, 1, 2, 5), (2, 0, 3)])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_indices_of_chosen_elements(shape: tuple[int, ...], share: float) -> None:
+    chosen = np.random.default_rng(0).random(shape) < share
+    for memory in (chosen, np.asfortranarray(chosen)):
+        found = indices_of(memory)
+        assert found.dtype == np.int32
+        np.testing.assert_array_equal(found, np.array(np.nonzero(chosen)))
 
 
 def test_the_norm_after_rounding_is_known() -> None:
