@@ -332,11 +332,14 @@ def test_every_kernel_compiles(name: str, architecture: str) -> None:
 @pytest.mark.exhaustive
 def test_observed_elements(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--nonzeros", "500", "--rank", "5", "--precision", "fp64", "--iterations", "3", "--output", str(folder)]
-    main(["observed", "uber", *flags])
-    assert capsys.readouterr().out.startswith("uber rank 5 fp64: ")
-    (row,) = json.loads((folder / "observed-cpu.json").read_text())["cases"]
-    assert row["nonzeros"] <= 500
-    for name in ("seconds", "processor_seconds"):
+    main(["observed", "uber", "9x8x7", *flags])
+    starts = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
+    head = "random, {} missing, rank 5, fp64"
+    assert starts == ["uber, rank 5, fp64", head.format("0.0%"), head.format("1.0%")]
+    rows = json.loads((folder / "observed-cpu.json").read_text())["cases"]
+    assert rows[0]["nonzeros"] <= 500
+    assert [row.get("mask") for row in rows] == ["stored", None, "nan"]
+    for row, name in product(rows, ("seconds", "processor_seconds")):
         assert row[name]["runs"] == 3
         assert row[name]["least"] <= row[name]["median"]
 
