@@ -260,6 +260,7 @@ def _gap_setting(
 
 def _with_gaps(run: ObservedRun) -> tuple[Placed, Rows]:
     """Place the elements as a dense tensor with few missing elements. Collective."""
+    run.observed.placed.leave_device()
     machine, filled = run.machine, _filled(run)
     comm, setting = machine.comm, run.setting(filled.source)
     modes = _modes(filled.source, comm.rank, comm.size, setting)

@@ -158,6 +158,12 @@ class DenseTensor(AsDense):
         """Return the indices of the elements that are not NaN, (order, n)."""
         return indices_of(~np.isnan(self.array()))
 
+    def present(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Return the indices, (order, n), and the values of the elements that are not NaN."""
+        array = self.array()
+        chosen = ~np.isnan(array)
+        return indices_of(chosen), array[chosen].astype(np.float64, copy=False)
+
     def nonzero_places(self) -> NDArray[np.int32]:
         """Return the indices of the elements that are not zero, (order, n)."""
         return indices_of(self.array() != 0)

@@ -61,15 +61,15 @@ def observed_elements(
             raise InputError(f"{name} has shape {other.shape}, the tensor {tensor.shape}")
     tensor = tensor.with_gaps().in_memory()
     weights = weights if weights is None else weights.in_memory()
-    columns = _selected(tensor, weights if mask is None else mask)
+    columns, values = _selected(tensor, weights if mask is None else mask)
     chosen = None
     if weights is not None:
         _check_weights(weights)
         chosen = weights.at(columns)
-        columns, chosen = np.compress(chosen != 0, columns, axis=1), chosen[chosen != 0]
+        kept = chosen != 0
+        columns, values, chosen = np.compress(kept, columns, axis=1), values[kept], chosen[kept]
     if not columns.shape[1]:
         raise InputError("no element is observed: all are missing")
-    values = tensor.at(columns)
     if not np.isfinite(values).all():
         at = int(np.argmin(np.isfinite(values)))
         place = columns[:, at].tolist()
@@ -121,12 +121,13 @@ def _check_weights(weights: AnyTensor) -> None:
         raise InputError(f"weights: {values[wrong].flat[0]} is not a number of at least 0")
 
 
-def _selected(tensor: AnyTensor, mask: AnyTensor | str | None) -> Columns:
-    """Return the indices of the elements that a mask selects."""
+def _selected(tensor: AnyTensor, mask: AnyTensor | str | None) -> tuple[Columns, Values]:
+    """Return the indices and values of the elements that a mask selects."""
     if mask is not None and not isinstance(mask, str):
-        return mask.nonzero_places()
+        columns = mask.nonzero_places()
+        return columns, tensor.at(columns)
     if (mask or tensor.own_mask) == STORED:
         check_stored(tensor.kind, tensor.zeros)
     elif tensor.own_mask != NAN:
         raise InputError(f"mask {NAN!r} applies to dense tensors; leave missing elements out and use {STORED!r}")
-    return tensor.places()
+    return tensor.present()

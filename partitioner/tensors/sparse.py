@@ -249,6 +249,10 @@ class SparseTensor(AsArray):
         """Return the indices of the stored elements, (order, n)."""
         return self.columns
 
+    def present(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Return the indices, (order, n), and the values of the stored elements."""
+        return self.columns, np.asarray(self.values, np.float64)
+
     def nonzero_places(self) -> NDArray[np.int32]:
         """Return the indices of the stored elements that are not zero, (order, n)."""
         return np.compress(self.values != 0, self.columns, axis=1)

@@ -58,6 +58,12 @@ class ElementList(NamedTuple):
     def where(self, condition: NDArray[np.bool_]) -> ElementList:
         return ElementList(self.columns[:, condition], self.values[condition])
 
+    def of_rows(self, mode: int, chosen: NDArray[np.bool_]) -> ElementList:
+        """Return the elements of the chosen rows of a mode, of which there are often none."""
+        if not chosen.any():
+            return ElementList(self.columns[:, :0], self.values[:0])
+        return self.where(chosen[self.columns[mode]])
+
 
 class ModeGaps(NamedTuple):
     """The elements by which a rank solves its rows of a mode."""
@@ -82,7 +88,7 @@ def mode_gaps(missing: Columns, observed: ElementList | None, modes: Sequence[Mo
     """
     result = []
     for mode in modes:
-        few = None if observed is None else observed.where(_few_observed(mode, missing)[observed.columns[mode.mode]])
+        few = None if observed is None else observed.of_rows(mode.mode, _few_observed(mode, missing))
         chosen = comm.bcast(few)
         assert chosen is not None
         result.append(gaps_of(mode, missing, chosen))
