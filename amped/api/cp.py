@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from partitioner.readers import PLAIN
 
 from ..errors import InputError, warn
-from ..methods.constraints import NONE, ConstraintParams
+from ..methods.constraints import ConstraintParams
 from ..methods.initial import Init
 from ..methods.poisson import Poisson, PoissonMethod
 from ..methods.proximal.terms import ModeConstraints
@@ -28,8 +28,9 @@ from ..runs.assembly import Tensor, counts, decomposition
 from ..runs.callback import RunCallback
 from ..runs.compression import cp_start
 from ..runs.distributing import local_models
-from ..runs.gcp import LossTraits, LossWork, check_method, generalised
+from ..runs.gcp import LossTraits, check_method, generalised
 from ..runs.holding_out import HoldoutParams
+from ..runs.loss_elements import LossRun, LossWork
 from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
@@ -381,7 +382,7 @@ def cp_apr(
             apr: Decomposition[KruskalTensor] = (
                 counts(call.source, rank, call.machine, chosen, poisson, budget, init)
                 if observed is None
-                else generalised(call.source, observed, call.machine, chosen, work, NONE)
+                else generalised(LossRun(call.source, observed, call.machine, chosen, work))
             )
         params = RunParams(max_iters, tol, seed, init, starts, deadline, on_device=output == DEVICE)
         model = call.decomposed(apr, params, callback, budget)

@@ -26,8 +26,9 @@ from ..parallel.calls import collective
 from ..parallel.mpi import on_root, world
 from ..runs.assembly import Tensor, start
 from ..runs.callback import RunCallback
-from ..runs.gcp import LossTraits, LossWork, check_method, default_method, generalised, loss_elements
+from ..runs.gcp import LossTraits, check_method, default_method, generalised
 from ..runs.holding_out import HoldoutParams
+from ..runs.loss_elements import LossRun, LossWork, loss_elements
 from ..runs.observed_runs import observe
 from ..runs.observing import Mask, ObservedParams
 from ..runs.run import RunParams
@@ -238,7 +239,7 @@ def cp(
             call.display.note(note)
         with call.reporter.loading():
             held_out = split.held_out if split else None
-            fit = generalised(call.source, observed, call.machine, chosen, work, terms, held_out)
+            fit = generalised(LossRun(call.source, observed, call.machine, chosen, work, terms), held_out)
         run = RunParams(*limits, seed, init, starts, deadline, patience=held.iterations if split else None)
         run = run._replace(on_device=output == DEVICE)
         return call.decomposed(fit, run, callback, Budget())
@@ -304,7 +305,7 @@ def objective(
         on_root(comm, lambda: check_matrices(factors or (), len(source.shape)))
         observed = observe(source, params, machine, chosen)
         rank = comm.bcast(factors[0].shape[1] if factors else 1)
-        placed = loss_elements(source, observed, machine, chosen, LossWork(loss, rank, 1)).gradient()
+        placed = loss_elements(LossRun(source, observed, machine, chosen, LossWork(loss, rank, 1))).gradient()
         start(placed.operator, source, init=factors)
         value, gradients, _ = placed.evaluate()
         if not gradient:

@@ -39,7 +39,8 @@ from ..parallel.calls import PLAIN, collective
 from ..parallel.mpi import on_root, share, world
 from ..runs.assembly import Tensor, begin, counts, decomposition
 from ..runs.compression import core_operator
-from ..runs.gcp import LossWork, generalised
+from ..runs.gcp import generalised
+from ..runs.loss_elements import LossRun, LossWork
 from ..runs.observed_runs import observe, observed_decomposition
 from ..runs.observing import Mask, ObservedParams, ObservedSource
 from ..runs.session import opened
@@ -196,7 +197,8 @@ def _loss_rows(
     others = tuple(m for m in range(len(elements.shape)) if m != params.mode)
     signs = loss.nonnegative or ((params.mode,) if params.nonnegative else False)
     constraints = ConstraintParams(signs, params.ridge, others).of(len(elements.shape))
-    method = generalised(elements, observed, machine, options, LossWork(loss, rank, gcp.MAX_ITERS), constraints)
+    work = LossWork(loss, rank, gcp.MAX_ITERS)
+    method = generalised(LossRun(elements, observed, machine, options, work, constraints))
     begin(method, elements, init=factors)
     run(method, StopRule(gcp.MAX_ITERS, gcp.TOL, deadline=params.deadline))
     return method.factor(params.mode)

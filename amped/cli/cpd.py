@@ -17,15 +17,15 @@ from ..backend.device import Device
 from ..errors import InputError
 from ..files import Outputs
 from ..methods import als, apr, gcp
-from ..methods.constraints import NONE
 from ..methods.stopping import expected_iterations
 from ..models.kruskal import KruskalTensor
 from ..operators.sources.protocols import DescribedSource
 from ..report import page
 from ..runs.assembly import counts, decomposition
 from ..runs.compression import cp_start
-from ..runs.gcp import LossTraits, LossWork, generalised
+from ..runs.gcp import LossTraits, generalised
 from ..runs.holding_out import PATIENCE, SEED, HoldoutParams, fraction
+from ..runs.loss_elements import LossRun, LossWork
 from ..runs.observed_runs import observed_decomposition
 from ..runs.observing import ObservedParams
 from ..runs.starting import AlsRequest, choose
@@ -192,7 +192,7 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
             poisson = self.poisson()
             if observed is not None:
                 work = LossWork.of_counts(poisson, self.rank, self.iterations * self.starts, self.init)
-                return PlacedMethod(generalised(source, observed, machine, options, work, NONE))
+                return PlacedMethod(generalised(LossRun(source, observed, machine, options, work)))
             budget = job.budget(self.iterations * poisson.inner_iters * self.starts)
             return PlacedMethod(counts(source, self.rank, machine, options, poisson, budget, self.init))
         constraints = self.constraint_params.of(len(source.shape), source.labels)
@@ -203,7 +203,7 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
                 job.display.note(note)
             work = LossWork(loss, self.rank, self.iterations * self.starts, self.init, method, stochastic=how)
             held_out = split.held_out if split else None
-            return PlacedMethod(generalised(source, observed, machine, options, work, constraints, held_out))
+            return PlacedMethod(generalised(LossRun(source, observed, machine, options, work, constraints), held_out))
         expected = expected_iterations(self.iterations, self.tol) * self.starts
         budget = job.budget(self.iterations * self.starts, expected)
         start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None

@@ -29,8 +29,9 @@ from ..report.text import forecast_line
 from .assembly import als_bytes, als_compaction, as_counts, setting_for
 from .candidates import MOST_RANKS, AbsentMachine, Candidates, SharedTensor, candidates_absent, candidates_here
 from .compression import core_setting, of_source
-from .gcp import LossWork, planned_loss
+from .gcp import planned_loss
 from .kinds import kind_of
+from .loss_elements import LossRun, LossWork
 from .observed_runs import ObservedRun, planned_observed
 from .observing import ObservedSource
 from .planning import PlannedRun, PlannedSparseRun, TimeEstimate
@@ -171,7 +172,8 @@ def planned(source: DescribedSource, machine: Machine, options: Options, params:
         memory = options.device_memory or machine.device.memory(ranks)
     if params.work is not None:
         counted = source if params.observed is None else params.observed.source
-        elements = planned_loss(counted, params.observed, machine, options, params.work, params.constraints)
+        run_of_loss = LossRun(counted, params.observed, machine, options, params.work, params.constraints)
+        elements = planned_loss(run_of_loss)
         run = elements.with_memory(memory).plan(ranks)
         return PlanResult(run, run.forecast(params.constraints))
     if params.observed is not None:

@@ -16,7 +16,7 @@ from partitioner.tensors.interop import factors_of
 from ..backend.exchange import Machine
 from ..backend.ops.phi import interleaved
 from ..errors import InputError
-from ..methods.constraints import NONE, ConstraintParams, Constraints
+from ..methods.constraints import ConstraintParams, Constraints
 from ..methods.driver import held_out_errors
 from ..methods.gcp import GENERAL
 from ..methods.multi_run.als import AlsRuns
@@ -38,7 +38,8 @@ from .assembly import (
     multi_run_apr,
 )
 from .compression import consistent, consistent_with_gaps, prepare_consistency
-from .gcp import LossWork, generalised
+from .gcp import generalised
+from .loss_elements import LossRun, LossWork
 from .observed_runs import observed_decomposition
 from .observing import ObservedSource
 from .run import Run, RunParams
@@ -292,10 +293,10 @@ class _Scanner:
         source, observed, held_out = part.source, part.observed, part.held_out
         if params.method in GENERAL:
             work = LossWork(params.loss, rank, evaluations, method=params.method)
-            return generalised(source, observed, machine, options, work, self._constraints, held_out)
+            return generalised(LossRun(source, observed, machine, options, work, self._constraints), held_out)
         if params.poisson and observed is not None:
             work = LossWork.of_counts(params.poisson, rank, evaluations)
-            return generalised(source, observed, machine, options, work, NONE)
+            return generalised(LossRun(source, observed, machine, options, work))
         if observed is not None:
             budget = Budget(evaluations)
             return observed_decomposition(

@@ -17,7 +17,7 @@ from amped.backend.known_losses import KNOWN, loss_of
 from amped.models.deviance import best_values
 from amped.models.matching import factor_match
 from amped.parallel.mpi import world
-from amped.runs import gcp as gcp_runs
+from amped.runs import loss_elements
 
 pytestmark = pytest.mark.in_turn
 
@@ -499,7 +499,7 @@ def test_a_machine_with_gpus_leaves_arrays_and_weights_to_its_cpu(monkeypatch: p
         switched.append(what)
         return machine._replace()
 
-    monkeypatch.setattr(gcp_runs, "on_host", on_cpu)
+    monkeypatch.setattr(loss_elements, "on_host", on_cpu)
     for tensor, options, leaves in (
         (sparse, {}, False),
         (COUNTS, {}, True),
@@ -516,4 +516,4 @@ def test_a_machine_with_gpus_leaves_arrays_and_weights_to_its_cpu(monkeypatch: p
     monkeypatch.undo()
     options = amped.Options(device="cuda")
     with pytest.raises(amped.InputError, match="only supported on a CPU so far"):
-        gcp_runs.on_host(machine_of("cpu", world()), options, "loss")
+        loss_elements.on_host(machine_of("cpu", world()), options, "loss")
