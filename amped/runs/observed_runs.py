@@ -205,7 +205,7 @@ def _as_array(run: ObservedRun) -> tuple[Placed, Rows]:
     def setting() -> Setting:
         return run.setting(run.observed.source)
 
-    rows = DirectObserved(run.observed.array(), run.rank, run.machine, run.options, setting)
+    rows = DirectObserved(run.observed.masked_array(), run.rank, run.machine, run.options, setting)
     return rows, rows
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from partitioner.array_types import FloatDType, Floats
 from partitioner.readers import ReadOptions
-from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.dense import DenseTensor, indices_of
 from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.observed import NAN, STORED, Observed, check_stored, observed_elements, with_weights
 from partitioner.tensors.sparse import SparseTensor
@@ -62,11 +62,14 @@ class ObservedSource(NamedTuple):
     placed : SparseSource
         The elements to be placed; with weights it has one more mode, see `partitioner.tensors.observed.with_weights`.
     terms : ObservedTerms
+    array : DenseTensor, optional
+        On rank 0, the dense tensor in memory whose elements these are, if they are all that are not NaN.
     """
 
     source: SparseSource
     placed: SparseSource
     terms: ObservedTerms
+    array: DenseTensor | None = None
 
     @property
     def note(self) -> str:
@@ -78,8 +81,8 @@ class ObservedSource(NamedTuple):
 
     def filled(self, dtype: FloatDType, comm: Comm) -> FilledTensor | None:
         """Return the elements and the missing ones, on rank 0; None elsewhere. Collective."""
-        tensor = self.source.tensor()
-        return on_root(comm, lambda: None if tensor is None else _filled(tensor, dtype))
+        tensor, array = self.source.tensor(), self.array
+        return on_root(comm, lambda: None if tensor is None else _filled(tensor, array, dtype))
 
     def weighted(self, comm: Comm) -> SparseSource:
         """Return `placed` without scaled values: with weights it has the additional mode. Collective."""
@@ -94,7 +97,7 @@ class ObservedSource(NamedTuple):
 
         return TensorSource(on_root(comm, elements), comm)
 
-    def array(self) -> MaskedArray:
+    def masked_array(self) -> MaskedArray:
         """Return the elements as a dense array, on a single rank."""
         tensor = self.placed.tensor()
         assert tensor is not None
@@ -109,13 +112,18 @@ class ObservedSource(NamedTuple):
         return MaskedArray.of_elements(self.source.shape, tensor.columns, tensor.values / roots, roots**2)
 
 
-def _filled(tensor: SparseTensor, dtype: FloatDType) -> FilledTensor:
-    array, missing = np.zeros(tensor.shape, dtype), np.ones(tensor.shape, bool)
-    places = np.ravel_multi_index(tuple(tensor.columns), tensor.shape)
-    array.reshape(-1)[places] = tensor.values
-    missing.reshape(-1)[places] = False
-    columns = np.array(np.nonzero(missing), np.int32)
-    return FilledTensor(DenseTensor(array), columns, ElementList(tensor.columns, tensor.values))
+def _filled(tensor: SparseTensor, array: DenseTensor | None, dtype: FloatDType) -> FilledTensor:
+    """Return the elements of a tensor, or of the array that it was taken from."""
+    if array is not None:
+        filled = array.array().astype(dtype)
+        missing = np.isnan(filled)
+        filled[missing] = 0
+    else:
+        filled, missing = np.zeros(tensor.shape, dtype), np.ones(tensor.shape, bool)
+        places = np.ravel_multi_index(tuple(tensor.columns), tensor.shape)
+        filled.reshape(-1)[places] = tensor.values
+        missing.reshape(-1)[places] = False
+    return FilledTensor(DenseTensor(filled), indices_of(missing), ElementList(tensor.columns, tensor.values))
 
 
 def observed_source(
@@ -141,7 +149,10 @@ def observed_source(
     elements = TensorSource(None if chosen is None else chosen.tensor, comm, source.path, memory)
     facts = {"mask": mask or ("weights" if weighted else NAN)}
     if not comm.bcast(chosen is not None and chosen.weights is not None):
-        return ObservedSource(elements, elements, ObservedTerms(float(elements.nnz), None, facts))
+        array = None
+        if isinstance(tensor, DenseTensor) and not (tensor.is_stored or weighted) and facts["mask"] == NAN:
+            array = tensor
+        return ObservedSource(elements, elements, ObservedTerms(float(elements.nnz), None, facts), array)
     expanded = on_root(comm, lambda: None if chosen is None else with_weights(chosen))
     scales, total = comm.bcast((expanded.scales, expanded.total) if expanded else (np.empty(0), 0.0))
     placed = TensorSource(expanded.tensor if expanded else None, comm, memory=memory)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -276,7 +276,7 @@ class Tools(NamedTuple):
 
 def tools(device: Device, mode: ModePlan) -> Tools:
     """Return what solves the rows of a mode on a device."""
-    gaps: Any = ROWPROBLEMS.require(device, lambda rows: rows.method == "gaps")
+    gaps = cast(GapRowsProvider, ROWPROBLEMS.require(device, lambda rows: rows.method == "gaps"))
     observed = ROWPROBLEMS.require(device, lambda rows: rows.method == "als")
     share = share_of(mode, ElementList(np.empty((0, 0), np.int32), np.empty(0)))
     return Tools(MTTKRP.require(device, lambda kernel: observed.suits(kernel, share)), gaps, observed)

@@ -213,4 +213,4 @@ def test_kernels_whose_rows_lie_side_by_side(two: CpuDevice) -> None:
 
 
 def test_methods_of_devices(two: CpuDevice) -> None:
-    assert {rows.method for rows in ROWPROBLEMS.providers(two)} == {"pdnr", "pqnr", "als"}
+    assert {rows.method for rows in ROWPROBLEMS.providers(two)} == {"pdnr", "pqnr", "als", "gaps"}
