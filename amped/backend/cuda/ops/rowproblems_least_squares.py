@@ -2,6 +2,7 @@
 
 Rows in single precision with few columns are summed and solved in one pass (``observed.cu``). The sums of other rows
 are computed in double precision, batch by batch (``rowproblems.cu``), and solved afterwards (``least_squares.cu``).
+With method "gaps" the sums are those of elements that rows lack; ``least_squares.cu`` subtracts them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from partitioner.cuda.cubins import CudaFunction
 
 from ...device import Array
 from ...ops.mttkrp import Kernel, Offers, Share
-from ...ops.rowproblems import LEAST_SQUARES, RESIDUAL, ROWPROBLEMS, RowBytes, RowMethod, RowProblemsProvider, RowTerms
+from ...ops.rowproblems import LEAST_SQUARES, ROWPROBLEMS, RowBytes, RowMethod, RowProblemsProvider, RowTerms
 from ...rows import blocks_of
 from ..code.least_squares import (
     NOISE,
@@ -35,7 +36,8 @@ from ..code.least_squares import (
 )
 from ..code.rows import RowCode, batch_tasks, finding, most_tasks, suits, systems
 from ..device import CudaDevice
-from ..launches.row_passes import RowTasks, nonzeros_of
+from ..launches.least_squares import MOST_BLOCKS, NOWHERE, RESULTS, LeastSquaresLaunches
+from ..launches.row_passes import nonzeros_of
 from ..launches.system_passes import SystemPasses
 from ..layout import PackedLayout, make_layout
 from ..shard import CudaShard
@@ -43,10 +45,7 @@ from ..source import by_value
 from .mttkrp import inputs_of
 from .rowproblems import CudaRowProblems, CudaRows, batches, most_of_row, split
 
-NOWHERE = np.uint64(0)
 LEAST_CAPABILITY = 80  # compute capability 8.0
-RESULTS = SOLVED_BYTES // 8  # numbers: the statistics from `RESIDUAL` on
-MANY, MOST_BLOCKS = 4096, 256  # results that many thread blocks add, and their number
 MOST_COMMON = 4096  # rows without gaps that are solved at a time
 
 
@@ -189,7 +188,7 @@ class CudaLeastSquares:
     ) -> None:
         """See `RowProblemsProvider`; queued on the current stream."""
         code = LeastSquaresCode(rank, own.dtype)
-        solver = _Solver(code, limits, self._number)
+        solver = LeastSquaresLaunches(code, limits, self._number)
         bounds = (0, len(own)) if whole is None else (whole.start, whole.stop)
         if not limits.partial:
             begin, end = np.searchsorted(made.rows.empty, bounds)
@@ -205,7 +204,7 @@ class CudaLeastSquares:
         shard: CudaShard,
         factors: Sequence[Array],
         own: Array,
-        solver: _Solver,
+        solver: LeastSquaresLaunches,
         seen: Array,
         scratch: Array,
     ) -> None:
@@ -243,7 +242,7 @@ class CudaLeastSquares:
         shard: CudaShard,
         factors: Sequence[Array],
         own: Array,
-        solver: _Solver,
+        solver: LeastSquaresLaunches,
         seen: Array,
         bounds: tuple[int, int],
         scratch: Array,
@@ -296,7 +295,7 @@ class CudaLeastSquares:
 
     def step(self, shared: CudaLeastSquaresShared, limits: RowTerms, number: int) -> None:
         """See `RowProblemsProvider`: solves the rows."""
-        solver = _Solver(shared.code, limits, self._number)
+        solver = LeastSquaresLaunches(shared.code, limits, self._number)
         solver.solve(shared.sums, NOWHERE, shared.rows, shared.solved)
         solver.add_solved(shared.solved, len(shared.rows), shared.seen)
 
@@ -324,7 +323,7 @@ class CudaGaps(CudaLeastSquares):
 
     def run_common(self, rows: NDArray[np.intp], own: Array, rank: int, limits: RowTerms, seen: Array) -> None:
         code = LeastSquaresCode(rank, own.dtype)
-        solver = _Solver(code, limits, self._number)
+        solver = LeastSquaresLaunches(code, limits, self._number)
         for block in blocks_of(rows.size, MOST_COMMON):
             names = cupy.asarray(rows[block].astype(np.int32))
             sums = cupy.zeros((names.size, code.sums), np.float64)
@@ -335,58 +334,6 @@ class CudaGaps(CudaLeastSquares):
     def common_bytes(self, rows: int, rank: int) -> int:
         code = LeastSquaresCode(rank, np.dtype(np.float64))
         return min(rows, MOST_COMMON) * (8 * code.sums + SOLVED_BYTES + 4)
-
-
-class _Solver:
-    """Launches of ``least_squares.cu``."""
-
-    def __init__(self, code: LeastSquaresCode, limits: RowTerms, device: int) -> None:
-        self.code, self._functions, self._measured = code, _solving(code, device), np.int32(limits.measured)
-        self.bounded = limits.sweeps > 0
-        fields = np.dtype([("ridge", "f8"), ("sweeps", "i4")], align=True)
-        self.terms = by_value(np.array([(limits.ridge, limits.sweeps)], fields))
-        self._common: tuple[Array, Array] = limits.common or (NOWHERE, NOWHERE)
-
-    def solve(
-        self,
-        sums: Array,
-        names: Array,
-        own: Array,
-        solved: Array,
-        pitch: int = 0,
-        tasks: RowTasks | None = None,
-        noise: float = 0.0,
-    ) -> None:
-        """Solve the rows `names` of `own` from their sums, or all rows in order."""
-        count = len(own) if isinstance(names, np.uint64) else names.size
-        slots = (NOWHERE, np.int32(0)) if tasks is None else (tasks.first, np.int32(tasks.begin))
-        args = sums, np.int64(pitch or self.code.sums), *slots, names, own, np.int64(own.shape[1]), self.terms
-        function = self._functions["solve_rows"]
-        args += np.float64(noise), solved, *self._common
-        function((count,), (self.code.team,), args, shared_mem=self.code.shared)
-
-    def add_solved(self, solved: Array, count: int, seen: Array, parts: Array = NOWHERE) -> None:
-        """Add the results of rows to the statistics; `parts` has room for sums of many thread blocks."""
-        function, total = self._functions["add_solved"], seen[RESIDUAL:]
-        blocks = MOST_BLOCKS if count >= MANY and parts is not NOWHERE else 1
-        function((blocks,), (256,), (solved, np.int32(count), self._measured, total, parts))
-        if blocks > 1:
-            function((1,), (256,), (parts, np.int32(blocks), self._measured, total, NOWHERE))
-
-    def clear(self, names: Array, own: Array) -> None:
-        """Set rows to zero."""
-        if names.size:
-            blocks = (-(-names.size * self.code.rank // THREADS),)
-            args = names, np.int32(names.size), own, np.int64(own.shape[1])
-            self._functions["clear_rows"](blocks, (THREADS,), args)
-
-
-@cache
-def _solving(code: LeastSquaresCode, device: int) -> dict[str, CudaFunction]:
-    module = load(code.solving())
-    functions = {name: module.get_function(name) for name in ("solve_rows", "add_solved", "clear_rows")}
-    allow_shared(functions["solve_rows"])
-    return functions
 
 
 class _Fused(NamedTuple):
