@@ -69,14 +69,18 @@ class SideOutputs(NamedTuple):
         return {name: None if path is None else Path(path) for name, path in files.items()}
 
     def _metrics(self, extends: Callable[[dict[str, Any]], bool] | None) -> Metrics:
-        path = None if self.metrics is None else Path(self.metrics)
-        return Metrics(path, False, extends if self.resume else None, "remove it, or name another file")
+        return opened_metrics(self.metrics, extends if self.resume else None)
 
     def params(self, seed: int, init: str | None) -> CheckpointParams | None:
         """Return the checkpoint parameters of a run with this seed or, if `init` is not None, this start."""
         if self.checkpoint is None:
             return None
         return CheckpointParams(Path(self.checkpoint), partial(_check_start, seed, init), self.every, self.resume)
+
+
+def opened_metrics(path: str | os.PathLike[str] | None, extends: Callable[[dict[str, Any]], bool] | None) -> Metrics:
+    """Return the metrics of a call, with a file if there is a path; see `Metrics` for `extends`."""
+    return Metrics(None if path is None else Path(path), False, extends, "remove it, or name another file")
 
 
 NO_SIDE_OUTPUTS = SideOutputs()

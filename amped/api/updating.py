@@ -25,6 +25,7 @@ from ..runs.assembly import bring_up, watched
 from ..runs.update_files import COUNT, UpdateCheckpoints, checksum
 from ..runs.updating import ModelUpdates, UpdateParams
 from .arguments import ARGUMENTS, argument_options, integer, one_of, optional
+from .sessions import opened_metrics
 from .updating_refits import RefitUpdates
 
 UPDATE = "update"  # the event of the metrics
@@ -142,8 +143,7 @@ class _Saved(NamedTuple):
 
     def events(self, path: str | os.PathLike[str] | None) -> Metrics:
         """Open the metrics. Called on rank 0."""
-        extends, remedy = _is_of_updates if self.resume else None, "remove it, or name another file"
-        return Metrics(None if path is None else Path(path), False, extends, remedy)
+        return opened_metrics(path, _is_of_updates if self.resume else None)
 
     def files(
         self, model: KruskalTensor | None, query: _Query, params: UpdateParams, outputs: Outputs

@@ -171,9 +171,7 @@ def planned(source: DescribedSource, machine: Machine, options: Options, params:
     if ranks != machine.comm.size:  # all ranks are on this host
         memory = options.device_memory or machine.device.memory(ranks)
     if params.work is not None:
-        counted = source if params.observed is None else params.observed.source
-        run_of_loss = LossRun(counted, params.observed, machine, options, params.work, params.constraints)
-        elements = planned_loss(run_of_loss)
+        elements = planned_loss(LossRun(source, params.observed, machine, options, params.work, params.constraints))
         run = elements.with_memory(memory).plan(ranks)
         return PlanResult(run, run.forecast(params.constraints))
     if params.observed is not None:

@@ -34,8 +34,8 @@ def khatri_rao(matrices: Sequence[Matrix], out: Matrix | None = None) -> Matrix:
     if not others:
         return last
     product = khatri_rao(others)
-    if out is None:
-        out = np.empty((len(last), product.shape[1] * last.shape[1]))
+    if out is None:  # also of arrays on a GPU
+        return (product[:, :, None] * last[:, None, :]).reshape(len(last), -1)
     np.multiply(product[:, :, None], last[:, None, :], out=out.reshape(len(last), -1, last.shape[1]))
     return out
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import reduce
+from operator import mul
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -30,7 +31,7 @@ from ...backend.ops.rowproblems import (
     RowProblemsProvider,
     RowTerms,
 )
-from ...backend.plain.split import split_of
+from ...backend.plain.split import khatri_rao, split_of
 from ...backend.row_constants import PRECISE
 from ...backend.rows import add_gram, blocks_of
 from ...options import Options
@@ -207,16 +208,15 @@ class GapRows:
 
     def _gram(self, mode: int) -> Array:
         """Return the product of the other modes' Gram matrices."""
-        xp, result = self._device.xp, self._device.zeros((self._rank, self._rank), np.float64)
-        result += 1
-        for m in range(self._operator.order):
-            if m != mode:
-                gram = self._grams[m]
-                if gram is None:
-                    gram = self._grams[m] = self._device.zeros((self._rank, self._rank), np.float64)
-                    add_gram(xp, self._operator.work.factors[m][:, : self._rank], gram)
-                result *= gram
-        return result
+        return reduce(mul, (self._gram_of(m) for m in range(self._operator.order) if m != mode))
+
+    def _gram_of(self, mode: int) -> Array:
+        """Return the Gram matrix of a mode's factor matrix, computed once for each of its solutions."""
+        gram = self._grams[mode]
+        if gram is None:
+            gram = self._grams[mode] = self._device.zeros((self._rank, self._rank), np.float64)
+            add_gram(self._device.xp, self._operator.work.factors[mode][:, : self._rank], gram)
+        return gram
 
     def _measure(self, mode: int, seen: Array) -> None:
         """Complete the sum of squared residuals, or compute it from residuals if it is small."""
@@ -234,18 +234,19 @@ class GapRows:
 
     def _summed_squares(self) -> float:
         """Return the sum of this rank's squared residuals."""
-        operator, holes, xp, result = self._operator, self._missing, self._device.xp, 0.0
+        operator, holes, xp = self._operator, self._missing, self._device.xp
         ranges = zip(operator.modes, operator.ranges, strict=True)
         first, *others = (operator.work.factors[m][each, : self._rank].astype(np.float64).T for m, each in ranges)
         lengths = [other.shape[1] for other in others]
         split = split_of(lengths) if len(others) > 1 else 0
-        left = _khatri_rao(others[:split]) if split else xp.ones((self._rank, 1))
-        right = _khatri_rao(others[split:])
+        left = khatri_rao(others[:split]) if split else xp.ones((self._rank, 1))
+        right = khatri_rao(others[split:])
         elements = math.prod(lengths)
+        result: Array = 0.0
         for start, slab in operator.slabs():
             for part in blocks_of(len(slab), max(1, NUMBERS // max(1, elements))):
                 begin, end = start + part.start, start + part.stop
-                residuals = (_khatri_rao([first[:, begin:end], left]).T @ right).reshape(-1)
+                residuals = (khatri_rao([first[:, begin:end], left]).T @ right).reshape(-1)
                 residuals -= slab[part].reshape(-1)
                 residuals[holes.places[holes.ends[begin] : holes.ends[end]] - begin * elements] = 0
                 result += residuals @ residuals
@@ -259,11 +260,6 @@ class GapRows:
             return False
         has_gaps = any(rows.method == "gaps" for rows in ROWPROBLEMS.providers(device))
         return has_gaps and options.kernel == "auto" and options.gather == "full"
-
-
-def _khatri_rao(matrices: Sequence[Array]) -> Array:
-    """Return the Khatri-Rao product of transposed matrices on a device, the last one varying fastest."""
-    return reduce(lambda one, other: (one[:, :, None] * other[:, None, :]).reshape(len(one), -1), matrices)
 
 
 class Tools(NamedTuple):
