@@ -34,7 +34,7 @@ WIDEST = 8  # bytes per element
 def indices_of(chosen: NDArray[np.bool_]) -> NDArray[np.int32]:
     """Return the indices of the chosen elements, (order, n).
 
-    For many of them, this takes an eighth of the time of `numpy.nonzero`.
+    For many of them, this is several times as fast as `numpy.nonzero`.
     """
     result = np.empty((chosen.ndim, np.count_nonzero(chosen)), np.int32)
     for mode, length in enumerate(chosen.shape):

@@ -7,8 +7,9 @@
 // have half precision, G = H H^T + L H^T + H L^T up to single precision; only the tiles on and above the diagonal are computed.
 // Tensor cores truncate their sums, so those of 32 nonzeros are added to other registers.
 //
-// Columns of v are scaled by powers of two, so that no number exceeds half precision: at first by the largest numbers of
-// the factor matrices' columns; and if the v of a row are so much smaller that half precision loses digits, once more.
+// Columns of v are scaled by powers of two, so that no number exceeds half precision. The first scales follow from the
+// largest numbers of the factor matrices' columns. If the numbers of a row are so small that half precision loses their
+// digits, the row's scales are raised, and its sums are computed again.
 
 #pragma once
 
@@ -56,7 +57,7 @@ __device__ __forceinline__ Columns load(const float* base, word row) {
   return v;
 }
 
-// Decodes a lane's nonzeros, each 32nd of a task's, to a slot of shared memory.
+// Reads a lane's nonzeros: each 32nd of a task's.
 struct Reader {
   const char* records;
   unsigned size, chunk, at;  // nonzeros of a chunk, number of the chunk, and position in it
@@ -77,7 +78,7 @@ struct Reader {
   }
 };
 
-struct Slot {
+struct Slot {  // a decoded nonzero
   word at[SLOT];
   __device__ __forceinline__ float value() const { return __uint_as_float(at[SLOT - 1]); }
 };
@@ -305,9 +306,10 @@ __device__ __forceinline__ void each_of_slope(const Sums& sums, const Take& take
 }
 
 // Raises the scales of columns whose numbers are too small for half precision; returns whether there are any. The sums are
-// those of `count` nonzeros. A number is at most the root of the sum of squares, of which half precision loses a part.
+// those of `count` nonzeros. No number exceeds the root of its column's sum of squares, so the raised scales are safe.
 __device__ __forceinline__ bool raise_scales(Own& own, const Sums& sums, int count, float* room) {
-  constexpr float ENOUGH = 0x1p-8f, LOST = 0x1p-48f;  // squares of a number that keeps its digits, and that vanishes
+  // Numbers keep their digits if their squares exceed ENOUGH; those with squares below LOST may be missing in the sums.
+  constexpr float ENOUGH = 0x1p-8f, LOST = 0x1p-48f;
   each_of_gram(sums, [&](int r, int c, float x) {
     if (r == c) room[r] = x;
   });

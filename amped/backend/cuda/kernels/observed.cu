@@ -15,7 +15,7 @@
 
 constexpr int WARPS = THREAD_COUNT / 32;
 constexpr int SUMS = TRIANGLE + RANK + 1;  // numbers of a part: G, the sum of (x - m) v, and that of (x - m)^2
-constexpr int MOST_SCALES = 3;  // with which the sums of a row are computed
+constexpr int MOST_SCALES = 3;  // times that the sums of a row are computed
 constexpr double DOUBTFUL = -1;  // in place of `Solved::deficient`
 
 struct Tasks {  // in descending order of their numbers of nonzeros
