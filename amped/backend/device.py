@@ -180,7 +180,7 @@ class Device(Protocol):
         """Capture the work that `queue` queues, without executing it; None if the device is synchronous.
 
         After each launch `read`, a (bytes,) uint8 array, is copied to the host, and `clock`, of this device, has the
-        seconds. The work must not allocate memory or wait for the host.
+        seconds. The work must not wait for the host. It may allocate temporary arrays.
         """
 
     def slot(self, nbytes: int, clock: Any) -> Slot:

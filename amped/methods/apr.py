@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from partitioner.array_types import FloatDType, Floats
 
-from ..backend.device import Device, Replay
+from ..backend.device import Device
 from ..backend.exchange import Machine
 from ..backend.ops.mu_update import MU_UPDATE
 from ..backend.ops.solve import SolverBytes
@@ -24,6 +24,7 @@ from ..operators.kept_rows import Compaction, LargestOfEmpty
 from ..operators.placement import Solving
 from ..operators.sparse.operator import SparseOperator
 from .arranged import sorted_columns
+from .captured import CapturedIterations
 from .driver import BaseMethod, MethodState
 from .initial import unit_sums
 from .poisson import Poisson, update_of
@@ -69,7 +70,7 @@ class CpApr(BaseMethod[SparseOperator]):
         self._captures = (
             device.queues and not self._update.streams and (single or exchange.overlaps) and not params.rows
         )
-        self._replay: Replay | None = None  # of an iteration
+        self._captured = CapturedIterations(operator, operator, self._update.status.memory)
         self._warm = False  # whether all code of an iteration is compiled and loaded
         self.restart()
 
@@ -109,7 +110,7 @@ class CpApr(BaseMethod[SparseOperator]):
             update.status.load(state.arrays["weights"], state.arrays["facts"])
             self._loaded = True
         if self._captures and self._warm and state.iterations and not first:
-            self.take(update.status.read(self._launched()))
+            self.take(update.status.read(self._captured.launch(update.iteration)))
             return True
         if not first:
             update.status.clear()
@@ -131,16 +132,6 @@ class CpApr(BaseMethod[SparseOperator]):
         update.queue(mode, self.params.mu_iters)
         self.operator.wait_comm()
         _, self.state.arrays["weights"], self.state.arrays["facts"] = update.status.read()
-
-    def _launched(self) -> NDArray[np.uint8]:
-        """Launch a captured iteration; return its status as bytes."""
-        if self._replay is None:
-            operator, status = self.operator, self._update.status
-            operator.synchronize()
-            self._replay = operator.machine.device.capture(self._update.iteration, status.memory, operator.clock)
-        assert self._replay is not None
-        self._replay.launch()
-        return self._replay.wait()
 
     def take(self, read: tuple[float, NDArray[np.float64], NDArray[np.float64]]) -> None:
         """Record the result of an outer iteration, as `PoissonStatus.read` returns it."""

@@ -21,12 +21,14 @@ class CudaReplay:
 
     def __init__(self, queue: Callable[[], None], read: Array, clock: CudaClock) -> None:
         self._queue, self._read, self._clock = queue, read, clock
+        self._pool = cupy.cuda.MemoryPool()  # of temporary arrays, which no other work may use between launches
         self._graphs: list[_Graph] = []
         self._launched = self._waited = 0
 
     def launch(self) -> None:
         if len(self._graphs) < AT_ONCE:
-            self._graphs.append(_Graph(self._queue, self._read, self._clock))
+            with cupy.cuda.using_allocator(self._pool.malloc):
+                self._graphs.append(_Graph(self._queue, self._read, self._clock))
         self._graphs[self._launched % AT_ONCE].launch()
         self._launched += 1
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...backend.device import Array, Replay
+from ...backend.device import Array
 from ...backend.ops.row_admm import ROW_ADMM, RowAdmm, RowAdmmCase, RowTerms
 from ...operators.base import Operator, in_turn
+from ..captured import CapturedIterations
 from .terms import ModeTerms
 
 
@@ -82,7 +84,7 @@ class DeviceIterations:
     def __init__(self, operator: Operator, queue: RowQueue, captures: bool) -> None:
         self._operator, self._queue, self._captures = operator, queue, captures
         self._warm = set[bool]()  # kinds of iterations of which all code is loaded
-        self._replays = dict[tuple[bool, Hashable], tuple[Replay, list[Hashable]]]()
+        self._captured = CapturedIterations(operator, operator, queue.solver.totals.reshape(-1).view(np.uint8))
 
     def load(self, grams: Sequence[NDArray[np.float64]]) -> None:
         """Continue from the operator's factor matrices, whose Gram matrices are `grams`."""
@@ -95,38 +97,13 @@ class DeviceIterations:
         """Return the parts of the objective of each mode, (N, 2), after an iteration. Collective."""
         totals, device = self._queue.solver.totals, self._operator.machine.device
         if self._captures and double in self._warm:
-            numbers = self._launched(double).view(np.float64).reshape(totals.shape)
+            read = self._captured.launch(partial(self._queue.iteration, double), double)
+            numbers = read.view(np.float64).reshape(totals.shape)
         else:
             self._queue.iteration(double)
             self._warm.add(double)
             numbers = device.to_host(totals)
         return np.array(numbers[:, -2:])
-
-    def _launched(self, double: bool) -> NDArray[np.uint8]:
-        operator = self._operator
-        which = double, operator.kept()
-        if which not in self._replays:
-            self._replays[which] = self._captured(*which)
-        replay, ends = self._replays[which]
-        replay.launch()
-        operator.resume(ends[0])
-        return replay.wait()
-
-    def _captured(self, double: bool, begins: Hashable) -> tuple[Replay, list[Hashable]]:
-        """Return a captured iteration, and `Operator.kept` at its end."""
-        operator, ends = self._operator, list[Hashable]()
-        iteration: Callable[[bool], None] = self._queue.iteration
-
-        def work() -> None:  # must not refer to `self`, which refers to the replay
-            operator.resume(begins)
-            iteration(double)
-            ends[:] = [operator.kept()]
-
-        operator.synchronize()
-        read = self._queue.solver.totals.reshape(-1).view(np.uint8)
-        replay = operator.machine.device.capture(work, read, operator.clock)
-        assert replay is not None
-        return replay, ends
 
 
 def make_row_by_row(
