@@ -20,13 +20,14 @@ from partitioner.array_types import Floats
 from partitioner.tensors.ingest import MAX_ORDER
 from partitioner.tensors.value_range import NO_NORM
 
-from ..backend.device import Array, Replay
+from ..backend.device import Array
 from ..backend.ops.rowproblems import DEFICIENT, LEAST_SQUARES, RESIDUAL, SIZE, RowTerms
 from ..backend.ops.solve import SolverBytes
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Placed, in_turn
 from ..operators.sparse.row_solver import RowProblems
 from .arranged import arranged
+from .captured import CapturedIterations, Keeper
 from .constraints import Constraints
 from .driver import ConstrainedCp, MethodState
 from .extrapolation import QUIET, Extrapolation
@@ -51,8 +52,8 @@ class ObservedTerms(NamedTuple):
     facts: Mapping[str, object]
 
 
-class Rows(Protocol):
-    """Solves the rows of an operator's modes. Its method is collective.
+class Rows(Keeper, Protocol):
+    """Solves the rows of an operator's modes. Its methods are collective.
 
     Attributes
     ----------
@@ -66,6 +67,44 @@ class Rows(Protocol):
 
     def solve(self, mode: int, limits: RowTerms, seen: Array, then: Sequence[int] = ()) -> None:
         """See `operators.sparse.row_solver.RowSolver`."""
+
+    def residual(self, mode: int, squares: float) -> float:
+        """Return the sum of squared residuals after the solution of a mode, whose statistics are `squares`."""
+
+
+class _Iterations:
+    """Queues iterations. Captured work refers to it, and therefore it does not refer to the method."""
+
+    def __init__(self, operator: Placed, rows: Rows, constraints: Constraints, order: int) -> None:
+        self._operator, self._rows, self._constraints, self._order = operator, rows, constraints, order
+        self.modes = constraints.solved(order)
+        self.statistics = operator.machine.device.zeros((operator.order, LEAST_SQUARES), np.float64)
+
+    def queue(self) -> None:
+        """Queue an iteration."""
+        self.statistics.fill(0)
+        for mode in self.modes:
+            self.solve(mode)
+        self.finish()
+
+    def solve(self, mode: int) -> None:
+        """Queue the solution of a mode."""
+        operator = self._operator
+        operator.wait_comm()
+        then = in_turn(mode, operator.order, self.modes)
+        self._rows.solve(mode, self._terms(mode), self.statistics[mode], then)
+        operator.publish(mode)
+
+    def finish(self) -> None:
+        """Queue the end of an iteration, whose modes are solved."""
+        self._operator.reduce(self.statistics.reshape(-1), "sum", self.modes[-1])
+        self._operator.wait_comm()
+
+    def _terms(self, mode: int) -> RowTerms:
+        constraints = self._constraints
+        sweeps = constraints.bounds(self._order).sweeps if mode in constraints.nonnegative else 0
+        ridge = constraints.ridge[mode] if constraints.ridge else 0.0
+        return RowTerms(ridge, sweeps, mode == self.modes[-1])
 
 
 class ObservedAls(ConstrainedCp[Placed]):
@@ -108,15 +147,17 @@ class ObservedAls(ConstrainedCp[Placed]):
     ) -> None:
         self.operator, self.constraints, self._terms_of_run = operator, constraints, terms
         self._rows = rows
-        self._modes = constraints.solved(self.order)
+        self._iterations = _Iterations(operator, rows, constraints, self.order)
+        self._modes = self._iterations.modes
         if terms.scales is not None:
             operator.set_factor(self.order, np.repeat(terms.scales[:, None], self.rank, axis=1))
-        device = operator.machine.device
-        self._statistics = device.zeros((operator.order, LEAST_SQUARES), np.float64)
-        self._fixed_sizes = dict[int, float]()  # sums of squares of fixed factor matrices, on GPUs
-        self._replay: Replay | None = None  # of an iteration
+        machine, read = operator.machine, self._iterations.statistics.reshape(-1).view(np.uint8)
+        self._captured = CapturedIterations(operator, rows, read)
+        self._captures = (
+            machine.device.queues and rows.repeats and (machine.comm.size == 1 or machine.exchange.overlaps)
+        )
         self._warm = False  # whether all code of an iteration is compiled and loaded
-        self._captures = device.queues and rows.repeats
+        self._fixed_sizes = dict[int, float]()  # sums of squares of fixed factor matrices, on GPUs
         extrapolates = accelerate and len(self._modes) > 1
         self._extrapolation = Extrapolation(operator, self._modes, constraints.nonnegative) if extrapolates else None
         self.quiet = QUIET if extrapolates else 1
@@ -156,60 +197,27 @@ class ObservedAls(ConstrainedCp[Placed]):
 
     def iterate(self, stop: Callable[[], bool], left: int = 1) -> bool:
         """See `step`; without extrapolation."""
-        state, first = self.state, self.state.mode
+        state, first, iterations = self.state, self.state.mode, self._iterations
         if self._captures and self._warm and not first:
-            self._record(self._launched())
+            read = self._captured.launch(iterations.queue)
+            self._record(read.view(np.float64).reshape(iterations.statistics.shape))
             return True
         if first == 0:
-            self._statistics.fill(0)
+            iterations.statistics.fill(0)
         for mode in (mode for mode in self._modes if mode >= first):
             if mode > first and stop():
                 state.mode = mode
                 return False
-            self._solve(mode)
-        self._finish()
+            iterations.solve(mode)
+        iterations.finish()
         state.mode, self._warm = 0, self._warm or not first
-        self._record(np.array(self.operator.machine.device.to_host(self._statistics)))
+        self._record(np.array(self.operator.machine.device.to_host(iterations.statistics)))
         return True
-
-    def _finish(self) -> None:
-        """Queue the end of an iteration, whose modes are solved."""
-        self.operator.reduce(self._statistics.reshape(-1), "sum", self._modes[-1])
-        self.operator.wait_comm()
-
-    def _queue(self) -> None:
-        """Queue an iteration."""
-        self._statistics.fill(0)
-        for mode in self._modes:
-            self._solve(mode)
-        self._finish()
-
-    def _launched(self) -> NDArray[np.float64]:
-        """Launch a captured iteration; return its statistics."""
-        operator = self.operator
-        if self._replay is None:
-            operator.synchronize()
-            read = self._statistics.reshape(-1).view(np.uint8)
-            self._replay = operator.machine.device.capture(self._queue, read, operator.clock)
-        assert self._replay is not None
-        self._replay.launch()
-        return self._replay.wait().view(np.float64).reshape(self._statistics.shape)
-
-    def _solve(self, mode: int) -> None:
-        operator = self.operator
-        operator.wait_comm()
-        self._rows.solve(mode, self._terms(mode), self._statistics[mode], in_turn(mode, operator.order, self._modes))
-        operator.publish(mode)
-
-    def _terms(self, mode: int) -> RowTerms:
-        constraints = self.constraints
-        sweeps = constraints.bounds(self.order).sweeps if mode in constraints.nonnegative else 0
-        ridge = constraints.ridge[mode] if constraints.ridge else 0.0
-        return RowTerms(ridge, sweeps, mode == self._modes[-1])
 
     def _record(self, statistics: NDArray[np.float64]) -> None:
         """Record an iteration; `statistics` are those of each mode, see `RESIDUAL`."""
-        state, squares = self.state, float(statistics[:, RESIDUAL].sum())
+        state = self.state
+        squares = self._rows.residual(self._modes[-1], float(statistics[:, RESIDUAL].sum()))
         penalty = self._penalty(statistics[:, SIZE])
         if not np.isfinite(squares + penalty):
             raise DivergedError(f"iteration {state.iterations + 1}: the objective is {squares + penalty}")

@@ -34,6 +34,8 @@ class Workspace:
         The rows of the factor matrix and of the output that this rank owns.
     computed : list of (rows, stride) views
         The rows of the factor matrix that this rank computes.
+    versions : list of int
+        How often each factor matrix has changed.
     """
 
     def __init__(self, plan: Plan, machine: Machine, options: Options) -> None:
@@ -50,6 +52,7 @@ class Workspace:
         )
         self._rounded = [zeros(factor.shape, np.uint16) for factor in self.factors] if self._rounding else []
         self._stale = set(range(len(modes)))  # modes whose 16-bit copies are outdated
+        self.versions = [0] * len(modes)
         read = self._rounded or self.factors
         self._inputs = [[factor for n, factor in enumerate(read) if n != m.mode] for m in modes]
         self.scratch: Array = None  # of kernels
@@ -100,7 +103,8 @@ class Workspace:
         return self._inputs[mode]
 
     def changed(self, mode: int) -> None:
-        """Mark the 16-bit copy of a factor matrix as outdated."""
+        """Count a change of a factor matrix, and mark its 16-bit copy as outdated."""
+        self.versions[mode] += 1
         self._stale.add(mode)
 
     def set_factor(self, mode: int, factor: Floats, columns: slice | None = None) -> None:

@@ -19,6 +19,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType
+
 from ..device import Array
 from ..registry import Op
 from .mttkrp import Kernel, Share
@@ -112,7 +114,8 @@ class Shared(Protocol):
     rows : (count, R) float64 device array
         The rows of B: the same on all ranks.
     sums, changes : (count, ...) float64 device arrays
-        Sums over nonzeros: cleared, incremented by each shard, and summed over the ranks.
+        Sums over nonzeros: cleared, incremented by each shard, and summed over the ranks. `changes` may be None: steps
+        then need none.
     seen : (3,) float64 device array
         Statistics; see `KKT`, and `RESIDUAL` for "als", which has four.
     """
@@ -270,11 +273,14 @@ class RowProblemsProvider(Protocol[L_contra]):
 class GapRowsProvider(RowProblemsProvider[RowTerms], Protocol):
     """A provider with method "gaps": only `run` is called, with `RowTerms.common` and `RowTerms.partial`."""
 
-    def run_common(self, rows: NDArray[np.intp], own: Array, rank: int, limits: RowTerms, seen: Array) -> None:
-        """Solve rows of `own` that lack nothing, by their numbers, from the common equations; see `run`."""
+    def make_common(self, rows: NDArray[np.intp], rank: int, dtype: FloatDType) -> Any:
+        """Return what `run_common` needs to solve rows that lack nothing, by their numbers."""
+
+    def run_common(self, made: Any, own: Array, rank: int, limits: RowTerms, seen: Array) -> None:
+        """Queue the solution of these rows of `own` from the common equations; see `run`."""
 
     def common_bytes(self, rows: int, rank: int) -> int:
-        """Return the device memory that `run_common` allocates for `rows` rows."""
+        """Return the device memory of the result of `make_common` for `rows` rows."""
 
 
 ROWPROBLEMS = Op[RowProblemsProvider[Any]]("rowproblems")

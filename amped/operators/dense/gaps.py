@@ -10,21 +10,19 @@ observed elements.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import reduce
-from operator import mul
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.array_types import Floats
+from partitioner.array_types import FloatDType, Floats
 from partitioner.tensors.value_range import ValueRange
 
 from ...backend.device import Array, Device
+from ...backend.ops.gram import gram, gram_bytes
 from ...backend.ops.mttkrp import MTTKRP, Kernel, Share
 from ...backend.ops.rowproblems import (
-    RESIDUAL,
     ROWPROBLEMS,
     CommonEquations,
     GapRowsProvider,
@@ -33,7 +31,7 @@ from ...backend.ops.rowproblems import (
 )
 from ...backend.plain.split import khatri_rao, split_of
 from ...backend.row_constants import PRECISE
-from ...backend.rows import add_gram, blocks_of
+from ...backend.rows import blocks_of
 from ...options import Options
 from ...parallel.mpi import Comm
 from ..modes import ModePlan
@@ -64,6 +62,11 @@ class ElementList(NamedTuple):
         if not chosen.any():
             return ElementList(self.columns[:, :0], self.values[:0])
         return self.where(chosen[self.columns[mode]])
+
+    def squares(self, dtype: FloatDType) -> float:
+        """Return the sum of the squares of the values, rounded to a type."""
+        values = self.values.astype(dtype).astype(np.float64)
+        return float(np.vdot(values, values))
 
 
 class ModeGaps(NamedTuple):
@@ -111,6 +114,15 @@ def gaps_of(mode: ModePlan, missing: Columns, observed: ElementList) -> ModeGaps
     return ModeGaps(holes_of_rows.sorted_by(mode.mode), observed_of_rows.sorted_by(mode.mode), np.flatnonzero(empty))
 
 
+def _whole_rows(mode: ModePlan, gaps: ModeGaps) -> NDArray[np.intp]:
+    """Return the owned rows of which all elements are observed."""
+    whole = np.ones(mode.owned.stop - mode.owned.start, bool)
+    for elements in (gaps.missing, gaps.observed):
+        whole[elements.columns[mode.mode] - mode.owned.start] = False
+    whole[gaps.empty] = False
+    return np.flatnonzero(whole)
+
+
 def _few_observed(mode: ModePlan, missing: Columns) -> NDArray[np.bool_]:
     """Return the rows of a mode of which most elements are missing."""
     counts = np.bincount(missing[mode.mode], minlength=int(mode.cut.rows[-1]))
@@ -150,9 +162,12 @@ class GapRows:
     """Solves the rows of a placed dense tensor, zero where elements are missing; see `RowSolver`.
 
     Its methods are collective.
-    """
 
-    repeats = False
+    Attributes
+    ----------
+    repeats : bool
+        Whether the same work is queued each time, without waiting for the device: all elements are resident.
+    """
 
     def __init__(self, operator: DenseOperator, gaps: Sequence[ModeGaps], missing: Columns) -> None:
         """`missing` are all missing elements, on every rank."""
@@ -162,10 +177,22 @@ class GapRows:
         missing_rows, observed_rows = self._tools.gaps, self._tools.observed
         self._missing_rows = [self._rows(m, e.missing, missing_rows) for m, e in zip(modes, gaps, strict=True)]
         self._observed_rows = [self._rows(m, e.observed, observed_rows) for m, e in zip(modes, gaps, strict=True)]
-        self._whole = [self._whole_rows(mode, each) for mode, each in zip(modes, gaps, strict=True)]
+        dtype = operator.plan.dtype
+        self._whole = [
+            missing_rows.make_common(_whole_rows(mode, each), self._rank, dtype)
+            for mode, each in zip(modes, gaps, strict=True)
+        ]
         self._empty = [self._device.to_device(each.empty) for each in gaps]
-        self._grams: list[Array | None] = [None] * operator.order
+        self._scratch = self._device.empty((most_scratch(modes, gaps, self._device),), np.uint8)
+        # Of the modes, then the product of those of the other modes of one.
+        self._grams = self._device.zeros((operator.order + 1, self._rank, self._rank), np.float64)
+        self._gram_versions = [-1] * operator.order  # of the factor matrices whose Gram matrices they are
         self._missing = _in_block(operator, missing)
+        comm = operator.machine.comm
+        self._observed_squares = np.array([each.observed.squares(operator.options.dtype) for each in gaps])
+        if comm.size > 1:
+            comm.all_reduce(self._observed_squares, "sum")
+        self.repeats = not any(comm.allgather(operator.plan.streamed))
 
     def _rows(self, mode: ModePlan, elements: ElementList, provider: RowProblemsProvider[RowTerms]) -> _Rows | None:
         """Return a shard of elements, None if there are none."""
@@ -177,23 +204,16 @@ class GapRows:
         shard = self._tools.kernel.make(columns, elements.values.astype(share.dtype), share, False)
         return _Rows(shard, provider.make(shard, share))
 
-    def _whole_rows(self, mode: ModePlan, gaps: ModeGaps) -> NDArray[np.intp]:
-        """Return the owned rows of which all elements are observed."""
-        whole = np.ones(mode.owned.stop - mode.owned.start, bool)
-        for elements in (gaps.missing, gaps.observed):
-            whole[elements.columns[mode.mode] - mode.owned.start] = False
-        whole[gaps.empty] = False
-        return np.flatnonzero(whole)
-
     def solve(self, mode: int, limits: RowTerms, seen: Array, then: Sequence[int] = ()) -> None:
         """See `RowSolver.solve`."""
-        operator, plan, xp = self._operator, self._operator.plan.modes[mode], self._device.xp
+        operator, plan = self._operator, self._operator.plan.modes[mode]
         rights = operator.mttkrp(mode, None, then)
         operator.wait_comm()
         with operator.clock.span("compute", mode):
-            common = CommonEquations(self._gram(mode), xp.ascontiguousarray(rights))
+            common = CommonEquations(self._gram(mode), rights)
             own, partial = operator.work.factors[mode][plan.owned], limits._replace(partial=True)
-            own[self._empty[mode]] = 0
+            if self._empty[mode].size:
+                own[self._empty[mode]] = 0
             subtracting, inputs = partial._replace(common=common), operator.work.inputs(mode)
             self._tools.gaps.run_common(self._whole[mode], own, self._rank, subtracting, seen)
             for provider, rows, terms in (
@@ -201,36 +221,49 @@ class GapRows:
                 (self._tools.observed, self._observed_rows[mode], partial),
             ):
                 if rows is not None:
-                    provider.run(rows.made, rows.shard, inputs, own, self._rank, terms, seen)
-        self._grams[mode] = None
-        if limits.measured:
-            self._measure(mode, seen)
+                    provider.run(rows.made, rows.shard, inputs, own, self._rank, terms, seen, None, self._scratch)
 
     def _gram(self, mode: int) -> Array:
         """Return the product of the other modes' Gram matrices."""
-        return reduce(mul, (self._gram_of(m) for m in range(self._operator.order) if m != mode))
+        product = self._grams[-1]
+        product.fill(1)
+        for other in range(self._operator.order):
+            if other != mode:
+                product *= self._gram_of(other)
+        return product
 
     def _gram_of(self, mode: int) -> Array:
-        """Return the Gram matrix of a mode's factor matrix, computed once for each of its solutions."""
-        gram = self._grams[mode]
-        if gram is None:
-            gram = self._grams[mode] = self._device.zeros((self._rank, self._rank), np.float64)
-            add_gram(self._device.xp, self._operator.work.factors[mode][:, : self._rank], gram)
-        return gram
+        """Return the Gram matrix of a mode's factor matrix, computed once for each of its changes."""
+        work = self._operator.work
+        if self._gram_versions[mode] != work.versions[mode]:
+            self._grams[mode] = gram(self._device, work.factors[mode][:, : self._rank])
+            self._gram_versions[mode] = work.versions[mode]
+        return self._grams[mode]
 
-    def _measure(self, mode: int, seen: Array) -> None:
-        """Complete the sum of squared residuals, or compute it from residuals if it is small."""
-        operator = self._operator
-        comm, norm = operator.machine.comm, operator.norm
-        values = self._gaps[mode].observed.values.astype(operator.options.dtype).astype(np.float64)
-        seen[RESIDUAL] += (norm**2 if comm.rank == 0 else 0.0) - np.vdot(values, values)
-        total = np.array(self._device.to_host(seen[RESIDUAL : RESIDUAL + 1]))
+    def kept(self) -> Hashable:
+        """See `Operator.kept`: also which Gram matrices are valid."""
+        versions = zip(self._gram_versions, self._operator.work.versions, strict=True)
+        return self._operator.kept(), tuple(mine == current for mine, current in versions)
+
+    def resume(self, kept: Hashable) -> None:
+        """See `Operator.resume`."""
+        assert isinstance(kept, tuple)
+        of_operator, valid = kept
+        self._operator.resume(of_operator)
+        versions = zip(valid, self._operator.work.versions, strict=True)
+        self._gram_versions = [version if each else -1 for each, version in versions]
+
+    def residual(self, mode: int, squares: float) -> float:
+        """Return the sum of squared residuals, by computing each of them if the sum is small."""
+        operator, norm = self._operator, self._operator.norm**2
+        total = squares + norm - float(self._observed_squares[mode])
+        if total > PRECISE_OF[operator.options.precision] * norm:
+            return total
+        operator.wait_comm()
+        exact, comm = np.array([self._summed_squares()]), operator.machine.comm
         if comm.size > 1:
-            comm.all_reduce(total, "sum")
-        if not total[0] > PRECISE_OF[operator.options.precision] * norm**2:
-            operator.publish(mode)
-            operator.wait_comm()
-            seen[RESIDUAL] = self._summed_squares()
+            comm.all_reduce(exact, "sum")
+        return float(exact[0])
 
     def _summed_squares(self) -> float:
         """Return the sum of this rank's squared residuals."""
@@ -285,17 +318,30 @@ def share_of(mode: ModePlan, elements: ElementList) -> Share:
     return Share(mode.share.lengths, mode.owned, nnz, mode.share.stride, mode.share.dtype, values)
 
 
+def most_scratch(modes: Sequence[ModePlan], gaps: Sequence[ModeGaps], device: Device) -> int:
+    """Return the device memory in which the rows of a mode are solved."""
+    needs = [0]
+    for mode, each in zip(modes, gaps, strict=True):
+        chosen = tools(device, mode)
+        for elements, provider in ((each.missing, chosen.gaps), (each.observed, chosen.observed)):
+            share = share_of(mode, elements)
+            needs.append(provider.bytes(chosen.kernel, share, share.nnz).running)
+    return max(needs)
+
+
 def gap_bytes(modes: Sequence[ModePlan], gaps: Sequence[ModeGaps], device: Device) -> int:
     """Return the device memory of the elements, and for solving their rows."""
-    kept = running = 0
-    for mode, each in zip(modes, gaps, strict=True):
-        chosen, rows = tools(device, mode), mode.owned.stop - mode.owned.start
-        common = chosen.gaps.common_bytes(rows, mode.rank)
+    rank, rows_of = modes[0].rank, [mode.owned.stop - mode.owned.start for mode in modes]
+    largest = max(len(mode.cut.rows) and int(mode.cut.rows[-1]) for mode in modes)
+    kept, making = 8 * (len(modes) + 1) * rank**2 + most_scratch(modes, gaps, device), gram_bytes(device, largest, rank)
+    for mode, each, rows in zip(modes, gaps, rows_of, strict=True):
+        chosen = tools(device, mode)
+        kept += chosen.gaps.common_bytes(rows, rank)
         for elements, provider in ((each.missing, chosen.gaps), (each.observed, chosen.observed)):
             share = share_of(mode, elements)
             needs, solving = chosen.kernel.bytes(share, share.nnz), provider.bytes(chosen.kernel, share, share.nnz)
             if device.on_host:
                 kept += elements.columns.nbytes + elements.values.nbytes
             kept += needs.shard + solving.kept
-            running = max(running, needs.making, solving.running, common)
-    return kept + running
+            making = max(making, needs.making)
+    return kept + making

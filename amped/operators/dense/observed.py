@@ -109,6 +109,10 @@ class DirectObserved(DirectDense):
             if limits.measured:
                 seen[RESIDUAL] += self._squares(mode, matrices, rights)
 
+    def residual(self, mode: int, squares: float) -> float:
+        """Return the sum of squared residuals, which is complete."""
+        return squares
+
     def _squares(self, mode: int, matrices: Matrix, rights: Matrix) -> float:
         """Return the weighted sum of squared residuals; the rows of the mode are solutions of these equations."""
         rows = self._transposed[mode].astype(np.float64, copy=False)

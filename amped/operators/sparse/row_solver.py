@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,19 +31,21 @@ Places = list[tuple[int, int]]  # (index among the shared rows, row of the rank)
 class Group:
     """Rows that are solved in step: rows shared by ranks, or rows shared by shards of this rank.
 
-    `places` are the rows that this rank computes, `of_shards` those of each shard, and `owned` those that it owns.
+    `every` are all of them, `places` those that this rank computes, `of_shards` those of each shard, and `owned` those
+    that it owns.
     """
 
     shared: Shared
     over_ranks: bool
+    every: Places
     places: Places
     owned: Places
     of_shards: Sequence[Places]
 
-    def take(self, matrix: Array, which: Places) -> None:
-        """Read rows of B from a matrix."""
+    def take(self, matrix: Array, which: Places, first: int = 0) -> None:
+        """Read rows of B from a matrix, of which this rank's rows begin at `first`."""
         for k, row in which:
-            self.shared.rows[k] = matrix[row]
+            self.shared.rows[k] = matrix[first + row]
 
     def give(self, matrix: Array) -> None:
         """Write the rows of B that this rank computes to a matrix."""
@@ -109,7 +111,8 @@ class ModeRows:
             mine = [(k, row) for row, k in rows.items() if any((k, row) in of_shard for of_shard in of_shards)]
             own = [(k, row) for row, k in rows.items() if row in owned]
             if rows:
-                self.groups.append(Group(provider.share_rows(len(rows), rank), over_ranks, mine, own, of_shards))
+                every, shared = [(k, row) for row, k in rows.items()], provider.share_rows(len(rows), rank)
+                self.groups.append(Group(shared, over_ranks, every, mine, own, of_shards))
 
 
 def _edges(steps: Sequence[Step], begin: int) -> list[int | None]:
@@ -133,8 +136,8 @@ class RowSolver:
     Attributes
     ----------
     repeats : bool
-        Whether the same work is queued each time, without waiting for the device: all nonzeros are resident, and no
-        rows are shared.
+        Whether the same work is queued each time, without waiting for the device: all nonzeros are resident, and shared
+        rows are solved in one pass, if there are any.
     """
 
     def __init__(self, operator: SparseOperator, problems: RowProblems) -> None:
@@ -145,8 +148,9 @@ class RowSolver:
         self._modes = [ModeRows(m, shards, provider, m.rank) for m, shards in zip(modes, stream.modes, strict=True)]
         # The host polls whether shared rows are solved if polling is cheap or saves much work: on all ranks or none.
         self._polls = machine.device.on_host or any(machine.comm.allgather(bool(stream.slots)))
-        shares = any(rows.groups for rows in self._modes)
-        self.repeats = not any(machine.comm.allgather(bool(stream.slots) or shares))
+        self._one_pass = problems.method == "als"
+        polls = not self._one_pass and any(rows.groups for rows in self._modes)
+        self.repeats = not any(machine.comm.allgather(bool(stream.slots) or polls))
 
     def solve(self, mode: int, limits: RowLimits | RowTerms, seen: Array, then: Sequence[int] = ()) -> None:
         """Queue the solution of the row problems of a mode, in place in its factor matrix.
@@ -173,6 +177,17 @@ class RowSolver:
                 group.give(matrix[:, : plan.rank])
                 self._see(group, seen)
 
+    def residual(self, mode: int, squares: float) -> float:
+        """Return the sum of squared residuals, which is complete."""
+        return squares
+
+    def kept(self) -> Hashable:
+        """Return None: there are no partial results."""
+        return None
+
+    def resume(self, kept: Hashable) -> None:
+        """See `kept`."""
+
     def _clear(self, matrix: Array, seen: Array) -> None:
         """Set the rows of a rank without nonzeros to zero."""
         if matrix.size:
@@ -183,30 +198,41 @@ class RowSolver:
     def _see(self, group: Group, seen: Array) -> None:
         """Add the statistics of shared rows, on one rank."""
         xp, result = self._machine.device.xp, group.shared.seen
-        seen[KKT] = xp.maximum(seen[KKT], result[KKT])
+        if not self._one_pass:
+            seen[KKT] = xp.maximum(seen[KKT], result[KKT])
         if not group.over_ranks or self._machine.comm.rank == 0:
             seen[ITERATIONS:] += result[ITERATIONS:]
 
     def _solve_shared(self, mode: int, rows: ModeRows, limits: RowLimits | RowTerms, then: Sequence[int]) -> None:
         """Solve shared rows in step. All ranks perform the same number of reductions."""
-        matrix = self._work.computed[mode][:, : self._plans[mode].rank]
         for group in rows.groups:
-            group.shared.rows.fill(0)
-            group.take(matrix, group.owned if group.over_ranks else group.places)
-            if group.over_ranks:
-                self._reduce(mode, group.shared.rows)
-            group.shared.begin()
+            self._begin(mode, group)
         provider, left = self._provider, rows.groups
         for number in range(1 + limits.inner):
             self._add(provider.add_sums, mode, rows, left, limits, then, [g.shared.sums for g in left])
             for group in left:
                 provider.step(group.shared, limits, number)
-            left = [group for group in left if not self._polls or group.shared.left()]
+            left = [group for group in left if self._goes_on(group.shared)]
             if not left:
                 break
             self._add(provider.add_changes, mode, rows, left, limits, then, [g.shared.changes for g in left])
             for group in left:
                 provider.advance(group.shared, limits, number)
+
+    def _goes_on(self, shared: Shared) -> bool:
+        """Return whether a step needs the changes of the objective, and rows may be unsolved."""
+        return shared.changes is not None and (not self._polls or shared.left() > 0)
+
+    def _begin(self, mode: int, group: Group) -> None:
+        """Read the rows of a group on all ranks."""
+        plan, shared = self._plans[mode], group.shared
+        if not group.over_ranks or self._one_pass:  # otherwise only the owners have changed them
+            group.take(self._work.factors[mode][:, : plan.rank], group.every, plan.rows.start)
+        else:
+            shared.rows.fill(0)
+            group.take(self._work.computed[mode][:, : plan.rank], group.owned)
+            self._reduce(mode, shared.rows)
+        shared.begin()
 
     def _add(
         self,

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType
+
 from ...device import Array
 from ...ops.rowproblems import (
     DEFICIENT,
@@ -132,9 +134,12 @@ class HostGaps(HostLeastSquares):
 
     method: RowMethod = "gaps"
 
-    def run_common(self, rows: NDArray[np.intp], own: Array, rank: int, limits: RowTerms, seen: Array) -> None:
+    def make_common(self, rows: NDArray[np.intp], rank: int, dtype: FloatDType) -> NDArray[np.intp]:
+        return rows
+
+    def run_common(self, made: NDArray[np.intp], own: Array, rank: int, limits: RowTerms, seen: Array) -> None:
         assert limits.common is not None
-        gram, rights = limits.common
+        rows, (gram, rights) = made, limits.common
         if not limits.sweeps:
             every = np.broadcast_to(gram[..., None], (rank, rank, rank))
             inverse = solve_systems(every, np.eye(rank), limits.ridge, 0, np.zeros((rank, rank)))

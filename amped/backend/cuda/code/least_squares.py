@@ -41,7 +41,12 @@ class LeastSquaresCode(NamedTuple):
     @property
     def part(self) -> int:
         """The numbers of a part of a row; see ``observed.cu``."""
-        return self.rank * (self.rank + 1) // 2 + self.rank + 1
+        return self.span * (self.span + 1) + 4
+
+    @property
+    def span(self) -> int:
+        """The columns of all lanes of a warp in ``observed.cu``."""
+        return 16 if self.rank <= 16 else 32
 
     @property
     def team(self) -> int:
@@ -59,11 +64,10 @@ class LeastSquaresCode(NamedTuple):
         """Bytes of shared memory in which a row is solved in double precision, with its matrix."""
         return 4 * self.rank * (self.rank + 1) + self.shared
 
-    def shared_of_warp(self, layout: PackedLayout, bounded: bool) -> int:
-        """Return the bytes of shared memory of a warp of ``observed.cu``, for rows with bounds or without."""
-        slot, pitch = (len(layout.blocks) + 4) // 4 * 4, -(-self.rank // 4) * 4 + 4
-        matrix = self.shared_in_double if bounded else 4 * self.rank * pitch
-        return -(-max(2 * TURN * slot * 4, matrix) // 16) * 16
+    def shared_of_warp(self, layout: PackedLayout, in_double: bool) -> int:
+        """Return the bytes of shared memory of a warp of ``observed.cu``, which solves in double precision or not."""
+        slot, sums = (len(layout.blocks) + 4) // 4 * 4, 4 * self.span * (self.span + 6)
+        return -(-max(2 * TURN * slot * 4, sums, self.shared_in_double if in_double else 0) // 16) * 16
 
     @property
     def sums_of(self) -> RowCode:

@@ -264,88 +264,76 @@ __device__ __forceinline__ void add(const Inputs& in, const Nonzeros& of, int be
 __device__ __forceinline__ float over(float power) { return __uint_as_float((254u << 23) - __float_as_uint(power)); }
 
 // Returns the row and the scales of a lane's columns. `largest` has the bits of the largest numbers of each input's columns.
-__device__ __forceinline__ Own own_of(const float* row, const unsigned* __restrict__ largest) {
+__device__ __forceinline__ Own own_of(const float* row, const float* __restrict__ largest) {
   const int column = C * (threadIdx.x % 8);
+  Columns most;
+#pragma unroll
+  for (int k = 0; k < C; k++) most.at[k] = 1;
+  if (column < COLUMNS)
+#pragma unroll
+    for (int m = 0; m < INPUTS; m++) {
+      const Columns of_input = *(const Columns*)(largest + m * COLUMNS + column);
+#pragma unroll
+      for (int k = 0; k < C; k++) most.at[k] *= of_input.at[k];
+    }
   Own own;
 #pragma unroll
   for (int k = 0; k < C; k++) {
-    float most = 1;
-    if (column + k < RANK)
-#pragma unroll
-      for (int m = 0; m < INPUTS; m++) most *= __uint_as_float(largest[m * COLUMNS + column + k]);
-    const int exponent = max((int)(__float_as_uint(most) >> 23) - 127, HIGHEST - 126);
-    own.scale.at[k] = __uint_as_float((unsigned)min(127 + HIGHEST - exponent, 253) << 23);
+    const int exponent = max((int)(__float_as_uint(most.at[k]) >> 23) - 127, HIGHEST - 126);
+    own.scale.at[k] = most.at[k] ? __uint_as_float((unsigned)min(127 + HIGHEST - exponent, 253) << 23) : 1;
     own.row.at[k] = column + k < RANK ? row[column + k] * over(own.scale.at[k]) : 0;
   }
   return own;
 }
 
-// Passes each number of the lower triangle of G that a lane has to `take(row, column, number)`.
-template <class Take>
-__device__ __forceinline__ void each_of_gram(const Sums& sums, const Take& take) {
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-  for (int i = 0, tile = 0; i < PAIRS; i++)
-#pragma unroll
-    for (int j = 2 * i; j < C; j++, tile++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        const int r = C * g + 2 * i + (e >> 1), c = C * (2 * t + (e & 1)) + j, high = max(r, c);
-        const bool twice = j / 2 == i;  // both of an entry and its mirror image are computed
-        if ((!twice || r >= c) && high < RANK) take(high, min(r, c), sums.gram[tile][e]);
-      }
-}
+// What a warp has in shared memory between the sums and the solution: G, both halves; the slope; and the scales.
+constexpr int PITCH = SPAN + 4;  // of G: reads of four numbers by eight lanes hit all banks
+constexpr int SLOPE = SPAN * PITCH, SCALE = SLOPE + SPAN;
 
-// Passes each column of the slope to `take(column, number)`.
-template <class Take>
-__device__ __forceinline__ void each_of_slope(const Sums& sums, const Take& take) {
-  const int lane = threadIdx.x % 32, column = C * lane;
+// Writes it, and waits for the warp.
+__device__ __forceinline__ void put_sums(const Sums& sums, const Own& own, float* room) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const auto& G = sums.gram;
 #pragma unroll
-  for (int k = 0; k < C; k++)
-    if (lane < 8 && column + k < RANK) take(column + k, sums.slope[k]);
-}
-
-// Raises the scales of columns whose numbers are too small for half precision; returns whether there are any. The sums are
-// those of `count` nonzeros. No number exceeds the root of its column's sum of squares, so the raised scales are safe.
-__device__ __forceinline__ bool raise_scales(Own& own, const Sums& sums, int count, float* room) {
-  // Numbers keep their digits if their squares exceed ENOUGH; those with squares below LOST may be missing in the sums.
-  constexpr float ENOUGH = 0x1p-8f, LOST = 0x1p-48f;
-  each_of_gram(sums, [&](int r, int c, float x) {
-    if (r == c) room[r] = x;
-  });
+  for (int e = 0; e < 4; e++) {
+    float* at = room + (C * g + e / 2) * PITCH + C * (2 * t + e % 2);
+    if constexpr (C == 2) *(float2*)at = {G[0][e], G[1][e]};
+    else {
+      *(float4*)at = {G[0][e], G[1][e], G[2][e], G[3][e]};
+      *(float2*)(at + 2 * PITCH + 2) = {G[4][e], G[5][e]};
+      // The tile of rows 2 and 3, and of columns 0 and 1, is not computed.
+      const int j = 2 + e / 2, x = e % 2;
+      *(float2*)(room + (C * (2 * t + x) + j) * PITCH + C * g) = {G[j][x], G[j][2 + x]};
+    }
+  }
+  if (lane < 8)
+#pragma unroll
+    for (int k = 0; k < C; k++) room[SLOPE + C * lane + k] = sums.slope[k], room[SCALE + C * lane + k] = own.scale.at[k];
   __syncwarp();
-  bool raised = false;
+}
+
+// Numbers keep their digits if their squares exceed ENOUGH; those with squares below LOST may be missing in the sums.
+constexpr float ENOUGH = 0x1p-8f, LOST = 0x1p-48f;
+
+// Returns whether numbers of a column are too small for half precision, from the sums of `count` nonzeros.
+__device__ __forceinline__ bool lose_digits(const float* room, int count) {
+  const int lane = threadIdx.x % 32;
+  return __any_sync(ALL, lane < RANK && room[SLOPE + lane] != 0 && room[lane * (PITCH + 1)] < count * ENOUGH);
+}
+
+// Raises the scales of such columns. No number exceeds the root of its column's sum of squares, so the new scales are safe.
+__device__ __forceinline__ void raise_scales(Own& own, int count, const float* room) {
 #pragma unroll
   for (int k = 0; k < C; k++) {
     const int column = C * (threadIdx.x % 8) + k;
-    const float squares = room[column < RANK ? column : 0];
-    if (column >= RANK || sums.slope[k] == 0 || squares >= count * ENOUGH) continue;
+    if (column >= RANK) continue;
+    const float squares = room[column * (PITCH + 1)];
+    if (room[SLOPE + column] == 0 || squares >= count * ENOUGH) continue;
     const int root = ((int)(__float_as_uint(squares + count * LOST) >> 23) - 127) / 2 + 1;
     const int exponent = min((int)(__float_as_uint(own.scale.at[k]) >> 23) + HIGHEST - root, 253);
     own.row.at[k] *= own.scale.at[k];
     own.scale.at[k] = __uint_as_float((unsigned)exponent << 23);
     own.row.at[k] *= over(own.scale.at[k]);
-    raised = true;
   }
-  __syncwarp();
-  return __any_sync(ALL, raised);
-}
-
-// Removes the scales from the sums.
-__device__ __forceinline__ void unscale(Sums& sums, const Columns& scale, float* room) {
-  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-  for (int k = 0; k < C; k++) {
-    if (lane < 8) room[C * lane + k] = over(scale.at[k]);
-    sums.slope[k] *= over(scale.at[k]);
-  }
-  __syncwarp();
-#pragma unroll
-  for (int i = 0, tile = 0; i < PAIRS; i++)
-#pragma unroll
-    for (int j = 2 * i; j < C; j++, tile++)
-#pragma unroll
-      for (int e = 0; e < 4; e++)
-        sums.gram[tile][e] *= room[C * g + 2 * i + (e >> 1)] * room[C * (2 * t + (e & 1)) + j];
   __syncwarp();
 }

@@ -54,6 +54,7 @@ struct Row {
 
   __device__ double product(int r, const double* with) const {  // a row of G times a vector
     double sum = 0;
+#pragma unroll 8
     for (int k = 0; k < RANK; k++) sum += both(r, k) * with[k];
     return sum;
   }
@@ -101,6 +102,7 @@ __device__ int factorise(const Row& row, double ridge, bool pivoting) {
     for (int i = c + 1 + member(); i < RANK; i += TEAM) {
       const int q = row.pivots[i];
       double entry = 0;
+#pragma unroll 8
       for (int j = 0; j < c; j++) entry -= row.l(i, j) * row.l(c, j);
       entry = entry * over_pivot + row.both(q, p) * row.scale[q] * scale;
       row.l(i, c) = entry;
@@ -203,11 +205,33 @@ struct Terms {
   double ridge;
   int sweeps;  // of non-negative rows; 0: no bounds
 };
+// Equations that rows have in common; `gram` is null if there are none. Those of a row are the difference to the sums of the
+// elements that it lacks.
+struct Common {
+  const double* gram;  // RANK x RANK
+  const double* rights;  // the right-hand side of each row, and their distance
+  long long pitch;
+};
 struct Solved {
   double squares;  // the sum of squared residuals
   double deficient;  // 1: there is no unique solution
   double size;  // the sum of squares of the solution
 };
+
+// Replaces G of the elements that a row lacks by that of the others, and sets their slope; returns the sum of squared residuals
+// without the squares of the values.
+__device__ double subtract(const Row& row, const Common& common, long long name) {
+  for (int r = 0; r < RANK; r++)
+    for (int c = member(); c <= r; c += TEAM) row.g(r, c) = common.gram[r * RANK + c] - row.g(r, c);
+  wait_for_team();
+  double squares = 0;
+  EACH (r) {
+    const double right = common.rights[name * common.pitch + r];
+    row.slope[r] = right - row.product(r, row.old);
+    squares -= row.old[r] * (right + row.slope[r]);
+  }
+  return sum_of_team(squares);
+}
 
 // Solves a row. `old` is the row before; `slope` is the sum of (x - m) v over its nonzeros x, `squares` that of
 // (x - m)^2, where m is the old model's value. The residuals of the new row follow from its distance to the old one,

@@ -11,26 +11,13 @@
 
 constexpr int SUMS = RANK + RANK * RANK + 1;
 
-// Replaces the sums of a row by those of the other elements; returns that of squared residuals without the values' squares.
-__device__ double subtract(const Row& row, const double* __restrict__ common, const double* __restrict__ right) {
-  for (int e = threadIdx.x; e < RANK * RANK; e += TEAM) row.gram[e] = common[e] - row.gram[e];
-  wait_for_team();
-  double squares = 0;
-  EACH (r) {
-    row.slope[r] = right[r] - row.product(r, row.old);
-    squares -= row.old[r] * (right[r] + row.slope[r]);
-  }
-  return sum_of_team(squares);
-}
-
 // Solves row blockIdx.x of `own`, or the row names[blockIdx.x] if there are names. Its sums are at `pitch` times its
 // position; or, if there is `first`, they are the sum of tasks first[k] to first[k + 1], the first of which becomes it.
-// If there is `common`, the sums are those of elements that the row lacks: the matrix of its equations is `common` minus
-// theirs, and the right-hand side is a row of `rights`. The squared residuals then lack the squares of the values.
+// If there are common equations, the sums are those of elements that the row lacks; see `subtract`.
 extern "C" __global__ void __launch_bounds__(TEAM)
 solve_rows(double* sums, long long pitch, const int* __restrict__ first, int first_task, const int* __restrict__ names,
            REAL* __restrict__ own, long long stride, const Terms terms, double noise, Solved* __restrict__ solved,
-           const double* __restrict__ common, const double* __restrict__ rights) {
+           const Common common) {
   extern __shared__ double room[];
   const int k = blockIdx.x;
   double* mine = sums + (first ? first[k] - first_task : k) * pitch;
@@ -47,8 +34,8 @@ solve_rows(double* sums, long long pitch, const int* __restrict__ first, int fir
   wait_for_team();
   EACH (r) row.slope[r] = mine[r];
   double squares = mine[SUMS - 1];
-  if (common) squares = subtract(row, common, rights + name * RANK);
-  const Solved done = solve_row<REAL>(row, terms, squares, !common);
+  if (common.gram) squares = subtract(row, common, name);
+  const Solved done = solve_row<REAL>(row, terms, squares, !common.gram);
   EACH (r) to[r] = (REAL)row.b[r];
   if (threadIdx.x == 0) solved[k] = done;
 }

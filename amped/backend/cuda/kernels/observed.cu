@@ -14,7 +14,7 @@
 #include "row_in_registers.cuh"
 
 constexpr int WARPS = THREAD_COUNT / 32;
-constexpr int SUMS = TRIANGLE + RANK + 1;  // numbers of a part: G, the sum of (x - m) v, and that of (x - m)^2
+constexpr int PART = SPAN * SPAN + SPAN + 4;  // numbers of a part: G, the sum of (x - m) v, and that of (x - m)^2
 constexpr int MOST_SCALES = 3;  // times that the sums of a row are computed
 constexpr double DOUBTFUL = -1;  // in place of `Solved::deficient`
 
@@ -60,25 +60,75 @@ __device__ __noinline__ double sum_exactly(const Inputs& in, const Nonzeros& of,
   return squares;
 }
 
+// Computes the sums in `room` again, with raised scales; returns that of (x - m)^2. Not inlined, because the first sums need
+// the registers.
+__device__ __noinline__ float sum_again(const Inputs& in, const Nonzeros& of, int begin, int end, Own own, float* room) {
+  float squares = 0;
+  for (int turn = 1; turn < MOST_SCALES && lose_digits(room, end - begin); turn++) {
+    raise_scales(own, end - begin, room);
+    Sums sums;
+    add(in, of, begin, end, own, sums, (uint4*)room);
+    put_sums(sums, own, room);
+    squares = sums.squares;
+  }
+  return squares;
+}
+
+// Writes the sums of a part, the lower triangle of G by vectors.
+__device__ __forceinline__ void write_part(const float* room, float squares, float* to) {
+  constexpr int ACROSS = SPAN / 4;  // vectors of a row of G
+  const int lane = threadIdx.x % 32, column = lane % ACROSS * 4;
+  const float4 scale = *(const float4*)(room + SCALE + column);
+#pragma unroll
+  for (int r = lane / ACROSS; r < SPAN; r += 32 / ACROSS) {
+    const float4 x = *(const float4*)(room + r * PITCH + column);
+    const float factor = over(room[SCALE + r]);
+    if (column <= r)
+      *(float4*)(to + r * SPAN + column) = {x.x * factor * over(scale.x), x.y * factor * over(scale.y),
+                                            x.z * factor * over(scale.z), x.w * factor * over(scale.w)};
+  }
+  if (lane < SPAN) to[SPAN * SPAN + lane] = room[SLOPE + lane] * over(room[SCALE + lane]);
+  if (lane == 0) to[PART - 4] = squares;
+}
+
 // Solves a row in single precision; returns whether that was possible. See solve_row.
-__device__ __forceinline__ bool solve_single(const Sums& sums, float* room, float* to, const Terms& terms, double noise,
+__device__ __forceinline__ bool solve_single(float* room, double squares, float* to, const Terms& terms, double noise,
                                              Solved& solved) {
   const int lane = threadIdx.x % 32;
-  const float old = lane < RANK ? to[lane] : 0;
-  each_of_slope(sums, [&](int c, float x) { room[c] = x; });
-  __syncwarp();
-  const double slope = lane < RANK ? room[lane] : 0;
-  __syncwarp();
-  each_of_gram(sums, [&](int r, int c, float x) { room[r * PITCH + c] = x; });
-  __syncwarp();
-  float step = slope - terms.ridge * old;
-  if (!solve_in_registers(room, (float)terms.ridge, (float)fmax(DOUBTED, DOUBTED_NOISES * noise), step)) return false;
-  const float row = old + step;
+  const bool has = lane < RANK;
+  const float old = has ? to[lane] : 0, slope = has ? room[SLOPE + lane] : 0, scale = has ? room[SCALE + lane] : 1;
+  const float ridge = (float)terms.ridge * scale;
+  float step = slope - ridge * old;  // divided by the scale
+  if (!solve_in_registers(room, ridge * scale, (float)fmax(DOUBTED, DOUBTED_NOISES * noise), step)) return false;
+  const float row = has ? old + step * scale : 0;
   // The change of the squared residuals, because the step solves the equations.
-  const double change = lane < RANK ? ((double)old - row) * (slope + terms.ridge * row) : 0;
-  if (lane < RANK) to[lane] = row;
-  solved = {fmax(sums.squares + sum_of_team(change), 0.0), 0, sum_of_team(lane < RANK ? (double)row * row : 0)};
+  const double change = ((double)old - row) * ((double)slope * over(scale) + terms.ridge * row);
+  if (has) to[lane] = row;
+  solved = {fmax(squares + sum_of_team(change), 0.0), 0, sum_of_team((double)row * row)};
   return true;
+}
+
+// Solves a row with bounds, or from common equations, in double precision; `room` has more memory.
+__device__ __noinline__ Solved solve_double(float* room, double squares, float* own, long long name, const Terms& terms,
+                                            double noise, const Common& common) {
+  const int lane = threadIdx.x % 32;
+  const bool has = lane < RANK;
+  const float slope = has ? room[SLOPE + lane] : 0, over_scale = has ? over(room[SCALE + lane]) : 0;
+  float column[RANK];
+#pragma unroll
+  for (int r = 0; r < RANK; r++) column[r] = has ? room[r * PITCH + lane] * over(room[SCALE + r]) * over_scale : 0;
+  __syncwarp();
+  const Row row((double*)room, (double*)room + TRIANGLE, noise);
+#pragma unroll
+  for (int r = 0; r < RANK; r++)
+    if (lane <= r) row.g(r, lane) = column[r];
+  float* to = own + name * COLUMNS;
+  if (has) row.slope[lane] = slope * over_scale, row.old[lane] = to[lane];
+  __syncwarp();
+  if (common.gram) squares = subtract(row, common, name);
+  const Solved done = solve_row<float>(row, terms, squares, !common.gram);
+  if (has) to[lane] = (float)row.b[lane];
+  return done;
 }
 
 // Finds the largest magnitude of each column of input blockIdx.y; `largest` is zero at first.
@@ -101,41 +151,27 @@ extern "C" __global__ void __launch_bounds__(256) find_largest(const __grid_cons
   if (threadIdx.x < COLUMNS) atomicMax(largest + m * COLUMNS + threadIdx.x, found[threadIdx.x]);
 }
 
-// Sums the nonzeros of tasks and solves the rows that a task has whole; `room` is the shared memory of a warp, in 16 bytes.
+// Sums the nonzeros of tasks and solves the rows that a task has whole; `size` is that of a warp's shared memory, in 16 bytes.
 extern "C" __global__ void __launch_bounds__(THREAD_COUNT, BLOCKS)
 solve_tasks(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks tasks, float* __restrict__ own, const Terms terms, double noise,
-            Solved* __restrict__ solved, float* __restrict__ parts, const unsigned* __restrict__ largest, int room) {
+            const Common common, Solved* __restrict__ solved, float* __restrict__ parts, const float* __restrict__ largest, int size) {
   extern __shared__ uint4 rooms[];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, task = blockIdx.x * WARPS + warp;
+  const int warp = threadIdx.x / 32, task = blockIdx.x * WARPS + warp;
   if (task >= tasks.count) return;
-  uint4* mine = rooms + warp * room;
+  float* room = (float*)(rooms + warp * size);
   const int begin = tasks.begin[task], end = tasks.end[task], part = tasks.part[task];
-  float* to = own + (long long)tasks.row[task] * COLUMNS;
-  Own before = own_of(to, largest);
+  const long long name = tasks.row[task];
+  float* to = own + name * COLUMNS;
+  const Own before = own_of(to, largest);
   Sums sums;
-  for (int turn = 0; turn < MOST_SCALES; turn++) {
-    sums = {};
-    add(in, of, begin, end, before, sums, mine);
-    if (!raise_scales(before, sums, end - begin, (float*)mine)) break;
-  }
-  unscale(sums, before.scale, (float*)mine);
-  if (part >= 0) {
-    float* at = parts + (long long)part * SUMS;
-    each_of_gram(sums, [&](int r, int c, float x) { at[r * (r + 1) / 2 + c] = x; });
-    each_of_slope(sums, [&](int c, float x) { at[TRIANGLE + c] = x; });
-    if (lane == 0) at[SUMS - 1] = sums.squares;
-    return;
-  }
-  Solved done = {0, DOUBTFUL, 0};
-  if (terms.sweeps) {
-    const Row row((double*)mine, (double*)mine + TRIANGLE, noise);
-    each_of_gram(sums, [&](int r, int c, float x) { row.g(r, c) = x; });
-    each_of_slope(sums, [&](int c, float x) { row.slope[c] = x; });
-    if (lane < RANK) row.old[lane] = to[lane];
-    done = solve_row<float>(row, terms, sums.squares);
-    if (lane < RANK) to[lane] = (float)row.b[lane];
-  } else solve_single(sums, (float*)mine, to, terms, noise, done);
-  if (lane == 0) solved[task] = done;
+  add(in, of, begin, end, before, sums, (uint4*)room);
+  put_sums(sums, before, room);
+  const float squares = lose_digits(room, end - begin) ? sum_again(in, of, begin, end, before, room) : sums.squares;
+  Solved done = {};
+  if (part >= 0) write_part(room, squares, parts + (long long)part * PART);
+  else if (terms.sweeps || common.gram) done = solve_double(room, squares, own, name, terms, noise, common);
+  else if (!solve_single(room, squares, to, terms, noise, done)) done.deficient = DOUBTFUL;
+  if (threadIdx.x % 32 == 0) solved[task] = done;
 }
 
 // Solves the rows that solve_tasks left out, from exact sums.
@@ -162,18 +198,14 @@ solve_doubtful(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks
 // Adds the parts of rows; the parts of row k are first[k] to first[k + 1]. See least_squares.cu for the sums.
 extern "C" __global__ void add_parts(const float* __restrict__ parts, const int* __restrict__ first, int rows,
                                      double* __restrict__ sums) {
+  constexpr int SUMS = RANK + RANK * RANK + 1;
   const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-  const int row = at / SUMS, e = at % SUMS;
-  if (row >= rows) return;
+  const int row = at / SUMS, e = at % SUMS, r = e / RANK - 1, c = e % RANK;  // r = -1: the slope
+  if (row >= rows || (r < RANK && c > r && r >= 0)) return;
+  const float* mine = parts + (e == SUMS - 1 ? PART - 4 : r < 0 ? SPAN * SPAN + c
+                                                                : r * SPAN + c);
   double sum = 0;
 #pragma unroll 8
-  for (int k = first[row]; k < first[row + 1]; k++) sum += parts[(long long)k * SUMS + e];
-  double* to = sums + (long long)row * (RANK + RANK * RANK + 1);
-  if (e == SUMS - 1) to[RANK + RANK * RANK] = sum;
-  else if (e >= TRIANGLE) to[e - TRIANGLE] = sum;
-  else {
-    int r = (int)((sqrtf(8.0f * e + 1) - 1) / 2);
-    r += ((r + 1) * (r + 2) / 2 <= e) - (r * (r + 1) / 2 > e);
-    to[RANK + r * RANK + e - r * (r + 1) / 2] = sum;
-  }
+  for (int k = first[row]; k < first[row + 1]; k++) sum += mine[(long long)k * PART];
+  sums[at] = sum;
 }

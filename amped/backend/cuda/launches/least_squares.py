@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.cuda.code import allow_shared, load
 from partitioner.cuda.cubins import CudaFunction
 
 from ...device import Array
-from ...ops.rowproblems import RESIDUAL, RowTerms
+from ...ops.rowproblems import RESIDUAL, CommonEquations, RowTerms
 from ..code.least_squares import SOLVED_BYTES, THREADS, LeastSquaresCode
 from ..source import by_value
 from .row_passes import RowTasks
@@ -25,10 +26,10 @@ class LeastSquaresLaunches:
 
     def __init__(self, code: LeastSquaresCode, limits: RowTerms, device: int) -> None:
         self.code, self._functions, self._measured = code, _solving(code, device), np.int32(limits.measured)
-        self.bounded = limits.sweeps > 0
+        self.in_double = limits.sweeps > 0 or limits.common is not None  # all rows, in place of doubtful ones only
         fields = np.dtype([("ridge", "f8"), ("sweeps", "i4")], align=True)
         self.terms = by_value(np.array([(limits.ridge, limits.sweeps)], fields))
-        self._common: tuple[Array, Array] = limits.common or (NOWHERE, NOWHERE)
+        self.common = by_value(_packed(limits.common))
 
     def solve(
         self,
@@ -45,7 +46,7 @@ class LeastSquaresLaunches:
         slots = (NOWHERE, np.int32(0)) if tasks is None else (tasks.first, np.int32(tasks.begin))
         args = sums, np.int64(pitch or self.code.sums), *slots, names, own, np.int64(own.shape[1]), self.terms
         function = self._functions["solve_rows"]
-        args += np.float64(noise), solved, *self._common
+        args += np.float64(noise), solved, self.common
         function((count,), (self.code.team,), args, shared_mem=self.code.shared)
 
     def add_solved(self, solved: Array, count: int, seen: Array, parts: Array = NOWHERE) -> None:
@@ -62,6 +63,15 @@ class LeastSquaresLaunches:
             blocks = (-(-names.size * self.code.rank // THREADS),)
             args = names, np.int32(names.size), own, np.int64(own.shape[1])
             self._functions["clear_rows"](blocks, (THREADS,), args)
+
+
+def _packed(common: CommonEquations | None) -> NDArray[np.void]:
+    """Return equations as `Common` in ``row_equations.cuh``."""
+    fields = np.dtype([("gram", "u8"), ("rights", "u8"), ("pitch", "i8")])
+    if common is None:
+        return np.zeros(1, fields)
+    gram, rights = common
+    return np.array([(gram.data.ptr, rights.data.ptr, rights.strides[0] // rights.itemsize)], fields)
 
 
 @cache

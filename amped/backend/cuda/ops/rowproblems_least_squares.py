@@ -2,7 +2,7 @@
 
 Rows in single precision with few columns are summed and solved in one pass (``observed.cu``). The sums of other rows
 are computed in double precision, batch by batch (``rowproblems.cu``), and solved afterwards (``least_squares.cu``).
-With method "gaps" the sums are those of elements that rows lack; ``least_squares.cu`` subtracts them.
+With method "gaps" the sums are those of elements that rows lack, and are subtracted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.array_types import FloatDType
 from partitioner.cuda.code import allow_shared, load, prepare
 from partitioner.cuda.cubins import CudaFunction
 
@@ -81,11 +82,8 @@ class SolvedRows:
         return self.rows.nbytes + sum(int(array.nbytes) for array in fused)
 
 
-def fused_tasks(rows: CudaRows, whole: slice | None, size: int, parted: bool = False) -> FusedTasks:
-    """Return the tasks of rows, of all or only of `whole`, with at most `size` nonzeros each.
-
-    `parted`: rows with one task are handled like those with several.
-    """
+def fused_tasks(rows: CudaRows, whole: slice | None, size: int) -> FusedTasks:
+    """Return the tasks of rows, of all or only of `whole`, with at most `size` nonzeros each."""
     chosen = slice(None) if whole is None else slice(*np.searchsorted(rows.rows, (whole.start, whole.stop)))
     names, starts, stops = rows.rows[chosen], rows.starts[chosen], rows.stops[chosen]
     counts = -(-(stops - starts) // size)
@@ -93,7 +91,7 @@ def fused_tasks(rows: CudaRows, whole: slice | None, size: int, parted: bool = F
     number -= np.repeat(np.cumsum(counts) - counts, counts)
     start = starts[row] + number * size
     stop = np.minimum(start + size, stops[row])
-    heavy = counts > (0 if parted else 1)
+    heavy = counts > 1
     part = np.full(row.size, -1)
     part[heavy[row]] = np.arange(counts[heavy].sum())
     order = np.argsort(start - stop, kind="stable")
@@ -115,7 +113,7 @@ class CudaLeastSquaresShared:
     def __init__(self, code: LeastSquaresCode, count: int) -> None:
         self.code = code
         self.rows, self.sums = cupy.zeros((count, code.rank), np.float64), cupy.zeros((count, code.sums), np.float64)
-        self.changes, self.seen = cupy.zeros((count, 1), np.float64), cupy.zeros(LEAST_SQUARES, np.float64)
+        self.changes, self.seen = None, cupy.zeros(LEAST_SQUARES, np.float64)
         self.status = cupy.zeros(count, np.int32)  # all are active
         self.solved = cupy.empty((count, RESULTS), np.float64)
 
@@ -131,7 +129,6 @@ class CudaLeastSquares:
 
     method: RowMethod = "als"
     codes = 2
-    parted = False  # whether sums of all rows are written to memory
 
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._number = device.limits, device.number
@@ -159,7 +156,7 @@ class CudaLeastSquares:
         kept = self._rows.bytes(kernel, share, nnz).kept
         code = LeastSquaresCode(share.stride, share.dtype)
         if self._fuses(make_layout(kernel.name, share, self._limits)):
-            parts = most_parts(nnz, self._limits) + (rows if self.parted else 0)
+            parts = most_parts(nnz, self._limits)
             heavy = min(parts, rows)
             results = SOLVED_BYTES * (rows + parts + heavy + MOST_BLOCKS) + 8 * largest_size(share)
             running = 4 * code.part * parts + 8 * code.sums * heavy + results
@@ -171,7 +168,7 @@ class CudaLeastSquares:
     def make(self, shard: CudaShard, share: Share, whole: slice | None = None) -> SolvedRows:
         rows, fused = self._rows.make(shard, share, whole), None
         if rows.rows.size and self._fuses(shard.layout):
-            fused = fused_tasks(rows, whole, task_size(shard.nnz, self._limits), self.parted)
+            fused = fused_tasks(rows, whole, task_size(shard.nnz, self._limits))
         return SolvedRows(rows, fused)
 
     def run(
@@ -211,27 +208,28 @@ class CudaLeastSquares:
         code, heavy = solver.code, tasks.heavy.size
         results = tasks.row.size + heavy
         last = RESULTS * (results + MOST_BLOCKS)
-        sums, solved, parts = split(
-            scratch, heavy * code.sums, last + largest_size(shard.layout.share), -(-tasks.parts * code.part // 2)
-        )[:3]
+        # Vectors are read from the first two, and written.
+        largest, parts, sums, solved = split(
+            scratch, largest_size(shard.layout.share), tasks.parts * code.part // 2, heavy * code.sums, last
+        )[:4]
         kernels = _fused(shard.layout, code, self._number)
-        inputs, largest = inputs_of(shard.layout, factors), solved[last:]
+        inputs = inputs_of(shard.layout, factors)
         args = inputs, nonzeros_of(shard), tasks.packed, own, solver.terms
-        room, warps = code.shared_of_warp(shard.layout, solver.bounded), THREADS // WARP
-        solved.fill(0)  # tasks with a part of a row have no result
+        room, warps = code.shared_of_warp(shard.layout, solver.in_double), THREADS // WARP
+        largest.fill(0)
         slices = min(self._limits.processors, -(-max(shard.layout.share.lengths) // WARP))
         kernels.find_largest((slices, len(factors)), (256,), (inputs, largest))
         kernels.solve_tasks(
             (-(-tasks.row.size // warps),),
             (THREADS,),
-            (*args, np.float64(NOISE), solved, parts, largest, np.int32(room // 16)),
+            (*args, np.float64(NOISE), solver.common, solved, parts, largest, np.int32(room // 16)),
             shared_mem=warps * room,
         )
-        if not solver.bounded:
+        if not solver.in_double:
             blocks = (-(-tasks.row.size // WARP),)
             kernels.solve_doubtful(blocks, (WARP,), (*args, solved), shared_mem=code.shared_in_double)
         if heavy:
-            blocks = (-(-heavy * code.part // THREADS),)
+            blocks = (-(-heavy * code.sums // THREADS),)
             kernels.add_parts(blocks, (THREADS,), (parts, tasks.first, np.int32(heavy), sums))
             solver.solve(sums, tasks.heavy, own, solved[RESULTS * tasks.row.size :], noise=NOISE)
         solver.add_solved(solved, results, seen, solved[RESULTS * results :])
@@ -315,25 +313,35 @@ class CudaLeastSquares:
         """See `RowProblemsProvider`: one step solves a row."""
 
 
+class CommonRows(NamedTuple):
+    """Rows that are solved from common equations, and memory for some of them."""
+
+    names: Array
+    sums: Array
+    solved: Array
+
+
 class CudaGaps(CudaLeastSquares):
     """See `GapRowsProvider`."""
 
     method: RowMethod = "gaps"
-    parted = True
 
-    def run_common(self, rows: NDArray[np.intp], own: Array, rank: int, limits: RowTerms, seen: Array) -> None:
-        code = LeastSquaresCode(rank, own.dtype)
-        solver = LeastSquaresLaunches(code, limits, self._number)
-        for block in blocks_of(rows.size, MOST_COMMON):
-            names = cupy.asarray(rows[block].astype(np.int32))
-            sums = cupy.zeros((names.size, code.sums), np.float64)
-            solved = cupy.empty((names.size, RESULTS), np.float64)
-            solver.solve(sums, names, own, solved)
-            solver.add_solved(solved, names.size, seen)
+    def make_common(self, rows: NDArray[np.intp], rank: int, dtype: FloatDType) -> CommonRows:
+        code, count = LeastSquaresCode(rank, dtype), min(rows.size, MOST_COMMON)
+        names, sums = cupy.asarray(rows.astype(np.int32)), cupy.empty((count, code.sums), np.float64)
+        return CommonRows(names, sums, cupy.empty((count, RESULTS), np.float64))
+
+    def run_common(self, made: CommonRows, own: Array, rank: int, limits: RowTerms, seen: Array) -> None:
+        solver = LeastSquaresLaunches(LeastSquaresCode(rank, own.dtype), limits, self._number)
+        for block in blocks_of(made.names.size, MOST_COMMON):
+            names = made.names[block]
+            made.sums.fill(0)  # these rows lack nothing
+            solver.solve(made.sums, names, own, made.solved)
+            solver.add_solved(made.solved, names.size, seen)
 
     def common_bytes(self, rows: int, rank: int) -> int:
         code = LeastSquaresCode(rank, np.dtype(np.float64))
-        return min(rows, MOST_COMMON) * (8 * code.sums + SOLVED_BYTES + 4)
+        return 4 * rows + min(rows, MOST_COMMON) * (8 * code.sums + SOLVED_BYTES)
 
 
 class _Fused(NamedTuple):

@@ -41,6 +41,12 @@ def test_fixed_modes() -> None:
     assert_equal(one, other, 1e-12)
 
 
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_iterations_from_extrapolated_matrices(nonnegative: bool) -> None:
+    one, other = both(with_gaps((9, 10, 11)), 5, nonnegative=nonnegative, max_iters=8, accelerate=True)
+    assert_equal(one, other, 1e-9)
+
+
 def test_modes_in_another_order_in_memory() -> None:
     one, other = both(np.asfortranarray(with_gaps((9, 10, 11))), 5)
     assert_equal(one, other, 1e-12)
