@@ -15,6 +15,7 @@ import numpy as np
 
 import amped
 from amped.models.kruskal import KruskalTensor
+from amped.parallel.mpi import world
 
 from .dense import shape_of
 from .harness import Facts, Result, common_flags
@@ -35,7 +36,7 @@ class Case(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
-    add = common_flags(parser, "observed-DEVICE", device="cpu")
+    add = common_flags(parser, "observed-DEVICE, then -RANKS if there are several", device="cpu")
     names = f"files, IxJxK of random numbers, or synthetic sparse ones: {', '.join(SHAPES)}"
     add("tensors", nargs="+", metavar="TENSOR", help=names)
     add("--missing", nargs="+", type=float, default=[0.0, 0.01], metavar="SHARE", help="of random numbers (0 0.01)")
@@ -47,15 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure; rewrite the results file after each case."""
-    result = None
+    """Measure; rewrite the results file after each case. Collective."""
+    comm, result = world(), None
+    ranks = f"-{comm.size}" if comm.size > 1 else ""
     for name in args.tensors:
         for case in cases(name, args):
             for rank in args.rank:
                 for precision in args.precision:
                     model, each = measured(case, rank, precision, args)
-                    result = result or Result(args, f"observed-{args.device}", [model.run["device_description"]])
-                    row = {**case.facts, "rank": rank, "precision": precision, **case.how, **each}
+                    devices = comm.allgather(model.run["device_description"])
+                    result = result or Result(args, f"observed-{args.device}{ranks}", devices, comm)
+                    row = {**case.facts, "ranks": comm.size, "rank": rank, "precision": precision, **case.how, **each}
                     result.add({**row, "fit": model.fits[-1]}, line(row))
 
 

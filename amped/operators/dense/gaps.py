@@ -225,11 +225,11 @@ class GapRows:
 
     def _gram(self, mode: int) -> Array:
         """Return the product of the other modes' Gram matrices."""
+        first, *others = (self._gram_of(other) for other in range(self._operator.order) if other != mode)
         product = self._grams[-1]
-        product.fill(1)
-        for other in range(self._operator.order):
-            if other != mode:
-                product *= self._gram_of(other)
+        product[...] = first
+        for gram_of in others:
+            product *= gram_of
         return product
 
     def _gram_of(self, mode: int) -> Array:

@@ -19,6 +19,7 @@ MOST_FUSED = 32  # columns of ``observed.cu``
 WARP, THREADS, TURN = 32, 128, 32  # of ``observed.cu``: threads, of a block; nonzeros that a warp decodes together
 LEAST_TASK = 128  # nonzeros of a task, at least
 TASKS = 32  # per multiprocessor, if one row had all nonzeros
+CACHED, MOST_FAR = 1 << 26, 3  # bytes of factor matrices, and their number, for which rows are copied to shared memory
 NOISE = 5e-7  # relative rounding error of sums by ``observed.cu``
 VECTORS = 8  # of a row that is solved
 SOLVED_BYTES = 24  # results of a row
@@ -67,7 +68,13 @@ class LeastSquaresCode(NamedTuple):
     def shared_of_warp(self, layout: PackedLayout, in_double: bool) -> int:
         """Return the bytes of shared memory of a warp of ``observed.cu``, which solves in double precision or not."""
         slot, sums = (len(layout.blocks) + 4) // 4 * 4, 4 * self.span * (self.span + 6)
-        return -(-max(2 * TURN * slot * 4, sums, self.shared_in_double if in_double else 0) // 16) * 16
+        slots = 2 * TURN * slot * 4 + (TURN * len(layout.blocks) * 4 * self.span if self._far(layout) else 0)
+        return -(-max(slots, sums, self.shared_in_double if in_double else 0) // 16) * 16
+
+    def _far(self, layout: PackedLayout) -> bool:
+        """Return whether ``observed.cu`` reads factor rows from the device's memory more often than from its caches."""
+        inputs = len(layout.share.lengths)
+        return self.rank > 16 and inputs <= MOST_FAR and 4 * sum(layout.share.lengths) * layout.share.stride > CACHED
 
     @property
     def sums_of(self) -> RowCode:
@@ -80,8 +87,9 @@ class LeastSquaresCode(NamedTuple):
 
     def fused(self, layout: PackedLayout) -> CudaSource:
         """Return ``observed.cu`` for a layout."""
-        blocks = 5 if self.rank <= 16 else 3  # of a multiprocessor: the fastest number, on an H200
-        macros = dict(layout.macros) | {"RANK": self.rank, "THREAD_COUNT": THREADS, "BLOCKS": blocks}
+        far = self._far(layout)
+        blocks = 5 if self.rank <= 16 else 4 if far else 3  # of a multiprocessor: the fastest number, on an H200
+        macros = dict(layout.macros) | {"RANK": self.rank, "THREAD_COUNT": THREADS, "BLOCKS": blocks, "FAR": int(far)}
         return unit("observed", macros)
 
 

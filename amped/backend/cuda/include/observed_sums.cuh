@@ -148,6 +148,84 @@ __device__ __forceinline__ Pair fetch(const Bases& in, const uint4* slots, int f
   return pair;
 }
 
+// Factor rows on their way to a lane.
+#if FAR
+// They are mostly in the device's memory, and are copied to shared memory a turn ahead. A lane reads what it has copied.
+// Copies do not pass through the L1 cache, and so have 16 bytes.
+constexpr int GROUPS_AHEAD = TURN / GROUP;
+struct Coming {
+  Columns* ring;  // [group][second or not][input][lane]
+
+  __device__ __forceinline__ Columns& at(int group, int u, int m) const { return ring[((group * 2 + u) * INPUTS + m) * 32]; }
+  template <int M>
+  __device__ __forceinline__ void copy_rows(const Bases& in, const Slot& slot, int group, int u) {
+    if constexpr (M < INPUTS) {
+      const void* from;
+      asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(from) : "r"(slot.at[M]), "n"(COLUMNS * sizeof(float)), "l"(in.at[M]));
+      const unsigned to = __cvta_generic_to_shared(&at(group, u, M));
+      asm volatile("cp.async.cg.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(4 * C) : "memory");
+      copy_rows<M + 1>(in, slot, group, u);
+    }
+  }
+  // Starts to copy the rows of a group, if there are nonzeros in it.
+  __device__ __forceinline__ void copy(const Bases& in, const uint4* slots, int group, bool any) {
+    if (any)
+#pragma unroll
+      for (int u = 0; u < 2; u++)
+        copy_rows<0>(in, get(slots + (group * GROUP + threadIdx.x % 32 / 8 + 4 * u) * (SLOT / 4)), group, u);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  __device__ __forceinline__ Pair take(const uint4* slots, int group) const {
+    Pair pair;
+#pragma unroll
+    for (int u = 0; u < 2; u++)
+#pragma unroll
+      for (int m = 0; m < INPUTS; m++) {
+        const Columns f = at(group, u, m);
+        if (m == 0 || LATER) pair.rows[u][LATER ? m : 0] = f;
+        else
+#pragma unroll
+          for (int k = 0; k < C; k++) pair.rows[u][0].at[k] *= f.at[k];
+      }
+    const int nonzero = group * GROUP + threadIdx.x % 32 / 8 + (of_second() ? 4 : 0);
+    pair.value = ((const float*)slots)[nonzero * SLOT + SLOT - 1];
+    return pair;
+  }
+
+  __device__ __forceinline__ void begin(const Bases& in, const uint4* now, int count, uint4* room) {
+    ring = (Columns*)room + threadIdx.x % 32;
+#pragma unroll
+    for (int group = 0; group < GROUPS_AHEAD; group++) copy(in, now, group, count > group * GROUP);
+  }
+  __device__ __forceinline__ Pair next(const Bases& in, const uint4* now, const uint4* later, int q, int left) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS_AHEAD - 1) : "memory");
+    const Pair pair = take(now, q / GROUP);
+    copy(in, later, q / GROUP, left - TURN > q);
+    return pair;
+  }
+  __device__ __forceinline__ void end() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+  __device__ __forceinline__ Pair last(const Bases&, const uint4* now, int q) { return take(now, q / GROUP); }
+};
+#else
+// They are mostly in caches, and are loaded into registers a group ahead.
+struct Coming {
+  Pair pair;
+
+  __device__ __forceinline__ void begin(const Bases& in, const uint4* now, int, uint4*) { pair = fetch(in, now, 0); }
+  __device__ __forceinline__ Pair next(const Bases& in, const uint4* now, const uint4* later, int q, int) {
+    const Pair before = pair;
+    pair = q + GROUP < TURN ? fetch(in, now, q + GROUP) : fetch(in, later, 0);
+    return before;
+  }
+  __device__ __forceinline__ void end() {}
+  __device__ __forceinline__ Pair last(const Bases& in, const uint4* now, int q) {
+    const Pair before = pair;
+    pair = fetch(in, now, (q + GROUP) % TURN);
+    return before;
+  }
+};
+#endif
+
 struct Sums {
   float gram[UPPER][4] = {};
   float slope[C] = {};  // the sum of (x - m) v
@@ -223,7 +301,8 @@ __device__ __forceinline__ void add(const Inputs& in, const Nonzeros& of, int be
   put(now + lane * LANE_SLOT, reader.next());
   Record ahead = reader.next();
   __syncwarp();
-  Pair coming = fetch(bases, now, 0);
+  Coming coming;
+  coming.begin(bases, now, end - begin, slots + 2 * ROUND);
   int left = end - begin;
   for (; left >= TURN; left -= TURN) {
     put(later + lane * LANE_SLOT, ahead);
@@ -232,8 +311,7 @@ __device__ __forceinline__ void add(const Inputs& in, const Nonzeros& of, int be
     float hot[UPPER][4] = {};
 #pragma unroll
     for (int q = 0; q < TURN; q += GROUP) {
-      const Pair pair = coming;
-      coming = q + GROUP < TURN ? fetch(bases, now, q + GROUP) : fetch(bases, later, 0);
+      const Pair pair = coming.next(bases, now, later, q, left);
       add_eight<true>(pair, GROUP, own, hot, sums);
     }
 #pragma unroll
@@ -244,10 +322,10 @@ __device__ __forceinline__ void add(const Inputs& in, const Nonzeros& of, int be
     now = later, later = before;
     __syncwarp();
   }
+  coming.end();
 #pragma unroll 1
   for (int q = 0; q < left; q += GROUP) {
-    const Pair pair = coming;
-    coming = fetch(bases, now, (q + GROUP) % TURN);
+    const Pair pair = coming.last(bases, now, q);
     add_eight<false>(pair, left - q, own, sums.gram, sums);
   }
   __syncwarp();

@@ -471,6 +471,19 @@ def test_least_squares_in_one_pass(order: int, kinds: list[tuple[int, str]], arc
     assert not least_squares.fuses(layout(order, "fp32", "segmented", 33, "raw", LIMITS[architecture]))
 
 
+@pytest.mark.parametrize("order", [3, exhaustive(4)])
+def test_least_squares_of_large_factor_matrices(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(least_squares, "CACHED", 0)
+    made = layout(order, "fp32", "segmented", 32, "raw", LIMITS["sm_90"])
+    code = least_squares.LeastSquaresCode(32, DTYPES["fp32"])
+    source = code.fused(made)
+    assert "-DFAR=1" in source.options
+    log = compiled_text(source.text, "observed 32, far", source.options, "sm_90")
+    check(log, {"find_largest", "solve_tasks", "solve_doubtful", "add_parts"}, MOST_IN_SOLVED)
+    shared = least_squares.THREADS // least_squares.WARP * code.shared_of_warp(made, False) + SHARED_BESIDE
+    assert 4 * shared <= LIMITS["sm_90"].shared
+
+
 @pytest.mark.parametrize(("rank", "precision"), [(1, "fp32"), (64, "fp64"), exhaustive(224, "fp32")])
 def test_least_squares_from_sums(rank: int, precision: str) -> None:
     code = least_squares.LeastSquaresCode(rank, DTYPES[precision])

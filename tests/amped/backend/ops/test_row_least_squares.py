@@ -10,6 +10,7 @@ from scipy.optimize import nnls
 from amped.backend.choose import choose
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.cpu.rows.least_squares import solve_rows
+from amped.backend.cuda.code import least_squares
 from amped.backend.device import Device
 from amped.backend.ops.rowproblems import DEFICIENT, RESIDUAL, SIZE, RowTerms
 from amped.backend.plain.device import PlainDevice
@@ -94,6 +95,22 @@ def test_rows_with_numbers_of_different_magnitudes(device: Device, rank: int, dt
         np.testing.assert_allclose(row.pi @ got[i], want, rtol=0, atol=1e-4 * np.linalg.norm(want))
     assert seen[RESIDUAL] == pytest.approx(residual(rows, got), rel=1e-4)
     assert seen[DEFICIENT] == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("order", "rank"), [(2, 18), (3, 32), (4, 20)])
+def test_rows_of_large_factor_matrices(order: int, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are copied to shared memory, and summed in the same order."""
+    from amped.backend.cuda.ops.rowproblems_least_squares import _fused
+
+    device, rows = choose("cuda", world()), Rows(order, rank, [*counts_of(rank), 31, 32, 33, 63, 64, 65, 5000], "f4")
+    near = rows.solve(device, "als", RowTerms(0.1, measured=True))
+    monkeypatch.setattr(least_squares, "CACHED", 0)
+    _fused.cache_clear()
+    far = rows.solve(device, "als", RowTerms(0.1, measured=True))
+    _fused.cache_clear()
+    for one, other in zip(near, far, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(("order", "rank"), SHAPES[:3])
