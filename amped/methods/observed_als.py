@@ -72,7 +72,7 @@ class Rows(Keeper, Protocol):
         """Return the sum of squared residuals after the solution of a mode, whose statistics are `squares`."""
 
 
-class _Iterations:
+class _SolvedModes:
     """Queues iterations. Captured work refers to it, and therefore it does not refer to the method."""
 
     def __init__(self, operator: Placed, rows: Rows, constraints: Constraints, order: int) -> None:
@@ -147,7 +147,7 @@ class ObservedAls(ConstrainedCp[Placed]):
     ) -> None:
         self.operator, self.constraints, self._terms_of_run = operator, constraints, terms
         self._rows = rows
-        self._iterations = _Iterations(operator, rows, constraints, self.order)
+        self._iterations = _SolvedModes(operator, rows, constraints, self.order)
         self._modes = self._iterations.modes
         if terms.scales is not None:
             operator.set_factor(self.order, np.repeat(terms.scales[:, None], self.rank, axis=1))

@@ -390,23 +390,28 @@ __device__ __forceinline__ void put_sums(const Sums& sums, const Own& own, float
   __syncwarp();
 }
 
-// Numbers keep their digits if their squares exceed ENOUGH; those with squares below LOST may be missing in the sums.
+// Numbers keep their digits if their squares exceed ENOUGH; those with squares below LOST may be missing in the sums. Digits
+// that are smaller than rounding errors of the ridge do not matter.
 constexpr float ENOUGH = 0x1p-8f, LOST = 0x1p-48f;
 
+__device__ __forceinline__ bool loses_digits(const float* room, int column, int count, float ridge) {
+  const float squares = room[column * (PITCH + 1)] + ridge * room[SCALE + column] * room[SCALE + column];
+  return room[SLOPE + column] != 0 && squares < count * ENOUGH;
+}
+
 // Returns whether numbers of a column are too small for half precision, from the sums of `count` nonzeros.
-__device__ __forceinline__ bool lose_digits(const float* room, int count) {
+__device__ __forceinline__ bool lose_digits(const float* room, int count, float ridge) {
   const int lane = threadIdx.x % 32;
-  return __any_sync(ALL, lane < RANK && room[SLOPE + lane] != 0 && room[lane * (PITCH + 1)] < count * ENOUGH);
+  return __any_sync(ALL, lane < RANK && loses_digits(room, lane, count, ridge));
 }
 
 // Raises the scales of such columns. No number exceeds the root of its column's sum of squares, so the new scales are safe.
-__device__ __forceinline__ void raise_scales(Own& own, int count, const float* room) {
+__device__ __forceinline__ void raise_scales(Own& own, int count, float ridge, const float* room) {
 #pragma unroll
   for (int k = 0; k < C; k++) {
     const int column = C * (threadIdx.x % 8) + k;
-    if (column >= RANK) continue;
+    if (column >= RANK || !loses_digits(room, column, count, ridge)) continue;
     const float squares = room[column * (PITCH + 1)];
-    if (room[SLOPE + column] == 0 || squares >= count * ENOUGH) continue;
     const int root = ((int)(__float_as_uint(squares + count * LOST) >> 23) - 127) / 2 + 1;
     const int exponent = min((int)(__float_as_uint(own.scale.at[k]) >> 23) + HIGHEST - root, 253);
     own.row.at[k] *= own.scale.at[k];

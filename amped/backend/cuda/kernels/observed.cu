@@ -62,10 +62,10 @@ __device__ __noinline__ double sum_exactly(const Inputs& in, const Nonzeros& of,
 
 // Computes the sums in `room` again, with raised scales; returns that of (x - m)^2. Not inlined, because the first sums need
 // the registers.
-__device__ __noinline__ float sum_again(const Inputs& in, const Nonzeros& of, int begin, int end, Own own, float* room) {
+__device__ __noinline__ float sum_again(const Inputs& in, const Nonzeros& of, int begin, int end, Own own, float ridge, float* room) {
   float squares = 0;
-  for (int turn = 1; turn < MOST_SCALES && lose_digits(room, end - begin); turn++) {
-    raise_scales(own, end - begin, room);
+  for (int turn = 1; turn < MOST_SCALES && lose_digits(room, end - begin, ridge); turn++) {
+    raise_scales(own, end - begin, ridge, room);
     Sums sums;
     add(in, of, begin, end, own, sums, (uint4*)room);
     put_sums(sums, own, room);
@@ -166,7 +166,9 @@ solve_tasks(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks ta
   Sums sums;
   add(in, of, begin, end, before, sums, (uint4*)room);
   put_sums(sums, before, room);
-  const float squares = lose_digits(room, end - begin) ? sum_again(in, of, begin, end, before, room) : sums.squares;
+  const float ridge = part < 0 ? (float)terms.ridge : 0;  // that of a row with parts is small for each of them
+  const bool again = lose_digits(room, end - begin, ridge);
+  const float squares = again ? sum_again(in, of, begin, end, before, ridge, room) : sums.squares;
   Solved done = {};
   if (part >= 0) write_part(room, squares, parts + (long long)part * PART);
   else if (terms.sweeps || common.gram) done = solve_double(room, squares, own, name, terms, noise, common);
