@@ -25,7 +25,7 @@ from ..methods.initial import Init, start_bytes
 from ..methods.observed_als import ObservedAls, Rows
 from ..methods.observed_constrained import ObservedConstrainedAls, systems
 from ..operators.base import Placed
-from ..operators.dense.gaps import ElementList, GapRows, ModeGaps, gap_bytes, gaps_of, mode_gaps
+from ..operators.dense.gaps import GapRows, GivenElements, ModeGaps, gap_bytes, gaps_of, mode_gaps
 from ..operators.dense.observed import DirectObserved
 from ..operators.dense.plan import mode_plans
 from ..operators.kept_rows import Compaction, ZeroOfEmpty
@@ -36,6 +36,7 @@ from ..operators.products import NoProduct
 from ..operators.sources.dense import DenseSource, of_array
 from ..operators.sources.grid import Grid
 from ..operators.sources.lengths import check_lengths
+from ..operators.sources.present import PresentSource
 from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.row_solver import RowSolver
 from ..operators.sparse.tuning import Budget
@@ -228,7 +229,7 @@ class _Filled(NamedTuple):
 
     source: DenseSource
     missing: NDArray[np.int32]
-    observed: ElementList | None
+    observed: GivenElements | None
 
 
 def _filled(run: ObservedRun) -> _Filled:
@@ -252,9 +253,9 @@ def _gap_setting(
     """Return the setting with the memory for a rank's gaps."""
     order, missing = len(filled.source.shape), filled.missing
     kept = gap_bytes(modes, gaps, run.machine.device) + missing.nbytes + setting.solving(0, run.rank).kept
-    # The observed elements, and what it takes to find those that are missing.
-    root = run.observed.source.nnz * (8 + nonzero_bytes(order, np.dtype(np.float64)))
-    root += filled.source.nnz + 8 * missing.size
+    # The list of the observed elements, if there is one, and what it takes to find those that are missing.
+    listed = 0 if isinstance(run.observed.source, PresentSource) else run.observed.source.nnz
+    root = listed * (8 + nonzero_bytes(order, np.dtype(np.float64))) + filled.source.nnz + 8 * missing.size
     return setting._replace(solving=lambda rows, rank: SolverBytes(kept), root_bytes=setting.root_bytes + root)
 
 

@@ -15,13 +15,15 @@ from partitioner.readers import ReadOptions
 from partitioner.tensors.dense import DenseTensor, indices_of
 from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.observed import NAN, STORED, Observed, check_stored, observed_elements, with_weights
+from partitioner.tensors.present import PresentElements
 from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..methods.observed_als import ObservedTerms
 from ..models.align import elementwise, observes_zeros, read_if_path
-from ..operators.dense.gaps import ElementList
+from ..operators.dense.gaps import ElementList, GivenElements, Unlisted
 from ..operators.dense.observed import MaskedArray
+from ..operators.sources.present import PresentSource
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
 from ..operators.sources.sparse import TensorSource
 from ..parallel.mpi import Comm, on_root, together
@@ -49,7 +51,7 @@ class FilledTensor(NamedTuple):
 
     tensor: DenseTensor
     missing: NDArray[np.int32]
-    observed: ElementList
+    observed: GivenElements
 
 
 class ObservedSource(NamedTuple):
@@ -62,14 +64,14 @@ class ObservedSource(NamedTuple):
     placed : SparseSource
         The elements to be placed; with weights it has one more mode, see `partitioner.tensors.observed.with_weights`.
     terms : ObservedTerms
-    array : DenseTensor, optional
-        On rank 0, the dense tensor in memory whose elements these are, if they are all that are not NaN.
+    present : PresentElements, optional
+        On rank 0, the elements, if they are all of a dense tensor that are not NaN.
     """
 
     source: SparseSource
     placed: SparseSource
     terms: ObservedTerms
-    array: DenseTensor | None = None
+    present: PresentElements | None = None
 
     @property
     def note(self) -> str:
@@ -81,8 +83,10 @@ class ObservedSource(NamedTuple):
 
     def filled(self, dtype: FloatDType, comm: Comm) -> FilledTensor | None:
         """Return the elements and the missing ones, on rank 0; None elsewhere. Collective."""
-        tensor, array = self.source.tensor(), self.array
-        return on_root(comm, lambda: None if tensor is None else _filled(tensor, array, dtype))
+        if comm.bcast(self.present is not None):
+            return on_root(comm, lambda: None if self.present is None else _without_nan(self.present, dtype))
+        tensor = self.source.tensor()
+        return on_root(comm, lambda: None if tensor is None else _filled(tensor, dtype))
 
     def weighted(self, comm: Comm) -> SparseSource:
         """Return `placed` without scaled values: with weights it has the additional mode. Collective."""
@@ -112,18 +116,21 @@ class ObservedSource(NamedTuple):
         return MaskedArray.of_elements(self.source.shape, tensor.columns, tensor.values / roots, roots**2)
 
 
-def _filled(tensor: SparseTensor, array: DenseTensor | None, dtype: FloatDType) -> FilledTensor:
-    """Return the elements of a tensor, or of the array that it was taken from."""
-    if array is not None:
-        filled = array.array().astype(dtype)
-        missing = np.isnan(filled)
-        filled[missing] = 0
-    else:
-        filled, missing = np.zeros(tensor.shape, dtype), np.ones(tensor.shape, bool)
-        places = np.ravel_multi_index(tuple(tensor.columns), tensor.shape)
-        filled.reshape(-1)[places] = tensor.values
-        missing.reshape(-1)[places] = False
+def _filled(tensor: SparseTensor, dtype: FloatDType) -> FilledTensor:
+    """Return the elements of a sparse tensor."""
+    filled, missing = np.zeros(tensor.shape, dtype), np.ones(tensor.shape, bool)
+    places = np.ravel_multi_index(tuple(tensor.columns), tensor.shape)
+    filled.reshape(-1)[places] = tensor.values
+    missing.reshape(-1)[places] = False
     return FilledTensor(DenseTensor(filled), indices_of(missing), ElementList(tensor.columns, tensor.values))
+
+
+def _without_nan(present: PresentElements, dtype: FloatDType) -> FilledTensor:
+    """Return the elements of a dense tensor."""
+    filled = present.tensor.array().astype(dtype)
+    missing = np.isnan(filled)
+    filled[missing] = 0
+    return FilledTensor(DenseTensor(filled), indices_of(missing), Unlisted(present))
 
 
 def observed_source(
@@ -144,15 +151,15 @@ def observed_source(
         together(comm, lambda: _check_stored(source))
         elements = source.sparse(memory)
         return ObservedSource(elements, elements, ObservedTerms(float(elements.nnz), None, {"mask": STORED}))
-    tensor = source.unchecked()
+    tensor, facts = source.unchecked(), {"mask": mask or ("weights" if weighted else NAN)}
+    if facts["mask"] == NAN and not weighted and source.kind == "dense":
+        present = on_root(comm, lambda: PresentElements(_loaded(tensor)) if isinstance(tensor, DenseTensor) else None)
+        unlisted = PresentSource(present, comm, source.path, memory)
+        return ObservedSource(unlisted, unlisted, ObservedTerms(float(unlisted.nnz), None, facts), present)
     chosen = on_root(comm, lambda: None if tensor is None else _chosen(tensor, params))
     elements = TensorSource(None if chosen is None else chosen.tensor, comm, source.path, memory)
-    facts = {"mask": mask or ("weights" if weighted else NAN)}
     if not comm.bcast(chosen is not None and chosen.weights is not None):
-        array = None
-        if isinstance(tensor, DenseTensor) and not (tensor.is_stored or weighted) and facts["mask"] == NAN:
-            array = tensor
-        return ObservedSource(elements, elements, ObservedTerms(float(elements.nnz), None, facts), array)
+        return ObservedSource(elements, elements, ObservedTerms(float(elements.nnz), None, facts))
     expanded = on_root(comm, lambda: None if chosen is None else with_weights(chosen))
     scales, total = comm.bcast((expanded.scales, expanded.total) if expanded else (np.empty(0), 0.0))
     placed = TensorSource(expanded.tensor if expanded else None, comm, memory=memory)
@@ -173,6 +180,11 @@ def _check_stored(source: DescribedSource) -> None:
         check_stored(source.kind, source.zeros)
     except InputError as error:
         raise InputError(error.cause, path=source.path) from None
+
+
+def _loaded(tensor: DenseTensor) -> DenseTensor:
+    """Return a dense tensor in memory, with NaN where its file declares elements missing."""
+    return tensor.with_gaps().in_memory()
 
 
 def _chosen(tensor: AnyTensor, params: ObservedParams) -> Observed:

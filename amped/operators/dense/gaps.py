@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.array_types import FloatDType, Floats
+from partitioner.tensors.present import PresentElements
 from partitioner.tensors.value_range import ValueRange
 
 from ...backend.device import Array, Device
@@ -69,6 +70,24 @@ class ElementList(NamedTuple):
         return float(np.vdot(values, values))
 
 
+class GivenElements(Protocol):
+    """The observed elements of a tensor."""
+
+    def of_rows(self, mode: int, chosen: NDArray[np.bool_]) -> ElementList:
+        """Return the elements of the chosen rows of a mode, of which there are often none."""
+
+
+class Unlisted:
+    """Observed elements of which no list exists; see `GivenElements`."""
+
+    def __init__(self, present: PresentElements) -> None:
+        self._present = present
+
+    def of_rows(self, mode: int, chosen: NDArray[np.bool_]) -> ElementList:
+        """See `GivenElements`."""
+        return ElementList(*self._present.of_rows(mode, chosen))
+
+
 class ModeGaps(NamedTuple):
     """The elements by which a rank solves its rows of a mode."""
 
@@ -77,14 +96,16 @@ class ModeGaps(NamedTuple):
     empty: NDArray[np.intp]  # rows without observed elements
 
 
-def mode_gaps(missing: Columns, observed: ElementList | None, modes: Sequence[ModePlan], comm: Comm) -> list[ModeGaps]:
+def mode_gaps(
+    missing: Columns, observed: GivenElements | None, modes: Sequence[ModePlan], comm: Comm
+) -> list[ModeGaps]:
     """Return the elements by which this rank solves its rows of each mode. Collective.
 
     Parameters
     ----------
     missing : (order, n) array
         All missing elements, on every rank.
-    observed : ElementList, optional
+    observed : GivenElements, optional
         All observed elements, on rank 0.
     modes : sequence of ModePlan
         The plan of this rank.
@@ -99,16 +120,17 @@ def mode_gaps(missing: Columns, observed: ElementList | None, modes: Sequence[Mo
     return result
 
 
-def gaps_of(mode: ModePlan, missing: Columns, observed: ElementList) -> ModeGaps:
+def gaps_of(mode: ModePlan, missing: Columns, elements: GivenElements) -> ModeGaps:
     """Return the elements by which a rank solves its rows of a mode.
 
-    `missing` are all missing elements; `observed` has at least all observed elements of rows with few of them.
+    `missing` are all missing elements; `elements` has at least all observed elements of rows with few of them.
     """
     few, holes = _few_observed(mode, missing), ElementList(missing, np.zeros(missing.shape[1]))
+    observed = elements.of_rows(mode.mode, few)
     begin, end = mode.owned.start, mode.owned.stop
     holes_of_rows, observed_of_rows = (
-        elements.where(of_rows & (elements.columns[mode.mode] >= begin) & (elements.columns[mode.mode] < end))
-        for elements, of_rows in ((holes, ~few[missing[mode.mode]]), (observed, few[observed.columns[mode.mode]]))
+        each.where(of_rows & (each.columns[mode.mode] >= begin) & (each.columns[mode.mode] < end))
+        for each, of_rows in ((holes, ~few[missing[mode.mode]]), (observed, few[observed.columns[mode.mode]]))
     )
     empty = np.bincount(missing[mode.mode], minlength=end)[begin:end] == math.prod(mode.share.lengths)
     return ModeGaps(holes_of_rows.sorted_by(mode.mode), observed_of_rows.sorted_by(mode.mode), np.flatnonzero(empty))
