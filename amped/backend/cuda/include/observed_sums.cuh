@@ -200,27 +200,28 @@ __device__ __forceinline__ void put_sums(const Sums& sums, const Own& own, float
   __syncwarp();
 }
 
-// Numbers keep their digits if their squares exceed ENOUGH; those with squares below LOST may be missing in the sums. Digits
-// that are smaller than rounding errors of the ridge do not matter.
-constexpr float ENOUGH = 0x1p-8f, LOST = 0x1p-48f;
+// Sums of n small numbers v have relative rounding errors of 2^-25 / (sqrt(n) |v|), that is 2^-25 over the root of their
+// squares, because the errors of h + l are 2^-25 at most, and independent. ENOUGH makes that 2^-23, or less than what the ridge
+// hides. Numbers with squares below LOST may be missing in the sums.
+constexpr float ENOUGH = 0x1p-4f, LOST = 0x1p-48f;
 
-__device__ __forceinline__ bool loses_digits(const float* room, int column, int count, float ridge) {
+__device__ __forceinline__ bool loses_digits(const float* room, int column, float ridge) {
   const float squares = room[column * (PITCH + 1)] + ridge * room[SCALE + column] * room[SCALE + column];
-  return room[SLOPE + column] != 0 && squares < count * ENOUGH;
+  return room[SLOPE + column] != 0 && squares < ENOUGH;
 }
 
-// Returns whether numbers of a column are too small for half precision, from the sums of `count` nonzeros.
-__device__ __forceinline__ bool lose_digits(const float* room, int count, float ridge) {
+// Returns whether numbers of a column are too small for half precision.
+__device__ __forceinline__ bool lose_digits(const float* room, float ridge) {
   const int lane = threadIdx.x % 32;
-  return __any_sync(ALL, lane < RANK && loses_digits(room, lane, count, ridge));
+  return __any_sync(ALL, lane < RANK && loses_digits(room, lane, ridge));
 }
 
-// Raises the scales of such columns. No number exceeds the root of its column's sum of squares, so the new scales are safe.
+// Raises the scales of such columns, from the sums of `count` nonzeros. No number exceeds the root of its column's sum of squares, so the new scales are safe.
 __device__ __forceinline__ void raise_scales(Own& own, int count, float ridge, const float* room) {
 #pragma unroll
   for (int k = 0; k < C; k++) {
     const int column = C * (threadIdx.x % 8) + k;
-    if (column >= RANK || !loses_digits(room, column, count, ridge)) continue;
+    if (column >= RANK || !loses_digits(room, column, ridge)) continue;
     const float squares = room[column * (PITCH + 1)];
     const int root = ((int)(__float_as_uint(squares + count * LOST) >> 23) - 127) / 2 + 1;
     const int exponent = min((int)(__float_as_uint(own.scale.at[k]) >> 23) + HIGHEST - root, 253);

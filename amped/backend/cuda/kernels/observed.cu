@@ -64,7 +64,7 @@ __device__ __noinline__ double sum_exactly(const Inputs& in, const Nonzeros& of,
 // the registers.
 __device__ __noinline__ float sum_again(const Inputs& in, const Nonzeros& of, int begin, int end, Own own, float ridge, float* room) {
   float squares = 0;
-  for (int turn = 1; turn < MOST_SCALES && lose_digits(room, end - begin, ridge); turn++) {
+  for (int turn = 1; turn < MOST_SCALES && lose_digits(room, ridge); turn++) {
     raise_scales(own, end - begin, ridge, room);
     Sums sums;
     add(in, of, begin, end, own, sums, (uint4*)room);
@@ -167,7 +167,7 @@ solve_tasks(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks ta
   add(in, of, begin, end, before, sums, (uint4*)room);
   put_sums(sums, before, room);
   const float ridge = part < 0 ? (float)terms.ridge : 0;  // that of a row with parts is small for each of them
-  const bool again = lose_digits(room, end - begin, ridge);
+  const bool again = lose_digits(room, ridge);
   const float squares = again ? sum_again(in, of, begin, end, before, ridge, room) : sums.squares;
   Solved done = {};
   if (part >= 0) write_part(room, squares, parts + (long long)part * PART);
