@@ -112,7 +112,7 @@ class QuasiNewton:
         return np.where((point.x[b] > self._lower[b]) | (gradient < 0), gradient, 0.0)
 
     def search(self, point: Point, evaluate: Callable[[Vector], Point]) -> LineSearch:
-        """Return a point with a sufficiently lower objective on the line along the direction."""
+        """Return a point with a sufficiently lower objective on the line along the direction; it is evaluated last."""
         step, slope, longest = self._direction(point)
         if not -slope > NOISE * abs(point.value):
             return LineSearch(None, 0)
@@ -136,7 +136,10 @@ class QuasiNewton:
                 size = min(longest, 2 * size) if math.isinf(high) else (low + high) / 2
             else:
                 return self._accept(point, found, trial)
-        return LineSearch(None, MOST_TRIALS) if best is None else self._accept(point, best, MOST_TRIALS)
+        if best is None:
+            return LineSearch(None, MOST_TRIALS)
+        evaluate(best.point.x)  # again, because the caller holds the last trial
+        return self._accept(point, best, MOST_TRIALS + 1)
 
     def _changes(self, point: Point, new: Point, step: Vector) -> tuple[float, float]:
         """Return the slope along a step at a new point, and the squared change of the gradient."""

@@ -14,6 +14,7 @@ from oracle import load, machine_of, random_factors, reference, splitmix_factors
 
 import amped
 from amped.backend.known_losses import KNOWN, loss_of
+from amped.methods.quasi_newton import MOST_TRIALS
 from amped.models.deviance import best_values
 from amped.models.matching import factor_match
 from amped.parallel.mpi import world
@@ -144,6 +145,18 @@ def test_the_objective_falls_below_that_of_the_planted_model(name: str, method: 
     value = amped.objective(array, factors, loss=name, gradient=False)
     assert value == pytest.approx(objectives[-1], rel=1e-9)
     assert not loss_of(name).nonnegative or min(factor.min() for factor in model.factors) >= 0
+
+
+@pytest.mark.parametrize("seed", [6, 16])
+def test_the_model_is_that_of_the_last_objective(seed: int) -> None:
+    """Also if a line search uses up its trials, of which an earlier one was best."""
+    rng = np.random.default_rng(seed)
+    array = model_array([rng.random((length, 2)) ** 3 for length in SHAPE]) * (rng.random(SHAPE) > 0.1)
+    for iterations in (1, 2):
+        found = amped.cp(array, 4, loss="beta:-1", seed=seed, max_iters=iterations, tol=0, precision="fp64")
+        loss = float(loss_of("beta:-1").of(array.ravel(), found.full().ravel()).sum())
+        assert loss == pytest.approx(found.series["objective"][-1], rel=1e-12)
+    assert max(found.series["evaluations"]) > MOST_TRIALS, "choose another tensor"
 
 
 def test_least_squares_with_constraints_is_the_same_as_by_als() -> None:
