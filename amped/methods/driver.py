@@ -92,6 +92,9 @@ class Method(Protocol):
         Raise `InputError` if the method cannot start from them.
         """
 
+    def draw_by(self, seed: int) -> None:
+        """Use a seed for what is drawn at random during a run that begins."""
+
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         """Compute an iteration, or the rest of one; return False if `stop`, called between modes, ended it.
 
@@ -141,6 +144,9 @@ class BaseMethod(Generic[P]):
             return len(numbers) > self.quiet and bool((np.abs(np.diff(numbers)) < tol).all())
         change = self.change()
         return change is not None and abs(change) < tol
+
+    def draw_by(self, seed: int) -> None:
+        """See `Method`: nothing is drawn."""
 
     def factor(self, mode: int) -> Floats:
         """See `Method`."""

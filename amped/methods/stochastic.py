@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -177,6 +177,11 @@ class StochasticGcp(LossMethod):
     def facts(self) -> dict[str, object]:
         """See `Method`: how elements are sampled, too."""
         return {**super().facts, "sampling": self._params.sampling if self._sampled.zeros else "uniform"}
+
+    def draw_by(self, seed: int) -> None:
+        """See `Method`: the samples."""
+        self._params = replace(self._params, seed=seed)
+        self.state.arrays["course"] = _Course.of(self.state.arrays["course"])._replace(seed=seed).array
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         state, operator = self.state, self._sampled

@@ -367,8 +367,9 @@ def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | N
     """Set the starting factor matrices of a method, normalised as the method requires. Collective."""
     operator = method.operator
     comm, dtype = operator.machine.everyone, operator.options.dtype
+    method.draw_by(seed)
     if method.own_start is not None:
-        factors, init_name = list(method.own_start), None
+        factors, init_name = list(method.own_start), comm.bcast(init if init == "nvecs" else None)
     else:
         rank = method.rank if isinstance(method.rank, int) else operator.ranks[: method.order]
         factors = initial_factors(source, rank, comm, dtype, seed, init, unread=method.unread_start)

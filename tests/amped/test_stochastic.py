@@ -52,6 +52,14 @@ def test_planted_factors_are_recovered(sampling: Any) -> None:
     assert {name: model.run[name] for name in ("sampling", *given)} == {"sampling": sampling, **given}
 
 
+def test_the_best_of_several_starts_is_the_run_with_its_seed() -> None:
+    """The samples belong to the seed, too."""
+    best = amped.cp(few_counts(), 3, loss="poisson", seed=4, starts=3, **SOME)
+    single = [amped.cp(few_counts(), 3, loss="poisson", seed=seed, **SOME).series["objective"] for seed in (4, 5, 6)]
+    assert best.series["objective"] == min(single, key=lambda objective: objective[-1])
+    assert best.series["objective"] == single[best.run["seed"] - 4]
+
+
 @pytest.mark.parametrize(("method", "compiled"), in_turn(["adam", "adagrad", "sgd"], ["never", "always"]))
 def test_every_method_comes_close_to_the_optimum(method: Any, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMPED_COMPILE", compiled)

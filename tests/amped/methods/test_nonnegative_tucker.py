@@ -154,6 +154,13 @@ def test_fixed_matrices_of_any_columns(device: str, dense: bool) -> None:
     assert np.diff(model.fits).min() >= -1e-12
 
 
+def test_a_start_from_singular_vectors() -> None:
+    """Their magnitudes replace them."""
+    found = amped.tucker(planted(), RANKS, nonnegative=True, init="nvecs", device="cpu")
+    assert all(factor.min() >= 0 for factor in found.factors)
+    assert found.fits[-1] > 0.9
+
+
 def test_fewer_columns_than_spectra_need() -> None:
     """HOOI with an error drops columns that HOSVD's ranks have to spare, and keeps the error."""
     array = planted(3)
