@@ -148,3 +148,15 @@ def _factors(matrices: Matrix) -> tuple[Matrix, NDArray[np.intp]]:
         open_rows[rows, at] = False
         count += active
     return lower, count
+
+
+def least_pivot(matrix: NDArray[np.float64], ridge: float) -> float:
+    """Return the smallest pivot of ``matrix + ridge I``, (R, R), scaled to a unit diagonal, without rows of zeros."""
+    sums = matrix + ridge * np.eye(len(matrix))
+    some = np.flatnonzero(sums.diagonal() > 0)
+    scale = 1 / np.sqrt(sums.diagonal()[some])
+    try:
+        factor = np.linalg.cholesky(sums[np.ix_(some, some)] * np.outer(scale, scale))
+    except np.linalg.LinAlgError:
+        return 0.0
+    return float(factor.diagonal().min(initial=1.0)) ** 2

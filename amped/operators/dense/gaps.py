@@ -33,6 +33,7 @@ from ...backend.ops.rowproblems import (
 from ...backend.plain.split import khatri_rao, split_of
 from ...backend.row_constants import PRECISE
 from ...backend.rows import blocks_of
+from ...backend.systems import least_pivot
 from ...options import Options
 from ...parallel.mpi import Comm
 from ..modes import ModePlan
@@ -41,6 +42,8 @@ from .operator import DenseOperator
 Columns = NDArray[np.int32]
 PRECISE_OF = {"fp64": PRECISE, "fp32": 1e-2}
 """If the squared residuals are a smaller fraction of the squared norm, they are computed from residuals."""
+LEAST_SINGLE = 1e-4
+"""With smaller pivots, the squared residuals could rise by more than 1e-10 of the squared norm."""
 LEAST, MISSING = 1 << 17, 0.4  # fewest elements of a tensor, and the largest fraction of missing ones
 NUMBERS = 1 << 22  # residuals that are computed at a time, unless a slice has more
 
@@ -229,10 +232,12 @@ class GapRows:
     def solve(self, mode: int, limits: RowTerms, seen: Array, then: Sequence[int] = ()) -> None:
         """See `RowSolver.solve`."""
         operator, plan = self._operator, self._operator.plan.modes[mode]
-        rights = operator.mttkrp(mode, None, then)
+        with operator.clock.span("compute", mode):
+            gram_of_others = self._gram(mode)
+        rights = operator.mttkrp(mode, None, then, self._needs_double(gram_of_others, limits.ridge))
         operator.wait_comm()
         with operator.clock.span("compute", mode):
-            common = CommonEquations(self._gram(mode), rights)
+            common = CommonEquations(gram_of_others, rights)
             own, partial = operator.work.factors[mode][plan.owned], limits._replace(partial=True)
             if self._empty[mode].size:
                 own[self._empty[mode]] = 0
@@ -244,6 +249,14 @@ class GapRows:
             ):
                 if rows is not None:
                     provider.run(rows.made, rows.shard, inputs, own, self._rank, terms, seen, None, self._scratch)
+
+    def _needs_double(self, matrix: Array, ridge: float) -> bool:
+        """Return whether rounding errors of an MTTKRP in single precision could become large errors of the rows.
+
+        Only on a CPU, as a GPU would wait for the host.
+        """
+        single = self._operator.options.precision == "fp32" and self._device.on_host
+        return single and least_pivot(matrix, ridge) < LEAST_SINGLE
 
     def _gram(self, mode: int) -> Array:
         """Return the product of the other modes' Gram matrices."""

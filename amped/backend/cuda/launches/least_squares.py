@@ -12,7 +12,7 @@ from partitioner.cuda.cubins import CudaFunction
 
 from ...device import Array
 from ...ops.rowproblems import RESIDUAL, CommonEquations, RowTerms
-from ..code.least_squares import SOLVED_BYTES, THREADS, LeastSquaresCode
+from ..code.least_squares import NOISE, SOLVED_BYTES, THREADS, LeastSquaresCode
 from ..source import by_value
 from .row_passes import RowTasks
 
@@ -30,6 +30,8 @@ class LeastSquaresLaunches:
         fields = np.dtype([("ridge", "f8"), ("sweeps", "i4")], align=True)
         self.terms = by_value(np.array([(limits.ridge, limits.sweeps)], fields))
         self.common = by_value(_packed(limits.common))
+        # Right-hand sides of common equations are those of an MTTKRP, which may be in single precision.
+        self._noise = NOISE if limits.common is not None and code.dtype == np.float32 else 0.0
 
     def solve(
         self,
@@ -46,7 +48,7 @@ class LeastSquaresLaunches:
         slots = (NOWHERE, np.int32(0)) if tasks is None else (tasks.first, np.int32(tasks.begin))
         args = sums, np.int64(pitch or self.code.sums), *slots, names, own, np.int64(own.shape[1]), self.terms
         function = self._functions["solve_rows"]
-        args += np.float64(noise), solved, self.common
+        args += np.float64(max(noise, self._noise)), solved, self.common
         function((count,), (self.code.team,), args, shared_mem=self.code.shared)
 
     def add_solved(self, solved: Array, count: int, seen: Array, parts: Array = NOWHERE) -> None:

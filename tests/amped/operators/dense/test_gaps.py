@@ -68,6 +68,18 @@ def test_rows_that_all_threads_share() -> None:
     assert_equal(one, other, 1e-12)
 
 
+@pytest.mark.parametrize("accelerate", [False, True])
+def test_more_components_than_there_are_in_single_precision(accelerate: bool) -> None:
+    """Rounding errors of an MTTKRP in single precision would become large."""
+    rng = np.random.default_rng(1)
+    X = np.einsum("ir,jr,kr->ijk", *(rng.random((length, 1)) for length in (15, 16, 17)))
+    X[rng.random(X.shape) < 0.1] = np.nan
+    one, other = both(X, 2, precision="fp32", max_iters=20, accelerate=accelerate, deterministic=True)
+    squares = np.nansum(X**2)
+    assert max(np.diff(one.series["objective"])) < 1e-9 * squares
+    assert one.series["objective"][-1] < other.series["objective"][-1] + 1e-9 * squares
+
+
 def test_more_components_than_there_are() -> None:
     """All rows' matrices are singular."""
     X = np.multiply.outer(np.multiply.outer(np.arange(1.0, 10), np.ones(10)), np.linspace(1, 2, 11))
