@@ -57,8 +57,9 @@ def wake(device: DeviceName, local_rank: int) -> None:
 
 @cache
 def has_cupy() -> bool:
-    """Return whether CuPy is installed."""
-    return find_spec("cupy") is not None
+    """Return whether CuPy is installed; a folder of its name in the working directory is not CuPy."""
+    found = find_spec("cupy")
+    return found is not None and found.origin is not None
 
 
 def _wake(local_rank: int) -> None:

@@ -29,6 +29,17 @@ def test_kernels_are_kept_where_nobody_else_can_write(
     assert folder.stat().st_mode & 0o777 == (0o700 if mode is None else mode)
 
 
+def test_a_folder_named_cupy_is_not_cupy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "cupy").mkdir()
+    if not sorters.has_cupy.__wrapped__():  # an installed one is found first
+        assert sorters.probe().startswith("CuPy is not installed")
+    package = tmp_path / "cupy" / "__init__.py"
+    package.touch()
+    monkeypatch.syspath_prepend(tmp_path)  # forgets what is cached
+    assert sorters.has_cupy.__wrapped__()
+
+
 def test_a_gpu_that_is_not_there_is_not_woken(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
