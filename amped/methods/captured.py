@@ -65,7 +65,12 @@ class CapturedIterations:
             queue()
             ends[:] = [keeper.kept()]
 
-        operator.synchronize()
-        replay = operator.machine.device.capture(work, self._read, operator.clock)
-        assert replay is not None
-        return replay, ends
+        return captured(operator, work, self._read), ends
+
+
+def captured(operator: Placed, queue: Callable[[], None], read: Array) -> Replay:
+    """Return work on an operator, captured by its device, which has a queue; see `Device.capture`."""
+    operator.synchronize()
+    replay = operator.machine.device.capture(queue, read, operator.clock)
+    assert replay is not None
+    return replay

@@ -15,6 +15,7 @@ import numpy as np
 from ..backend.device import Array, Replay
 from ..backend.ops.equations import Equations, EquationsStatus
 from ..operators.base import Operator
+from .captured import captured
 
 AHEAD = 2  # iterations queued at a time
 
@@ -98,7 +99,4 @@ class Pipelined:
             equations.report()
             ends[exact, begins] = operator.kept()
 
-        operator.synchronize()
-        replay = operator.machine.device.capture(iteration, self._reported, operator.clock)
-        assert replay is not None
-        return replay
+        return captured(operator, iteration, self._reported)

@@ -369,11 +369,11 @@ def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | N
     comm, dtype = operator.machine.everyone, operator.options.dtype
     method.draw_by(seed)
     if method.own_start is not None:
-        factors, init_name = list(method.own_start), comm.bcast(init if init == "nvecs" else None)
+        factors = list(method.own_start)
     else:
         rank = method.rank if isinstance(method.rank, int) else operator.ranks[: method.order]
         factors = initial_factors(source, rank, comm, dtype, seed, init, unread=method.unread_start)
-        init_name = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
+    init_name = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
     for mode, factor in enumerate(together(comm, lambda: method.started(factors, init_name))):
         if mode not in method.unread_start:
             operator.set_factor(mode, factor)

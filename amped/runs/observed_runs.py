@@ -25,7 +25,7 @@ from ..methods.initial import Init, start_bytes
 from ..methods.observed_als import ObservedAls, Rows
 from ..methods.observed_constrained import ObservedConstrainedAls, systems
 from ..operators.base import Placed
-from ..operators.dense.gaps import GapRows, GivenElements, ModeGaps, gap_bytes, gaps_of, mode_gaps
+from ..operators.dense.gaps import GapRows, ModeGaps, RowElements, gap_bytes, gaps_of, mode_gaps
 from ..operators.dense.observed import DirectObserved
 from ..operators.dense.plan import mode_plans
 from ..operators.kept_rows import Compaction, ZeroOfEmpty
@@ -229,7 +229,7 @@ class _Filled(NamedTuple):
 
     source: DenseSource
     missing: NDArray[np.int32]
-    observed: GivenElements | None
+    observed: RowElements | None
 
 
 def _filled(run: ObservedRun) -> _Filled:

@@ -21,7 +21,7 @@ from partitioner.tensors.sparse import SparseTensor
 from ..errors import InputError
 from ..methods.observed_als import ObservedTerms
 from ..models.align import elementwise, observes_zeros, read_if_path
-from ..operators.dense.gaps import ElementList, GivenElements, Unlisted
+from ..operators.dense.gaps import ElementList, RowElements
 from ..operators.dense.observed import MaskedArray
 from ..operators.sources.present import PresentSource
 from ..operators.sources.protocols import DescribedSource, DeviceMemory, SparseSource
@@ -47,11 +47,11 @@ class ObservedParams(NamedTuple):
 
 
 class FilledTensor(NamedTuple):
-    """A dense tensor with zeros at its missing elements, their indices (order, n), and the observed elements."""
+    """A dense tensor with zeros at its missing elements, their indices (order, n), and its observed elements."""
 
     tensor: DenseTensor
     missing: NDArray[np.int32]
-    observed: GivenElements
+    observed: RowElements
 
 
 class ObservedSource(NamedTuple):
@@ -64,14 +64,11 @@ class ObservedSource(NamedTuple):
     placed : SparseSource
         The elements to be placed; with weights it has one more mode, see `partitioner.tensors.observed.with_weights`.
     terms : ObservedTerms
-    present : PresentElements, optional
-        On rank 0, the elements, if they are all of a dense tensor that are not NaN.
     """
 
     source: SparseSource
     placed: SparseSource
     terms: ObservedTerms
-    present: PresentElements | None = None
 
     @property
     def note(self) -> str:
@@ -83,8 +80,9 @@ class ObservedSource(NamedTuple):
 
     def filled(self, dtype: FloatDType, comm: Comm) -> FilledTensor | None:
         """Return the elements and the missing ones, on rank 0; None elsewhere. Collective."""
-        if comm.bcast(self.present is not None):
-            return on_root(comm, lambda: None if self.present is None else _without_nan(self.present, dtype))
+        if isinstance(self.source, PresentSource):
+            present = self.source.elements
+            return on_root(comm, lambda: None if present is None else _without_nan(present, dtype))
         tensor = self.source.tensor()
         return on_root(comm, lambda: None if tensor is None else _filled(tensor, dtype))
 
@@ -122,15 +120,19 @@ def _filled(tensor: SparseTensor, dtype: FloatDType) -> FilledTensor:
     places = np.ravel_multi_index(tuple(tensor.columns), tensor.shape)
     filled.reshape(-1)[places] = tensor.values
     missing.reshape(-1)[places] = False
-    return FilledTensor(DenseTensor(filled), indices_of(missing), ElementList(tensor.columns, tensor.values))
+    return FilledTensor(DenseTensor(filled), indices_of(missing), ElementList(tensor.columns, tensor.values).of_rows)
 
 
 def _without_nan(present: PresentElements, dtype: FloatDType) -> FilledTensor:
     """Return the elements of a dense tensor."""
+
+    def of_rows(mode: int, chosen: NDArray[np.bool_]) -> ElementList:
+        return ElementList(*present.of_rows(mode, chosen))
+
     filled = present.tensor.array().astype(dtype)
     missing = np.isnan(filled)
     filled[missing] = 0
-    return FilledTensor(DenseTensor(filled), indices_of(missing), Unlisted(present))
+    return FilledTensor(DenseTensor(filled), indices_of(missing), of_rows)
 
 
 def observed_source(
@@ -155,7 +157,7 @@ def observed_source(
     if facts["mask"] == NAN and not weighted and source.kind == "dense":
         present = on_root(comm, lambda: PresentElements(_loaded(tensor)) if isinstance(tensor, DenseTensor) else None)
         unlisted = PresentSource(present, comm, source.path, memory)
-        return ObservedSource(unlisted, unlisted, ObservedTerms(float(unlisted.nnz), None, facts), present)
+        return ObservedSource(unlisted, unlisted, ObservedTerms(float(unlisted.nnz), None, facts))
     chosen = on_root(comm, lambda: None if tensor is None else _chosen(tensor, params))
     elements = TensorSource(None if chosen is None else chosen.tensor, comm, source.path, memory)
     if not comm.bcast(chosen is not None and chosen.weights is not None):

@@ -141,14 +141,9 @@ class DenseTensor(AsDense):
         tensor.labels = self.labels
         return tensor
 
-    @property
-    def is_stored(self) -> bool:
-        """Whether the elements are in a file or on a GPU, not in host memory."""
-        return isinstance(self.memory, Stored)
-
     def in_memory(self) -> DenseTensor:
         """Return the tensor with its elements in host memory, so that a file is read once."""
-        if not self.is_stored:
+        if not isinstance(self.memory, Stored):
             return self
         loaded = self.replaced(self.array())
         loaded.labels = self.labels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -12,27 +11,22 @@ from ..host.threads import parallel_map, threads_for
 from .dense import DenseTensor, indices_of
 from .observed import NAN, observed_elements
 from .sparse import SparseTensor
+from .statistics import ElementStatistics, facts_of, joined
 from .stored import Place, pieces
-from .value_range import BLOCK, ValueRange, ends, grain, norm, squares
+from .value_range import BLOCK, ValueRange, grain
 
 Columns = NDArray[np.int32]
 Values = NDArray[np.float64]
 
 
 class _Part(NamedTuple):
-    """What is known of the present elements of a part of the tensor; their range is (inf, -inf) if there are none."""
+    """Facts about a part of the tensor that has elements."""
 
     place: Place
     nnz: int
-    bounds: tuple[float, float]
+    statistics: ElementStatistics
     grain: float
-    squares: float  # their sum, divided by the square of the largest magnitude
-    used: list[NDArray[np.bool_]]  # which indices of each mode, in memory order, have any
-
-    @property
-    def largest(self) -> float:
-        """The largest magnitude."""
-        return max(map(abs, self.bounds))
+    used: list[NDArray[np.bool_]]  # which indices of each mode, in memory order, have elements
 
 
 def _used(present: NDArray[np.bool_], mode: int, whole: bool) -> NDArray[np.bool_]:
@@ -69,36 +63,31 @@ class PresentElements:
     def __init__(self, tensor: DenseTensor) -> None:
         self.tensor = tensor
         first, *others = pieces(tensor.memory.shape, (), BLOCK)
-        begin = self._part(first, 1.0)
-        rest = parallel_map(lambda place: self._part(place, begin.grain), others, threads_for(len(others)))
-        parts = [part for part in (begin, *rest) if part.nnz]
-        self.nnz = sum(part.nnz for part in parts)
-        bounds = (
-            min((part.bounds[0] for part in parts), default=math.inf),
-            max((p.bounds[1] for p in parts), default=0.0),
-        )
-        if not all(map(math.isfinite, bounds)):
+        begin = self._part(first, True)
+        has_grain = begin is None or begin.grain > 0
+        rest = parallel_map(lambda place: self._part(place, has_grain), others, threads_for(len(others)))
+        parts = [part for part in (begin, *rest) if part is not None]
+        statistics = joined([part.statistics for part in parts])
+        if not parts or statistics.bad >= 0:
             self.listed()  # raises the error
-        self.values = ValueRange(*bounds, min(part.grain for part in parts))
-        scale = self.values.largest or 1.0
-        self.norm = norm(bounds, [part.squares * (part.largest / scale) ** 2 for part in parts])
+        self.nnz, self.norm = sum(part.nnz for part in parts), statistics.norm()
+        self.values = ValueRange(statistics.low, statistics.high, min(part.grain for part in parts))
         self._used = [np.zeros(length, bool) for length in tensor.memory.shape]
         for part in parts:
             for used, within, mine in zip(self._used, part.place, part.used, strict=True):
                 used[within] |= mine
 
-    def _part(self, place: Place, most: float) -> _Part:
-        """Return what is known of a part; its grain only if that of other parts, `most`, is not 0."""
+    def _part(self, place: Place, has_grain: bool) -> _Part | None:
+        """Return facts about a part; `has_grain`: whether other parts have a grain, so that its own matters."""
         block = self.tensor.memory[place]
         present = ~np.isnan(block)
         whole = bool(present.all())
-        values = np.asarray(block.reshape(-1) if whole else block[present], np.float64)
-        used = [_used(present, mode, whole) for mode in range(block.ndim)]
+        values = block.reshape(-1) if whole else block[present]
         if not values.size:
-            return _Part(place, 0, (math.inf, -math.inf), most, 0.0, used)
-        bounds = ends(values)
-        total = sum(squares(values, bounds)) if all(map(math.isfinite, bounds)) else 0.0
-        return _Part(place, values.size, bounds, grain(values) if most else 0.0, total, used)
+            return None
+        statistics = facts_of(values, (slice(0, values.size),), (self.tensor.size,))
+        mine = grain(np.asarray(values, np.float64)) if has_grain else 0.0
+        return _Part(place, values.size, statistics, mine, [_used(present, mode, whole) for mode in range(block.ndim)])
 
     def used_indices(self, mode: int) -> Columns:
         """Return the indices of a mode that have elements, ascending."""

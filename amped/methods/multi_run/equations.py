@@ -9,6 +9,7 @@ from ...backend.ops.equations import NEAR, RANGE, EquationsProvider, EquationsSt
 from ...operators.base import Operator
 from ...operators.columns import Columns
 from ..als import CpAls
+from ..captured import captured
 from ..constraints import Constraints
 from ..updates import LeastSquares, case_of, grams_of, run_passes
 from .als import AlsRuns, Key, columns_of
@@ -135,10 +136,7 @@ class _Iterations:
             operator.wait_comm()
             equations.report()
 
-        operator.synchronize()
-        replay = operator.machine.device.capture(iteration, equations.reported, operator.clock)
-        assert replay is not None
-        return replay
+        return captured(operator, iteration, equations.reported)
 
     def _compute(self) -> None:
         """Queue an iteration."""

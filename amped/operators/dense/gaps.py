@@ -10,23 +10,23 @@ observed elements.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.array_types import FloatDType, Floats
-from partitioner.tensors.present import PresentElements
 from partitioner.tensors.value_range import ValueRange
 
 from ...backend.device import Array, Device
 from ...backend.ops.gram import gram, gram_bytes
-from ...backend.ops.mttkrp import MTTKRP, Kernel, Share
+from ...backend.ops.mttkrp import MTTKRP, Kernel, KernelBytes, Share
 from ...backend.ops.rowproblems import (
     ROWPROBLEMS,
     CommonEquations,
     GapRowsProvider,
+    RowBytes,
     RowProblemsProvider,
     RowTerms,
 )
@@ -73,22 +73,8 @@ class ElementList(NamedTuple):
         return float(np.vdot(values, values))
 
 
-class GivenElements(Protocol):
-    """The observed elements of a tensor."""
-
-    def of_rows(self, mode: int, chosen: NDArray[np.bool_]) -> ElementList:
-        """Return the elements of the chosen rows of a mode, of which there are often none."""
-
-
-class Unlisted:
-    """Observed elements of which no list exists; see `GivenElements`."""
-
-    def __init__(self, present: PresentElements) -> None:
-        self._present = present
-
-    def of_rows(self, mode: int, chosen: NDArray[np.bool_]) -> ElementList:
-        """See `GivenElements`."""
-        return ElementList(*self._present.of_rows(mode, chosen))
+RowElements = Callable[[int, NDArray[np.bool_]], ElementList]
+"""Returns the observed elements of the chosen rows of a mode."""
 
 
 class ModeGaps(NamedTuple):
@@ -99,44 +85,45 @@ class ModeGaps(NamedTuple):
     empty: NDArray[np.intp]  # rows without observed elements
 
 
-def mode_gaps(
-    missing: Columns, observed: GivenElements | None, modes: Sequence[ModePlan], comm: Comm
-) -> list[ModeGaps]:
+def mode_gaps(missing: Columns, of_rows: RowElements | None, modes: Sequence[ModePlan], comm: Comm) -> list[ModeGaps]:
     """Return the elements by which this rank solves its rows of each mode. Collective.
 
     Parameters
     ----------
     missing : (order, n) array
         All missing elements, on every rank.
-    observed : GivenElements, optional
-        All observed elements, on rank 0.
+    of_rows : RowElements, optional
+        Of all observed elements, on rank 0.
     modes : sequence of ModePlan
         The plan of this rank.
     comm : Comm
     """
     result = []
     for mode in modes:
-        few = None if observed is None else observed.of_rows(mode.mode, _few_observed(mode, missing))
-        chosen = comm.bcast(few)
-        assert chosen is not None
-        result.append(gaps_of(mode, missing, chosen))
+        few = _few_observed(mode, missing)
+        observed = comm.bcast(None if of_rows is None else of_rows(mode.mode, few))
+        assert observed is not None
+        result.append(_owned_gaps(mode, missing, few, observed))
     return result
 
 
-def gaps_of(mode: ModePlan, missing: Columns, elements: GivenElements) -> ModeGaps:
-    """Return the elements by which a rank solves its rows of a mode.
+def gaps_of(mode: ModePlan, missing: Columns, of_rows: RowElements) -> ModeGaps:
+    """Return the elements by which a rank solves its rows of a mode, on the rank with all elements."""
+    few = _few_observed(mode, missing)
+    return _owned_gaps(mode, missing, few, of_rows(mode.mode, few))
 
-    `missing` are all missing elements; `elements` has at least all observed elements of rows with few of them.
-    """
-    few, holes = _few_observed(mode, missing), ElementList(missing, np.zeros(missing.shape[1]))
-    observed = elements.of_rows(mode.mode, few)
+
+def _owned_gaps(mode: ModePlan, missing: Columns, few: NDArray[np.bool_], observed: ElementList) -> ModeGaps:
+    """Return the elements of a rank's rows of a mode; `observed` are those of all rows of `few`."""
     begin, end = mode.owned.start, mode.owned.stop
-    holes_of_rows, observed_of_rows = (
-        each.where(of_rows & (each.columns[mode.mode] >= begin) & (each.columns[mode.mode] < end))
-        for each, of_rows in ((holes, ~few[missing[mode.mode]]), (observed, few[observed.columns[mode.mode]]))
-    )
+
+    def owned(elements: ElementList) -> ElementList:
+        rows = elements.columns[mode.mode]
+        return elements.where((rows >= begin) & (rows < end)).sorted_by(mode.mode)
+
+    holes = ElementList(missing, np.zeros(missing.shape[1])).of_rows(mode.mode, ~few)
     empty = np.bincount(missing[mode.mode], minlength=end)[begin:end] == math.prod(mode.share.lengths)
-    return ModeGaps(holes_of_rows.sorted_by(mode.mode), observed_of_rows.sorted_by(mode.mode), np.flatnonzero(empty))
+    return ModeGaps(owned(holes), owned(observed), np.flatnonzero(empty))
 
 
 def _whole_rows(mode: ModePlan, gaps: ModeGaps) -> NDArray[np.intp]:
@@ -196,8 +183,8 @@ class GapRows:
 
     def __init__(self, operator: DenseOperator, gaps: Sequence[ModeGaps], missing: Columns) -> None:
         """`missing` are all missing elements, on every rank."""
-        self._operator, self._gaps = operator, gaps
-        modes, self._device = operator.plan.modes, operator.machine.device
+        self._operator, self._device = operator, operator.machine.device
+        modes = operator.plan.modes
         self._rank, self._tools = modes[0].rank, tools(self._device, modes[0])
         missing_rows, observed_rows = self._tools.gaps, self._tools.observed
         self._missing_rows = [self._rows(m, e.missing, missing_rows) for m, e in zip(modes, gaps, strict=True)]
@@ -209,7 +196,7 @@ class GapRows:
         ]
         self._empty = [self._device.to_device(each.empty) for each in gaps]
         self._scratch = self._device.empty((most_scratch(modes, gaps, self._device),), np.uint8)
-        # Of the modes, then the product of those of the other modes of one.
+        # A Gram matrix for each mode; and, last, the elementwise product of some of them.
         self._grams = self._device.zeros((operator.order + 1, self._rank, self._rank), np.float64)
         self._gram_versions = [-1] * operator.order  # of the factor matrices whose Gram matrices they are
         self._missing = _in_block(operator, missing)
@@ -353,30 +340,36 @@ def share_of(mode: ModePlan, elements: ElementList) -> Share:
     return Share(mode.share.lengths, mode.owned, nnz, mode.share.stride, mode.share.dtype, values)
 
 
-def most_scratch(modes: Sequence[ModePlan], gaps: Sequence[ModeGaps], device: Device) -> int:
-    """Return the device memory in which the rows of a mode are solved."""
-    needs = [0]
+class _Needs(NamedTuple):
+    """What the elements of a mode need on a device."""
+
+    elements: ElementList
+    kernel: KernelBytes
+    solving: RowBytes
+
+
+def _needs(modes: Sequence[ModePlan], gaps: Sequence[ModeGaps], device: Device) -> Iterator[_Needs]:
+    """Yield the needs of the missing elements of each mode, and of the observed ones."""
     for mode, each in zip(modes, gaps, strict=True):
         chosen = tools(device, mode)
         for elements, provider in ((each.missing, chosen.gaps), (each.observed, chosen.observed)):
             share = share_of(mode, elements)
-            needs.append(provider.bytes(chosen.kernel, share, share.nnz).running)
-    return max(needs)
+            kernel, solving = chosen.kernel.bytes(share, share.nnz), provider.bytes(chosen.kernel, share, share.nnz)
+            yield _Needs(elements, kernel, solving)
+
+
+def most_scratch(modes: Sequence[ModePlan], gaps: Sequence[ModeGaps], device: Device) -> int:
+    """Return the device memory in which the rows of a mode are solved."""
+    return max((each.solving.running for each in _needs(modes, gaps, device)), default=0)
 
 
 def gap_bytes(modes: Sequence[ModePlan], gaps: Sequence[ModeGaps], device: Device) -> int:
     """Return the device memory of the elements, and for solving their rows."""
-    rank, rows_of = modes[0].rank, [mode.owned.stop - mode.owned.start for mode in modes]
-    largest = max(len(mode.cut.rows) and int(mode.cut.rows[-1]) for mode in modes)
-    kept, making = 8 * (len(modes) + 1) * rank**2 + most_scratch(modes, gaps, device), gram_bytes(device, largest, rank)
-    for mode, each, rows in zip(modes, gaps, rows_of, strict=True):
-        chosen = tools(device, mode)
-        kept += chosen.gaps.common_bytes(rows, rank)
-        for elements, provider in ((each.missing, chosen.gaps), (each.observed, chosen.observed)):
-            share = share_of(mode, elements)
-            needs, solving = chosen.kernel.bytes(share, share.nnz), provider.bytes(chosen.kernel, share, share.nnz)
-            if device.on_host:
-                kept += elements.columns.nbytes + elements.values.nbytes
-            kept += needs.shard + solving.kept
-            making = max(making, needs.making)
-    return kept + making
+    rank, needs = modes[0].rank, list(_needs(modes, gaps, device))
+    grams = 8 * (len(modes) + 1) * rank**2
+    kept = grams + most_scratch(modes, gaps, device) + sum(each.kernel.shard + each.solving.kept for each in needs)
+    kept += sum(tools(device, m).gaps.common_bytes(m.owned.stop - m.owned.start, rank) for m in modes)
+    if device.on_host:
+        kept += sum(each.elements.columns.nbytes + each.elements.values.nbytes for each in needs)
+    longest = max(int(mode.cut.rows[-1]) for mode in modes)
+    return kept + max(gram_bytes(device, longest, rank), *(each.kernel.making for each in needs))

@@ -26,6 +26,7 @@ class PresentSource(DescribedSparse):
     """Elements in rank 0's memory; other ranks' arguments are ignored. See `SparseSource`.
 
     Their list takes several times the memory of the array, and decompositions of tensors with few gaps do without it.
+    `elements` are those given on rank 0, and None elsewhere.
     """
 
     stored = False
@@ -38,11 +39,11 @@ class PresentSource(DescribedSparse):
         path: str | os.PathLike[str] | None = None,
         memory: DeviceMemory | None = None,
     ) -> None:
-        self._elements, self._comm, self.path, self._memory = elements, comm, path, memory
+        self._comm, self.path, self._memory = comm, path, memory
         self._list: TensorSource | None = None
         self._stays = False
         self.value_dtype: FloatDType = np.dtype(np.float64)
-        root = elements if comm.rank == 0 else None
+        self.elements = root = elements if comm.rank == 0 else None
         known = comm.bcast(
             None if root is None else (root.tensor.shape, root.nnz, root.norm, root.values, root.tensor.labels)
         )
@@ -54,7 +55,7 @@ class PresentSource(DescribedSparse):
     def _listed(self) -> TensorSource:
         """The source of the list. Collective."""
         if self._list is None:
-            elements = self._elements
+            elements = self.elements
             tensor = on_root(self._comm, lambda: None if elements is None else elements.listed())
             self._list = TensorSource(tensor, self._comm, self.path, self._memory)
             if self._stays:
@@ -65,8 +66,7 @@ class PresentSource(DescribedSparse):
         return self.used_indices(mode).size
 
     def used_indices(self, mode: int) -> NDArray[np.int32]:
-        root = self._elements if self._comm.rank == 0 else None
-        return share(self._comm, None if root is None else root.used_indices(mode))
+        return share(self._comm, None if self.elements is None else self.elements.used_indices(mode))
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         return self._listed.cut(mode, parts, targets)
