@@ -107,7 +107,8 @@ class Rows:
                 parts.append(shared.sums.copy())
             shared.sums[:] = sum(parts[1:], parts[0])
             solver.step(shared, limits, number)
-            shared.changes.fill(0)
+            if shared.changes is not None:
+                shared.changes.fill(0)
             for order, shard in zip(made, shards, strict=True):
                 solver.add_changes(order, shard, factors, places, shared, limits)
             solver.advance(shared, limits, number)

@@ -56,20 +56,15 @@ class LeastSquaresCode(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory in which a row is solved, except its matrix."""
-        rank = self.rank
-        return 8 * (rank * (rank + 1) // 2 + VECTORS * rank) + 4 * (rank + rank % 2)
-
-    @property
-    def shared_in_double(self) -> int:
-        """Bytes of shared memory in which a row is solved in double precision, with its matrix."""
-        return 4 * self.rank * (self.rank + 1) + self.shared
+        """Bytes of shared memory in which a team solves a row in double precision; a warp has the matrix there, too."""
+        rank, matrices = self.rank, 2 if self.team == WARP else 1
+        return 8 * (matrices * rank * (rank + 1) // 2 + VECTORS * rank) + 4 * (rank + rank % 2)
 
     def shared_of_warp(self, layout: PackedLayout, in_double: bool) -> int:
         """Return the bytes of shared memory of a warp of ``observed.cu``, which solves in double precision or not."""
         slot, sums = (len(layout.blocks) + 4) // 4 * 4, 4 * self.span * (self.span + 6)
         slots = 2 * TURN * slot * 4 + (TURN * len(layout.blocks) * 4 * self.span if self._far(layout) else 0)
-        return -(-max(slots, sums, self.shared_in_double if in_double else 0) // 16) * 16
+        return -(-max(slots, sums, self.shared if in_double else 0) // 16) * 16
 
     def _far(self, layout: PackedLayout) -> bool:
         """Return whether ``observed.cu`` reads factor rows from the device's memory more often than from its caches."""

@@ -133,6 +133,50 @@ __device__ void substitute(const Row& row) {
   }
 }
 
+// Whether a lane can hold a row of G in registers.
+constexpr bool BY_LANES = TEAM == 32 && RANK <= 32;
+
+// Sets b to the solution by a factorisation L D L^T, and returns true, unless a pivot is in doubt. Lane i has row i; G is kept.
+__device__ __noinline__ bool solve_by_lanes(double* gram, double* room, double noise, double ridge) {
+  const Row row(gram, room, noise);
+  const int lane = member(), i = min(lane, RANK - 1);
+  double mine[RANK];  // G, then L D, before the diagonal
+#pragma unroll
+  for (int k = 0; k < RANK; k++) mine[k] = k < i ? row.g(i, k) : 0;
+  const double square = row.g(i, i) + ridge, least = fmax(DOUBTED, DOUBTED_NOISES * row.noise);
+  double left = square, y = row.right[i];  // the pivot, and the right-hand side, without the columns that are done
+#pragma unroll
+  for (int c = 0; c < RANK - 1; c++) {
+    __syncwarp();
+    double sum[2] = {mine[c], 0};
+#pragma unroll
+    for (int k = 0; k < c; k++) sum[k % 2] -= mine[k] * row.l(c, k);
+    mine[c] = sum[0] + sum[1];
+    const double entry = mine[c] * (1 / __shfl_sync(~0u, left, c)), solved = __shfl_sync(~0u, y, c);
+    if (lane > c && lane < RANK) row.l(lane, c) = entry, left -= mine[c] * entry, y -= entry * solved;
+  }
+  __syncwarp();
+  y /= left;
+#pragma unroll
+  for (int c = RANK - 1; c > 0; c--) {
+    const double solved = __shfl_sync(~0u, y, c), entry = row.l(c, min(lane, c));
+    if (lane < c) y -= entry * solved;
+  }
+  if (lane < RANK) row.b[lane] = y;
+  return __all_sync(~0u, lane >= RANK || left > least * square);
+}
+
+// Sets b to the solution, and returns true, unless a pivot is in doubt.
+__device__ __forceinline__ bool solve_without_pivoting(const Row& row, double ridge) {
+  wait_for_team();
+  if constexpr (BY_LANES) return solve_by_lanes(row.gram, row.lower, row.noise, ridge);
+  else {
+    if (factorise(row, ridge, false) < RANK) return false;
+    substitute(row);
+    return true;
+  }
+}
+
 // Solves S y = y for the Cholesky factor of S in place of G, and `count` unknowns. One thread.
 __device__ void solve_small(const Row& row, int count) {
   for (int j = 0; j < count; j++) {
@@ -221,8 +265,9 @@ struct Solved {
 // Replaces G of the elements that a row lacks by that of the others, and sets their slope; returns the sum of squared residuals
 // without the squares of the values.
 __device__ double subtract(const Row& row, const Common& common, long long name) {
-  for (int r = 0; r < RANK; r++)
-    for (int c = member(); c <= r; c += TEAM) row.g(r, c) = common.gram[r * RANK + c] - row.g(r, c);
+#pragma unroll 8
+  for (int e = member(); e < RANK * RANK; e += TEAM)
+    if (e % RANK <= e / RANK) row.g(e / RANK, e % RANK) = common.gram[e] - row.g(e / RANK, e % RANK);
   wait_for_team();
   double squares = 0;
   EACH (r) {
@@ -244,11 +289,11 @@ __device__ Solved solve_row(const Row& row, const Terms& terms, double squares, 
   Solved solved = {squares, 0, 0};
   int count = RANK;
   if (terms.sweeps) descend(row, terms.ridge, terms.sweeps);
-  else if (factorise(row, terms.ridge, false) == RANK) substitute(row);
-  else if ((count = factorise(row, terms.ridge, true)) == RANK) substitute(row);
-  else {
-    solved.deficient = 1;
-    shortest(row, count);
+  else if (!solve_without_pivoting(row, terms.ridge)) {
+    count = factorise(row, terms.ridge, true);
+    solved.deficient = count < RANK;
+    if (count == RANK) substitute(row);
+    else shortest(row, count);
   }
   EACH (r) {
     row.b[r] = (double)(Stored)row.b[r];

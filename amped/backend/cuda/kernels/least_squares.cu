@@ -6,7 +6,7 @@
 // The sums of a row: the sum of (x - m) v, R numbers; G, (R, R), of which the lower triangle is used; and the sum of
 // (x - m)^2, as `add_sums` of rowproblems.cu computes them.
 
-#define PACKED 0
+#define PACKED (TEAM == 32)  // in shared memory
 #include "row_equations.cuh"
 
 constexpr int SUMS = RANK + RANK * RANK + 1;
@@ -27,12 +27,17 @@ solve_rows(double* sums, long long pitch, const int* __restrict__ first, int fir
       for (int t = 0; t < first[k + 1] - first[k]; t++) sum += mine[t * pitch + e];
       mine[e] = sum;
     }
-  const Row row(mine + RANK, room, noise);
+  wait_for_team();
+  const Row row(PACKED ? room : mine + RANK, PACKED ? room + TRIANGLE : room, noise);
+  if constexpr (PACKED)
+#pragma unroll 16
+    for (int e = threadIdx.x; e < RANK * RANK; e += TEAM)
+      if (e % RANK <= e / RANK) row.g(e / RANK, e % RANK) = mine[RANK + e];
   const long long name = names ? names[k] : k;
   REAL* to = own + name * stride;
   EACH (r) row.old[r] = (double)to[r];
-  wait_for_team();
   EACH (r) row.slope[r] = mine[r];
+  wait_for_team();
   double squares = mine[SUMS - 1];
   if (common.gram) squares = subtract(row, common, name);
   const Solved done = solve_row<REAL>(row, terms, squares, !common.gram);

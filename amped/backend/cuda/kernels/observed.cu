@@ -36,7 +36,8 @@ __device__ __forceinline__ double product_at(const Inputs& in, const Record& r, 
 }
 
 // Computes the sums of a row again, in double precision; returns that of (x - m)^2.
-__device__ __noinline__ double sum_exactly(const Inputs& in, const Nonzeros& of, int begin, int end, const Row& row) {
+__device__ __noinline__ double sum_exactly(const Inputs& in, const Nonzeros& of, int begin, int end, double* room) {
+  const Row row(room, room + TRIANGLE, 0);
   const int lane = threadIdx.x % 32;
   for (int e = lane; e < TRIANGLE; e += 32) row.gram[e] = 0;
   double squares = 0, slope = 0;
@@ -131,6 +132,11 @@ __device__ __noinline__ Solved solve_double(float* room, double squares, float* 
   return done;
 }
 
+// Sets the numbers of find_largest to zero. In a captured iteration, cudaMemset takes microseconds.
+extern "C" __global__ void clear_largest(unsigned* __restrict__ largest) {
+  for (int k = threadIdx.x; k < INPUTS * COLUMNS; k += blockDim.x) largest[k] = 0;
+}
+
 // Finds the largest magnitude of each column of input blockIdx.y; `largest` is zero at first.
 extern "C" __global__ void __launch_bounds__(256) find_largest(const __grid_constant__ Inputs in, unsigned* __restrict__ largest) {
   __shared__ unsigned found[COLUMNS];
@@ -189,7 +195,7 @@ solve_doubtful(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks
     float* to = own + (long long)tasks.row[task] * COLUMNS;
     if (lane < RANK) row.old[lane] = to[lane];
     __syncwarp();
-    const double squares = sum_exactly(in, of, tasks.begin[task], tasks.end[task], row);
+    const double squares = sum_exactly(in, of, tasks.begin[task], tasks.end[task], mine);
     const Solved done = solve_row<float>(row, terms, squares);
     if (lane < RANK) to[lane] = (float)row.b[lane];
     if (lane == 0) solved[task] = done;

@@ -35,7 +35,7 @@ class CudaGram:
 
     def gram(self, matrix: Array) -> Array:
         (rows, rank), blocks = matrix.shape, solve.blocks_of(len(matrix), self._device)
-        total, largest = cupy.zeros((rank, rank), np.float64), cupy.zeros(rank, np.float64)
+        total, largest = cupy.zeros((rank, rank), np.float64), cupy.empty(rank, np.float64)
         if rows:
             parts = cupy.empty((blocks, rank + 2, rank), np.float64)
             function, add = _functions(rank, matrix.dtype, self._device.number)

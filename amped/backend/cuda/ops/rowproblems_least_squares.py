@@ -216,7 +216,7 @@ class CudaLeastSquares:
         inputs = inputs_of(shard.layout, factors)
         args = inputs, nonzeros_of(shard), tasks.packed, own, solver.terms
         room, warps = code.shared_of_warp(shard.layout, solver.in_double), THREADS // WARP
-        largest.fill(0)
+        kernels.clear_largest((1,), (THREADS,), (largest,))
         slices = min(self._limits.processors, -(-max(shard.layout.share.lengths) // WARP))
         kernels.find_largest((slices, len(factors)), (256,), (inputs, largest))
         kernels.solve_tasks(
@@ -227,7 +227,7 @@ class CudaLeastSquares:
         )
         if not solver.in_double:
             blocks = (-(-tasks.row.size // WARP),)
-            kernels.solve_doubtful(blocks, (WARP,), (*args, solved), shared_mem=code.shared_in_double)
+            kernels.solve_doubtful(blocks, (WARP,), (*args, solved), shared_mem=code.shared)
         if heavy:
             blocks = (-(-heavy * code.sums // THREADS),)
             kernels.add_parts(blocks, (THREADS,), (parts, tasks.first, np.int32(heavy), sums))
@@ -347,6 +347,7 @@ class CudaGaps(CudaLeastSquares):
 class _Fused(NamedTuple):
     """Kernels of ``observed.cu``."""
 
+    clear_largest: CudaFunction
     find_largest: CudaFunction
     solve_tasks: CudaFunction
     solve_doubtful: CudaFunction
