@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend.byte_count import ByteCount
 from ..backend.device import Array, Replay
 from ..operators.base import Placed
 
@@ -73,4 +74,22 @@ def captured(operator: Placed, queue: Callable[[], None], read: Array) -> Replay
     operator.synchronize()
     replay = operator.machine.device.capture(queue, read, operator.clock)
     assert replay is not None
-    return replay
+    return _CountedReplay(replay, operator.machine.exchange.traffic)
+
+
+class _CountedReplay:
+    """Captured work whose exchanged bytes count when each launch ends, not when it is captured; see `Replay`."""
+
+    def __init__(self, replay: Replay, traffic: ByteCount) -> None:
+        self._replay, self._traffic, self._nbytes = replay, traffic, 0
+
+    def launch(self) -> None:
+        before = self._traffic.nbytes
+        self._replay.launch()
+        if self._traffic.nbytes > before:  # this launch captured the work
+            self._nbytes, self._traffic.nbytes = self._traffic.nbytes - before, before
+
+    def wait(self) -> NDArray[np.uint8]:
+        result = self._replay.wait()
+        self._traffic.nbytes += self._nbytes
+        return result

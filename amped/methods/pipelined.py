@@ -40,7 +40,6 @@ class Pipelined:
         self._kept = [device.empty(state.shape, np.uint8) for state in self._states]
         self._replays: dict[tuple[bool, Hashable], Replay] = {}  # by exactness and `Operator.kept` at the beginning
         self._ends: dict[tuple[bool, Hashable], Hashable] = {}  # `Operator.kept` at the end
-        self._bytes: dict[Replay, int] = {}  # that a launch exchanges, if several ranks compute
         self._in_flight = deque[Replay]()  # launched, and not waited for
 
     def next(self, exact: bool, left: int) -> EquationsStatus:
@@ -48,18 +47,13 @@ class Pipelined:
         while len(self._in_flight) < min(AHEAD, left):
             self._in_flight.append(self._launched((exact, self._operator.kept())))
         replay = self._in_flight.popleft()
-        status = self._equations.read(replay.wait())[0]
-        self._operator.machine.exchange.traffic.nbytes += self._bytes.get(replay, 0)
-        return status
+        return self._equations.read(replay.wait())[0]
 
     def _launched(self, which: tuple[bool, Hashable]) -> Replay:
         if which not in self._replays:
             self._replays[which] = self._captured(*which)
-        replay, traffic = self._replays[which], self._operator.machine.exchange.traffic
-        before = traffic.nbytes
+        replay = self._replays[which]
         replay.launch()
-        if traffic.nbytes > before:  # the launch captured the work, which later launches repeat
-            self._bytes[replay], traffic.nbytes = traffic.nbytes - before, before
         self._operator.resume(self._ends[which])
         return replay
 
@@ -81,8 +75,11 @@ class Pipelined:
         return self._kept[0] if self._in_flight else None
 
     def _wait(self) -> None:
+        traffic = self._operator.machine.exchange.traffic
+        counted = traffic.nbytes
         while self._in_flight:
             self._in_flight.popleft().wait()
+        traffic.nbytes = counted  # discarded iterations do not count
         self._operator.clock.collect()
 
     def _captured(self, exact: bool, begins: Hashable) -> Replay:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,37 @@ from amped.operators.distributions.forecast import Candidate
 from amped.parallel.mpi import Comm
 
 pytestmark = pytest.mark.mpi
-SHAPE = (60, 35, 8)
+SHAPE, SMALL = (60, 35, 8), (9, 7, 5)
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which the bytes of each iteration will be added."""
+    taken, take = list[int](), ByteCount.take
+
+    def take_and_keep(count: ByteCount) -> int:
+        taken.append(take(count))
+        return taken[-1]
+
+    monkeypatch.setattr(ByteCount, "take", take_and_keep)
+    return taken
+
+
+@pytest.mark.parametrize("method", ["observed", "counts", "constrained"])
+def test_iterations_of_other_methods_exchange_the_same_bytes(
+    comm: Comm, device: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that a device repeats as captured work."""
+    rng, taken = np.random.default_rng(3), recorded(monkeypatch)
+    x = amped.SparseTensor(np.argwhere(np.ones(SMALL)), rng.uniform(0.5, 1, math.prod(SMALL)), SMALL)
+    how: dict[str, Any] = {"device": device, "max_iters": 6, "tol": 0, "seed": 1}
+    if method == "counts":
+        amped.cp_apr(x, 2, **how)
+    elif method == "observed":
+        amped.cp_als(x, 2, mask="stored", ridge=0.1, accelerate=False, **how)
+    else:
+        amped.cp_als(x, 2, constraints={1: "l1:0.1"}, **how)
+    assert len(set(taken[-5:])) == 1
+    assert comm.size == 1 or taken[-1] > 0
 
 
 @pytest.mark.ranks(2, 3, 4, 6, 8)
@@ -23,13 +54,7 @@ def test_iterations_exchange_the_planned_bytes(comm: Comm, device: str, monkeypa
     x = amped.SparseTensor.from_columns(columns, np.ones(columns.shape[1]), SHAPE)
     given: dict[str, Any] = {"device": device}
     planned = comm.bcast(amped.plan(x, 3, **given))
-    taken, take = list[int](), ByteCount.take
-
-    def recorded(count: ByteCount) -> int:
-        taken.append(take(count))
-        return taken[-1]
-
-    monkeypatch.setattr(ByteCount, "take", recorded)
+    taken = recorded(monkeypatch)
     assert len(planned.candidates) > 2
 
     def check(each: Candidate, **options: Any) -> None:
