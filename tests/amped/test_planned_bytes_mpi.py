@@ -36,7 +36,7 @@ def test_iterations_of_other_methods_exchange_the_same_bytes(
     """Also those that a device repeats as captured work."""
     rng, taken = np.random.default_rng(3), recorded(monkeypatch)
     x = amped.SparseTensor(np.argwhere(np.ones(SMALL)), rng.uniform(0.5, 1, math.prod(SMALL)), SMALL)
-    how: dict[str, Any] = {"device": device, "max_iters": 6, "tol": 0, "seed": 1}
+    how: dict[str, Any] = {"device": device, "max_iters": 6, "tol": 0, "seed": 1, "grid": "all-gather"}
     if method == "counts":
         amped.cp_apr(x, 2, **how)
     elif method == "observed":
