@@ -18,7 +18,7 @@ import numpy as np
 from partitioner.array_types import Floats
 
 from ..errors import InputError
-from .formula_steps import Steps
+from .formula_steps import Steps, TemporaryArrays
 
 FUNCTIONS = "abs", "exp", "expm1", "log", "log1p", "sqrt", "tanh"
 """Functions of one argument. ``where(condition, a, b)`` is available too."""
@@ -135,12 +135,14 @@ class NumpyFormula:
 Evaluated = Formula | NumpyFormula
 
 
-def evaluate(formulas: Sequence[Evaluated], x: Floats, m: Floats) -> list[Floats]:
-    """Evaluate formulas at the same elements; they share their common subexpressions."""
+def evaluate(
+    formulas: Sequence[Evaluated], x: Floats, m: Floats, temporary: TemporaryArrays | None = None
+) -> list[Floats]:
+    """Evaluate formulas at the same elements; they share their common subexpressions. See `Steps`."""
     texts = tuple(each for each in formulas if isinstance(each, Formula))
     if len(texts) < len(formulas):
         return [each(x, m) for each in formulas]
-    return _steps(texts)(*_floats(x, m))
+    return _steps(texts)(*_floats(x, m), temporary)
 
 
 @lru_cache(maxsize=256)

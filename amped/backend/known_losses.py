@@ -71,7 +71,7 @@ def _bernoulli_logit() -> Loss:
     return Loss(
         name="bernoulli-logit",
         value="0.5 * (m + abs(m)) + log1p(exp(-abs(m))) - x * m",  # log(exp(m) + 1) would overflow
-        first="1 / (1 + exp(-m)) - x",
+        first="where(m < 0, exp(-abs(m)), 1) / (1 + exp(-abs(m))) - x",  # the exponential function of `value`
         second="exp(-abs(m)) / (1 + exp(-abs(m)))**2",
         least="0",
         mean="1 / (1 + exp(-m))",

@@ -12,19 +12,22 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from partitioner.array_types import Floats
 from partitioner.host.threads import parallel_map
 
 from ...backend.device import Array
+from ...backend.formula_steps import TemporaryArrays
 from ...backend.formulas import evaluate
 from ...backend.losses import Loss
 from ...backend.plain.split import Matrix, contract, khatri_rao, split_of
 from ..base import Placed, ValueAndGradients
 
 WIDTH = 2048  # columns of a tile, at most
-ELEMENTS = 1 << 17  # evaluated at once by a thread, in the caches of a core
+ELEMENTS = 1 << 16  # evaluated at once by a thread, in the caches of a core
 PARTS = 4  # per thread
+PRODUCT, CONVERTED = -1, -2  # numbers of temporary arrays
 
 
 class DenseBlocks(Placed, Protocol):
@@ -116,13 +119,14 @@ class DenseGradient:
         sums, short = [np.zeros_like(first), np.zeros_like(second)], elements.shape[shorter]
 
         def part(span: tuple[int, int]) -> tuple[float, Matrix]:
-            own, value = list(sums), 0.0
+            own, value, temporary = list(sums), 0.0, TemporaryArrays()
             own[shorter] = np.zeros_like(sums[shorter])
             for rows, columns in _tiles(*((span, (0, short)) if longer == 0 else ((0, short), span))):
                 x, left, right = elements[rows, columns], first[:, rows], second[:, columns]
-                model = (left.T @ right).astype(x.dtype, copy=False)
-                values, slopes = evaluate((self._loss.of, self._loss.slope), x, model)
-                slopes = slopes.astype(np.float64, copy=False)
+                product = np.matmul(left.T, right, out=temporary.array(PRODUCT, x.shape, np.float64))
+                model = _converted(product, x.dtype, temporary)
+                values, slopes = evaluate((self._loss.of, self._loss.slope), x, model, temporary)
+                slopes = _converted(slopes, product.dtype, temporary)
                 if shares is not None:
                     values, slopes = values * shares[rows, columns], slopes * shares[rows, columns]
                 value += float(values.sum(dtype=np.float64))
@@ -135,6 +139,15 @@ class DenseGradient:
         found = parallel_map(part, list(pairwise(ends.tolist())), min(count, self._threads))
         sums[shorter] = np.add.reduce([partial for _, partial in found])
         return _LossSums(math.fsum(value for value, _ in found), *sums)
+
+
+def _converted(array: Floats, dtype: DTypeLike, temporary: TemporaryArrays) -> Floats:
+    """Return an array of a type, in a temporary array if it has another one."""
+    if array.dtype == dtype:
+        return array
+    result: Floats = temporary.array(CONVERTED, array.shape, dtype)
+    np.copyto(result, array, casting="same_kind")
+    return result
 
 
 def _tiles(rows: tuple[int, int], columns: tuple[int, int]) -> Iterator[tuple[slice, slice]]:

@@ -10,6 +10,7 @@ import pytest
 from losses import GAUSSIAN, POISSON
 from oracle import random_factors
 
+from amped.backend.formula_steps import TemporaryArrays
 from amped.backend.formulas import Formula, evaluate
 from amped.backend.known_losses import KNOWN, loss_of
 from amped.backend.losses import Loss, Moments
@@ -194,3 +195,23 @@ def test_the_lowest_loss_of_a_value(name: str) -> None:
     np.testing.assert_allclose(best_values(loss, values), searched, atol=1e-5)
     twice = Loss.of_formulas(loss.formulas or {})
     np.testing.assert_allclose(twice.of(values, 0.7), loss.of(values, 0.7))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_log1p_is_as_accurate_as_that_of_numpy(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([10 ** rng.uniform(-30, 30, 2000), -(10 ** rng.uniform(-30, -1e-3, 2000)), [0, -1, -2, np.inf]])
+    given, units = x.astype(dtype), 3 * np.finfo(dtype).eps
+    got = Formula("log1p(m)")(np.zeros_like(given), given)
+    assert got.dtype == dtype
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(got, np.log1p(given.astype(np.float64)), rtol=units)
+
+
+def test_results_stay_valid_until_the_next_evaluation_in_a_workspace() -> None:
+    formulas, temporary = (Formula("exp(m) - x"), Formula("where(m < x, exp(m), 1)")), TemporaryArrays()
+    rng = np.random.default_rng(0)
+    for shape in ((40, 50), (3, 4), (100, 40)):
+        x, m = rng.standard_normal(shape), rng.standard_normal(shape)
+        for got, formula in zip(evaluate(formulas, x, m, temporary), formulas, strict=True):
+            np.testing.assert_array_equal(got, formula(x, m))
