@@ -17,7 +17,6 @@ from ..files import Outputs, check_apart
 from ..methods.driver import never
 from ..methods.starts import Decomposition
 from ..models.history import AnyModel, M
-from ..models.loading import cp_model
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, world
@@ -139,11 +138,10 @@ class CallSession(Session):
         return model
 
     def _write_report(self, model: AnyModel) -> None:
-        """Write the requested report of a CP model, on rank 0. A failure is a warning: the model is more important."""
+        """Write the requested report, on rank 0. A failure is a warning: the model is more important."""
         path = self._side.report
         if path is None:
             return
-        model = cp_model(model, None, "report: not a CP model")
         from ..report import page
 
         tensor = page.compared_tensor(self.source, model)

@@ -74,6 +74,7 @@ def tucker(
     every: int | None = None,
     resume: bool = False,
     metrics: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
     output: OutputName = "host",
     **options: Unpack[OptionNames],
 ) -> TuckerTensor:
@@ -117,7 +118,7 @@ def tucker(
         `cp_als`.
     verbose : bool or int
         See `cp_als`.
-    deadline, checkpoint, every, resume, metrics : optional
+    deadline, checkpoint, every, resume, metrics, report : optional
         See `cp_als`. Only "hooi" writes checkpoints.
     output : {"host", "device"}
         See `cp_als`.
@@ -152,7 +153,7 @@ def tucker(
     compression = Compression(method, None if rank is None else tuple(rank), error, None if random else init)
     extrapolates = checkpoint is None if accelerate is None else accelerate
     compression = replace(compression, nonnegative=nonnegative, accelerate=extrapolates)
-    side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
+    side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]
     with session(X, chosen, deadline, verbose, side, compression.known_ranks) as call:
         with call.reporter.loading():
             compression = compression.with_fixed(fixed_modes, call.source.labels, len(call.source.shape))

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from partitioner.errors import one_line
 from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.validate import whole
 
 from ..backend.device import Device
 from ..errors import InputError
-from ..files import Outputs
 from ..methods import als, apr, gcp
 from ..methods.stopping import expected_iterations
 from ..models.kruskal import KruskalTensor
 from ..operators.sources.protocols import DescribedSource
-from ..report import page
 from ..runs.assembly import counts, decomposition
 from ..runs.compression import cp_start
 from ..runs.gcp import LossTraits, generalised
@@ -34,9 +30,6 @@ from .decompose import decompose
 from .job import Job, VerbSession
 from .requests import Masked, Modelled
 from .run_requests import PlacedMethod, RunRequest
-
-REPORT = "report.html"
-BESIDE_MODEL = Path()  # `--report` without a file name
 
 
 def fraction_or_path(text: str) -> float | Path:
@@ -76,30 +69,8 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
         type=whole_number,
         metavar="K",
     )
-    report: Path | None = flag(
-        None, f"write an HTML report (DIR/{REPORT})", type=path, nargs="?", const=BESIDE_MODEL, metavar="FILE.html"
-    )
-
-    @property
-    def outputs(self) -> dict[str, Path | None]:
-        path = self.report if self.output is None or self.report is None else self.report_at(self.output)
-        return {**super().outputs, "--report": None if path == BESIDE_MODEL else path}
-
-    def report_at(self, place: Path) -> Path:
-        """Return the path of the report of a model in folder `place`."""
-        assert self.report is not None
-        return place / REPORT if self.report == BESIDE_MODEL else self.report
-
-    def claim(self, outputs: Outputs) -> Path:
-        place = super().claim(outputs)
-        if self.report is not None:
-            replace = self.force or (self.output is not None and self._is_ours(self.output))
-            outputs.file(self.report_at(place), replace)
-        return place
 
     def check(self) -> None:
-        if self.report is not None:
-            page.check()
         if self.constraint_params.fixed_modes and self.init is None and not self.resume:
             raise InputError("--fixed-modes needs --init with the matrices to keep")
         if self.init == "tucker" and (self.chosen_method != "als" or self.nonnegative or self.nonnegative_modes):
@@ -113,8 +84,6 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
             reason = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
             raise InputError(f"--starts {self.starts}: {reason}")
         super().check()
-        if self.report not in (None, BESIDE_MODEL):
-            page.check(self.report)
 
     def _check_holdout(self) -> None:
         if self.holdout is None:
@@ -220,22 +189,6 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
     def _als_request(self) -> AlsRequest:
         guess = self.init is not None or self.starts > 1
         return AlsRequest(self.max_iters, self.tol, self.seed, guess, self.checkpoint is not None, self.accelerate)
-
-    def write_report(
-        self, job: Job, model: KruskalTensor, source: DescribedSource, record: dict[str, Any], folder: Path | None
-    ) -> bool:
-        if self.report is None:
-            return False
-        # For a small tensor the report includes the largest residuals and the deviance.
-        tensor = page.compared_tensor(source, model)
-        if folder is None:
-            return False
-        path = self.report_at(folder)
-        if (cause := page.failure(model, path, tensor, record, path in job.outputs.replaced)) is not None:
-            print(f"amped: {cause}; the model is written, its report is not", file=sys.stderr)
-            return True
-        job.display.note(f"report in {one_line(str(path))}")
-        return False
 
 
 def cpd(request: CpdRequest, session: VerbSession) -> int:

@@ -22,8 +22,8 @@ from ..parallel.mpi import on_root
 from ..report import page
 from ..report.changes import Other
 from ..report.progress import PlainDisplay
-from .cpd import REPORT
 from .job import VerbSession
+from .run_requests import REPORT
 from .show import WritingRequest, recorded_tensor
 
 CHANGES = "changes.html"  # the report of two models

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple
 
+from partitioner.errors import one_line
 from partitioner.flags import flag, on_or_off, path, real_number, whole_number
 
 from ..backend.device import Device
@@ -19,6 +21,7 @@ from ..methods.starts import Decomposition
 from ..models.history import M
 from ..models.record import MODEL, RUN, recorded
 from ..operators.sources.protocols import DescribedSource
+from ..report import page
 from ..report.metrics import Metrics
 from ..runs import checkpoint
 from ..runs.starting import AlsChoice
@@ -31,6 +34,8 @@ TOL_HELP = (
     "0 disables the test"
 )
 MAX_ITERS = 50
+REPORT = "report.html"
+BESIDE_MODEL = Path()  # `--report` without a file name
 FACTS = "made_from"  # name in run.json of the facts in the checkpoints of the run
 
 
@@ -68,13 +73,24 @@ class RunRequest(Seeded, ABC, Generic[M]):
         None, "iterations between checkpoints (1, unless writing takes longer)", type=whole_number, metavar="K"
     )
     resume: bool = flag(False, "continue from the newest checkpoint, if there is one")
+    report: Path | None = flag(
+        None, f"write an HTML report (DIR/{REPORT})", type=path, nargs="?", const=BESIDE_MODEL, metavar="FILE.html"
+    )
 
     @property
     def outputs(self) -> dict[str, Path | None]:
         files = {} if self.output is None else {MODEL: self.output / MODEL, RUN: self.output / RUN}
-        return {**super().outputs, **files}
+        report = self.report if self.output is None or self.report is None else self.report_at(self.output)
+        return {**super().outputs, **files, "--report": None if report == BESIDE_MODEL else report}
+
+    def report_at(self, place: Path) -> Path:
+        """Return the path of the report of a model in folder `place`."""
+        assert self.report is not None
+        return place / REPORT if self.report == BESIDE_MODEL else self.report
 
     def check(self) -> None:
+        if self.report is not None:
+            page.check()
         if self.max_iters is not None and self.max_iters < 1:
             raise InputError(f"--max-iters {self.max_iters}: at least 1")
         if self.tol is not None and not self.tol >= 0:
@@ -86,6 +102,8 @@ class RunRequest(Seeded, ABC, Generic[M]):
                 if value:
                     raise InputError(f"--{name} needs --checkpoint DIR")
         super().check()
+        if self.report not in (None, BESIDE_MODEL):
+            page.check(self.report)
 
     @property
     @abstractmethod
@@ -137,6 +155,17 @@ class RunRequest(Seeded, ABC, Generic[M]):
         self, job: Job, model: M, source: DescribedSource, record: dict[str, Any], folder: Path | None
     ) -> bool:
         """Write the requested report, if any, of a model in a folder; return whether it failed. Collective."""
+        if self.report is None:
+            return False
+        # For a small tensor the report includes the largest residuals and the deviance.
+        tensor = page.compared_tensor(source, model)
+        if folder is None:
+            return False
+        path = self.report_at(folder)
+        if (cause := page.failure(model, path, tensor, record, path in job.outputs.replaced)) is not None:
+            print(f"amped: {cause}; the model is written, its report is not", file=sys.stderr)
+            return True
+        job.display.note(f"report in {one_line(str(path))}")
         return False
 
     def claim(self, outputs: Outputs) -> Path:
@@ -144,14 +173,17 @@ class RunRequest(Seeded, ABC, Generic[M]):
         if self.checkpoint is not None:
             advice = "--resume continues from it, --force replaces it"
             checkpoint.claim(self.checkpoint, outputs, self.resume, self.force, advice)
+        replace = self.force or (self.output is not None and self._is_ours(self.output))
         if self.output is None:
-            return outputs.fresh(Path(f"{tensor_stem(self.tensor)}-{self.size}"), MODEL)
-        replace = self.force or self._is_ours(self.output)
-        reason = "does not belong to the resumed run; " if self.resume else ""
-        outputs.folder(self.output)
-        for name in (MODEL, RUN):
-            outputs.file(self.output / name, replace, f"{reason}--force replaces it")
-        return self.output
+            place = outputs.fresh(Path(f"{tensor_stem(self.tensor)}-{self.size}"), MODEL)
+        else:
+            place, reason = self.output, "does not belong to the resumed run; " if self.resume else ""
+            outputs.folder(place)
+            for name in (MODEL, RUN):
+                outputs.file(place / name, replace, f"{reason}--force replaces it")
+        if self.report is not None:
+            outputs.file(self.report_at(place), replace)
+        return place
 
     def _is_ours(self, folder: Path) -> bool:
         """Return whether this run resumes the run that wrote the model in `folder`."""

@@ -69,6 +69,11 @@ class FactorModel(Labelled, Unconverted):
         """The mode lengths."""
         return tuple(factor.shape[0] for factor in self.factors)
 
+    @property
+    @abstractmethod
+    def terms(self) -> int:
+        """The number of products of columns of which the model is the sum."""
+
     def predict(self, coordinates: Any) -> NDArray[np.float64]:
         """Return the model's values at some coordinates, in bounded memory; runs on all cores.
 

@@ -36,6 +36,10 @@ class AnyModel(Protocol):
         """The mode lengths."""
 
     @property
+    def terms(self) -> int:
+        """The number of products of columns of which the model is the sum."""
+
+    @property
     def labels(self) -> Labels | None:
         """Labels of the rows of each factor matrix, or None."""
 

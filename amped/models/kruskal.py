@@ -82,6 +82,11 @@ class KruskalTensor(Updatable):
         """The number of components."""
         return int(self.weights.size)
 
+    @property
+    def terms(self) -> int:
+        """See `FactorModel`: one for each component."""
+        return self.rank
+
     def arranged(self, norm: int = 2) -> KruskalTensor:
         """Return a copy with columns of unit norm and the components sorted by descending weight.
 

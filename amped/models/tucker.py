@@ -88,6 +88,11 @@ class TuckerTensor(FactorModel):
         return self.core.shape
 
     @property
+    def terms(self) -> int:
+        """See `FactorModel`: one for each element of the core."""
+        return int(self.core.size)
+
+    @property
     def compression(self) -> float:
         """Ratio of the sizes of the dense tensor and of this model."""
         numbers = sum(length * rank for length, rank in zip(self.shape, self.ranks, strict=True))

@@ -124,13 +124,13 @@ def write(
     write_text(path, page(model, tensor, run, mask, title, other), replace)
 
 
-def compared_tensor(source: DescribedSource, model: KruskalTensor) -> SparseTensor | DenseTensor | None:
+def compared_tensor(source: DescribedSource, model: AnyModel) -> SparseTensor | DenseTensor | None:
     """Return the tensor of a run for the report of its model, on rank 0, if it is small. Collective."""
-    return source.tensor() if source.nnz * model.rank <= MAX_COMPARED else None
+    return source.tensor() if source.nnz * model.terms <= MAX_COMPARED else None
 
 
 def failure(
-    model: KruskalTensor,
+    model: AnyModel,
     path: str | os.PathLike[str],
     tensor: SparseTensor | DenseTensor | None,
     run: Run,

@@ -327,13 +327,14 @@ def test_ranks_are_told_apart() -> None:
     ]
 
 
-def test_ranks_write_one_report(folder: Path) -> None:
+@pytest.mark.parametrize(("verb", "rank"), [("cpd", "2"), ("tucker", "2,2,2")])
+def test_ranks_write_one_report(folder: Path, verb: str, rank: str) -> None:
     small_tns(folder)
-    done = on_ranks(2, "cpd", "small.tns", "--rank", 2, "--report", "r.html", "--output", "out", cwd=folder)
+    done = on_ranks(2, verb, "small.tns", "--rank", rank, "--report", "r.html", "--output", "out", cwd=folder)
     assert done.code == 0, done.err
     read = text_of((folder / "r.html").read_text())
     assert "Balance over ranks" in read
-    assert "mpirun -n 2 amped cpd small.tns --rank 2" in read
+    assert f"mpirun -n 2 amped {verb} small.tns --rank {rank}" in read
     assert sorted(each.name for each in folder.iterdir()) == ["out", "r.html", "small.tns"]
 
 
@@ -515,6 +516,20 @@ def test_reports_are_beside_their_models(folder: Path, model: amped.KruskalTenso
     succeeded(run_amped("cpd", small_tns(folder), "--rank", 2, "--report", "--nonnegative", "--ridge", 0.1))
     assert {"some.html", "small-rank2"} < {each.name for each in folder.iterdir()}
     assert "objective after each iteration" in text_of((folder / "small-rank2" / "report.html").read_text())
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_a_tucker_decomposition_writes_its_report(folder: Path, nonnegative: bool) -> None:
+    path = small_tns(folder)
+    model = amped.tucker(path, (2, 2, 2), nonnegative=nonnegative, max_iters=4, tol=0, report="python.html")
+    flags = ["--nonnegative"] if nonnegative else []
+    succeeded(run_amped("tucker", path, "--rank", "2,2,2", "--max-iters", 4, "--tol", 0, "--report", *flags))
+    for name in ("python.html", "small-tucker/report.html"):
+        read = text_of((folder / name).read_text())
+        assert "Tucker model with a core of 2 × 2 × 2" in read
+        assert f"{model.fits[-1]:.4f}" in read or f"{model.fits[-1]:.3f}" in read
+    with pytest.raises(amped.InputError, match=r"r\.pdf: a report is an \.html file"):
+        amped.tucker(path, (2, 2, 2), report="r.pdf")
 
 
 def test_hundreds_of_components_are_labels_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
