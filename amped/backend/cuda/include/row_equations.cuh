@@ -1,9 +1,10 @@
 // Least squares of a row by its normal equations, (G + ridge I) b = right, solved by a team of threads. See
 // rows/equations.py of the CPU for the method.
 //
-//   RANK    columns
-//   TEAM    threads of a team: 32, a warp; more, a thread block
-//   PACKED  1: the rows of lower triangles follow one another; 0: matrices are RANK x RANK
+//   RANK      columns
+//   TEAM      threads of a team: 32, a warp; more, a thread block
+//   PACKED    1: the rows of lower triangles follow one another; 0: matrices are RANK x RANK
+//   BY_LANES  1: each lane of a team has a row in registers, which is faster, and takes a second to compile
 
 #pragma once
 
@@ -132,9 +133,6 @@ __device__ void substitute(const Row& row) {
     wait_for_team();
   }
 }
-
-// Whether a lane can hold a row of G in registers.
-constexpr bool BY_LANES = TEAM == 32 && RANK <= 32;
 
 // Sets b to the solution by a factorisation L D L^T, and returns true, unless a pivot is in doubt. Lane i has row i; G is kept.
 __device__ __noinline__ bool solve_by_lanes(double* gram, double* room, double noise, double ridge) {

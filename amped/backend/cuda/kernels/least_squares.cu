@@ -7,6 +7,7 @@
 // (x - m)^2, as `add_sums` of rowproblems.cu computes them.
 
 #define PACKED (TEAM == 32)  // in shared memory
+#define BY_LANES (RANK <= 32)
 #include "row_equations.cuh"
 
 constexpr int SUMS = RANK + RANK * RANK + 1;

@@ -9,6 +9,7 @@
 
 #define TEAM 32
 #define PACKED 1
+#define BY_LANES 0
 #include "observed_sums.cuh"
 #include "row_equations.cuh"
 #include "row_in_registers.cuh"
