@@ -64,16 +64,15 @@ def in_ball(matrix: Array, arrays: Arrays = HOST) -> Array:
 def simplex(matrix: Array, axis: int, xp: Any = np) -> Array:
     """Project each column (axis 0) or row (axis 1) onto the numbers of at least 0 that add up to 1.
 
-    By sorting (FixedElements, Wolfe and Crowder, Validation of subgradient optimization, 1974).
+    By sorting (Held, Wolfe and Crowder, Validation of subgradient optimization, 1974).
     """
     if axis == 1:
         return xp.ascontiguousarray(simplex(matrix.T, 0, xp).T)
-    descending = -xp.sort(-matrix, axis=0)
-    excess = xp.cumsum(descending, axis=0) - 1.0
-    counts = xp.arange(1, len(matrix) + 1)[:, None]
-    last = len(matrix) - 1 - xp.argmax((descending * counts > excess)[::-1], axis=0)
-    columns = xp.arange(matrix.shape[1])
-    return xp.maximum(matrix - excess[last, columns] / (last + 1), 0.0)
+    means = (-xp.sort(-matrix, axis=0)).cumsum(axis=0)
+    means -= 1.0
+    means /= xp.arange(1.0, len(matrix) + 1)[:, None]
+    # With the k largest numbers instead of k - 1, the mean grows exactly if the k-th one is part of the result.
+    return xp.maximum(matrix - means.max(axis=0), 0.0)
 
 
 def polar(matrix: Array, arrays: Arrays = HOST) -> Array:
