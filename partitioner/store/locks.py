@@ -71,26 +71,29 @@ class Claim:
     def _lock(self) -> None:
         """Create or open the lock file, and lock it."""
         while not self._is_held:
+            self._file, is_new = self._opened()
+            now = os.fstat(self._file)
+            if not S_ISREG(now.st_mode) or now.st_nlink > 1 or now.st_uid != os.geteuid():
+                cause = f"another user writes there; if nobody does, remove {self.mark}"
+                raise InputError(cause, path=self._target)
+            lock(self._file, self._target, self.mark, is_new)
             with suppress(FileNotFoundError):  # its owner has just removed it
-                self._file, is_new = _opened(self.mark)
-                now = os.fstat(self._file)
-                if not S_ISREG(now.st_mode) or now.st_nlink > 1 or now.st_uid != os.geteuid():
-                    cause = f"another user writes there; if nobody does, remove {self.mark}"
-                    raise InputError(cause, path=self._target)
-                lock(self._file, self._target, self.mark, is_new)
                 self._is_held = os.path.samestat(now, os.stat(self.mark, follow_symlinks=False))
             if not self._is_held:
                 self.release()
-                if not self.mark.parent.is_dir():  # its owner created the folder and has removed it
-                    raise BusyError("its folder has just been removed", path=self._target)
 
-
-def _opened(mark: Path) -> tuple[int, bool]:
-    """Open the lock file, never through a link; return it and whether it is new."""
-    try:
-        return os.open(mark, FLAGS | os.O_CREAT | os.O_EXCL, 0o600), True
-    except FileExistsError:
-        return os.open(mark, FLAGS), False
+    def _opened(self) -> tuple[int, bool]:
+        """Open the lock file, never through a link; return it and whether it is new."""
+        try:
+            return os.open(self.mark, FLAGS | os.O_CREAT | os.O_EXCL, 0o600), True
+        except FileExistsError:
+            with suppress(FileNotFoundError):  # its owner has just removed it
+                return os.open(self.mark, FLAGS), False
+            return self._opened()
+        except FileNotFoundError:
+            if not self.mark.parent.is_dir():  # its owner created the folder and has removed it
+                raise BusyError("its folder has just been removed", path=self._target) from None
+            raise  # no file can be created there, as in /proc
 
 
 def lock(file: int, target: Path, mark: Path, is_new: bool = True) -> None:

@@ -370,3 +370,15 @@ def test_files_are_readable_as_the_user_wants_them(folder: Path) -> None:
     assert os.stat("m.npz").st_mode & 0o777 == 0o640
     with np.load("m.npz") as archive:
         assert len(archive.files) == 3
+
+
+def test_where_no_file_can_be_created(folder: Path) -> None:
+    """Although the folder exists: it looks as if another run had just removed the lock file, each time."""
+    place = Path("/proc")
+    if not place.is_dir():
+        pytest.skip("there is no /proc")
+    refused(
+        run_amped("cpd", small_tns(folder), *FLAGS, "--report", place / "r.html"), "/proc/r.html", "cannot write there"
+    )
+    with pytest.raises(amped.InputError, match="/proc/store: cannot write there"):
+        Claim(place / "store").take()
