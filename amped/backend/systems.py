@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .row_constants import DOUBTED, LEAST_PIVOT
+from .row_constants import CONSISTENT, DOUBTED, LEAST_PIVOT
 
 Matrix = NDArray[np.float64]
 
@@ -127,8 +127,28 @@ def _shortest(matrices: Matrix, rights: Matrix, scale: Matrix, inverse: Matrix) 
         small, right = factor.swapaxes(1, 2) @ factor, factor.swapaxes(1, 2) @ rights[few, :, None]
         each = np.arange(rank)
         small[:, each, each] += each >= count[few, None]
-        rows[few] = (factor @ np.linalg.solve(small, np.linalg.solve(small, right)))[..., 0]
+        try:
+            rows[few] = (factor @ np.linalg.solve(small, np.linalg.solve(small, right)))[..., 0]
+        except np.linalg.LinAlgError:
+            rows[few] = np.nan
+        rows[few] = _corrected(rows[few], scaled[few], (rights * inverse)[few], scale[few], inverse[few])
     return Solved(np.moveaxis(rows, 0, -1), int(np.count_nonzero(~whole & (count > 0))))
+
+
+def _corrected(rows: Matrix, scaled: Matrix, rights: Matrix, scale: Matrix, inverse: Matrix) -> Matrix:
+    """Return rows, (rows, R), with other solutions of the scaled equations in place of those that rounding made wrong.
+
+    If components are of very different sizes, digits of the shortest solution are lost. Then the solution is the
+    shortest one in units of the scale.
+    """
+    with np.errstate(all="ignore"):
+        left = np.einsum("nrs,ns->nr", scaled, rows * scale) - rights
+        wrong = ~(np.linalg.norm(left, axis=1) <= CONSISTENT * np.linalg.norm(rights, axis=1))
+    wrong &= np.isfinite(scaled).all(axis=(1, 2)) & np.isfinite(rights).all(axis=1)
+    if wrong.any():
+        pseudo = np.linalg.pinv(scaled[wrong], rcond=LEAST_PIVOT, hermitian=True)
+        rows[wrong] = np.einsum("nrs,ns->nr", pseudo, rights[wrong]) * inverse[wrong]
+    return rows
 
 
 def _factors(matrices: Matrix) -> tuple[Matrix, NDArray[np.intp]]:

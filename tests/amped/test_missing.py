@@ -415,3 +415,21 @@ def test_the_command_line(tmp_path: Path) -> None:
     refused(run_amped("cpd", tmp_path / "seen.tns", "--rank", 3, "--mask", "nan"), "applies to dense tensors")
     counted = "--mask", "stored", "--loss", "poisson", "--method", "pqnr"
     refused(run_amped("cpd", tmp_path / "seen.tns", "--rank", 3, *counted), "method 'pqnr' supports no mask")
+
+
+@pytest.mark.parametrize("compiled", ["always", "never"])
+def test_components_of_very_different_sizes(compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a ridge, of rows with fewer elements than components, digits of the shortest solutions are lost."""
+    monkeypatch.setenv("AMPED_COMPILE", compiled)
+    for seed in (720, 1225, 2222, 2765, 3050, 3917, 4265, 4443, 5594):
+        rng = np.random.default_rng(seed)
+        shape = [(3, 2), (3, 1, 5), (4, 3, 2), (3, 3, 3)][seed % 4]
+        bounds, precision = [[0], False, True][seed // 4 % 3], ["fp64", "fp32"][seed // 12 % 2]
+        rank, seen = int(rng.integers(2, 5)), rng.random(shape) < 0.6
+        seen.flat[0] = True
+        array = np.where(seen, np.round(rng.normal(size=shape), 1), np.nan)
+        model = amped.cp_als(
+            array, rank, mask="nan", nonnegative=bounds, max_iters=12, tol=0, seed=seed, precision=precision,
+            accelerate=False, device="cpu",
+        )  # fmt: skip
+        assert np.diff(model.series["objective"]).max() <= 1e-6 * np.nansum(array**2)

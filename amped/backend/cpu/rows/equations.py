@@ -9,9 +9,11 @@ import numpy as np
 
 from partitioner.host.jit import inner
 
-from ...row_constants import DOUBTED, LEAST_PIVOT
+from ...row_constants import CONSISTENT, DOUBTED, LEAST_PIVOT
 from ..simd.doubles import EIGHT, each, fused, load, store, times, total
 from ..simd.thread_team import inlined
+
+ROUNDING = 1e-15  # relative rounding error of a pivot
 
 
 @inlined
@@ -158,30 +160,50 @@ def _leastsquares_of(work, b):  # type: ignore[no-untyped-def]
             left[q] -= lower[q, count] * lower[q, count]
         count += 1
     if count == rank:
-        _substitute(matrix, lower, pivots, scale, y, b)
+        _substitute(matrix, lower, pivots, scale, y, count, b)
         return False
     for r in range(rank):
         b[r] = 0.0
     _shortest(matrix, lower, small, pivots, scale, y, count, b)
+    if not _is_solution(matrix, scale, b):
+        for i in range(count):
+            for j in range(i + 1):
+                lower[pivots[i], j] /= scale[pivots[i]]
+        for r in range(rank):
+            b[r] = 0.0
+        _substitute(matrix, lower, pivots, scale, y, count, b)
     return True
 
 
 @inlined
-def _substitute(matrix, lower, pivots, scale, y, b):  # type: ignore[no-untyped-def]
-    """Solve by forward and backward substitution."""
-    rank = b.size
+def _is_solution(matrix, scale, b):  # type: ignore[no-untyped-def]
+    """Return whether b solves the equations: if components are of very different sizes, digits of it are lost."""
+    rank, left, size = b.size, 0.0, 0.0
     for i in range(rank):
+        if scale[i] > 0:
+            right = matrix[rank, i] / scale[i]
+            rest = right
+            for k in range(rank):
+                rest -= matrix[i, k] / scale[i] * b[k]
+            left, size = left + rest * rest, size + right * right
+    return left <= CONSISTENT * CONSISTENT * size
+
+
+@inlined
+def _substitute(matrix, lower, pivots, scale, y, count, b):  # type: ignore[no-untyped-def]
+    """Solve by forward and backward substitution, for `count` components; the others are not changed."""
+    for i in range(count):
         p = pivots[i]
-        entry = matrix[rank, p] / scale[p]
+        entry = matrix[b.size, p] / scale[p]
         for j in range(i):
             entry -= lower[p, j] * y[j]
         y[i] = entry / lower[p, i]
-    for i in range(rank - 1, -1, -1):
+    for i in range(count - 1, -1, -1):
         entry = y[i]
-        for j in range(i + 1, rank):
+        for j in range(i + 1, count):
             entry -= lower[pivots[j], i] * y[j]
         y[i] = entry / lower[pivots[i], i]
-    for i in range(rank):
+    for i in range(count):
         b[pivots[i]] = y[i] / scale[pivots[i]]
 
 
@@ -200,12 +222,13 @@ def _shortest(matrix, lower, small, pivots, scale, y, count, b):  # type: ignore
             small[j, k] = 0.0
             for r in range(rank):
                 small[j, k] += lower[r, j] * lower[r, k]
-    for j in range(count):  # Cholesky factorisation of S in place
+    for j in range(count):  # Cholesky factorisation of S in place; without columns that depend on others up to rounding
+        least = ROUNDING * small[j, j]
         for k in range(j + 1):
             entry = small[j, k]
             for i in range(k):
                 entry -= small[j, i] * small[k, i]
-            small[j, k] = np.sqrt(entry) if j == k else entry / small[k, k]
+            small[j, k] = entry / small[k, k] if k < j else np.sqrt(entry) if entry > least else np.inf
     for _ in range(2):
         for j in range(count):
             for k in range(j):
