@@ -39,8 +39,9 @@ class SideOutputs(NamedTuple):
     metrics: str | None = None
     report: str | None = None
 
-    def claim(self, outputs: Outputs, rank: int | tuple[int, ...] | None, starts: int) -> Metrics:
+    def claim(self, outputs: Outputs, rank: int | tuple[int, ...] | None, starts: int, X: Tensor) -> Metrics:
         """Claim the files and return the metrics; a `rank` of None is not known yet. Called on rank 0."""
+        self._check_files(X)
         if self.report is not None:
             from ..report import page  # takes a tenth of the time to import amped
 
@@ -54,7 +55,6 @@ class SideOutputs(NamedTuple):
         if starts > 1:
             raise InputError(f"starts {starts}: checkpoint keeps the state of one start")
         folder = Path(self.checkpoint)
-        check_apart({"checkpoint": folder, **self._files()}, {})
         checkpoint.claim(folder, outputs, self.resume, False, "resume=True continues from it; or name another folder")
         expected = list(rank) if isinstance(rank, tuple) else rank
 
@@ -63,9 +63,14 @@ class SideOutputs(NamedTuple):
 
         return self._metrics(lambda first: checkpoint.is_metrics_of(folder, first, has_rank, None))
 
-    def _files(self) -> dict[str, Path | None]:
-        files = {"metrics": self.metrics, "report": self.report}
-        return {name: None if path is None else Path(path) for name, path in files.items()}
+    def _check_files(self, X: Tensor) -> None:
+        """Raise `InputError` if two of the files, or one of them and the tensor's, are the same."""
+        names = {"checkpoint": self.checkpoint, "metrics": self.metrics, "report": self.report}
+        for name, path in names.items():
+            if path == "":
+                raise InputError(f"{name}: the name is empty")
+        files = {name: None if path is None else Path(path) for name, path in names.items()}
+        check_apart(files, {"X": Path(X) if isinstance(X, (str, os.PathLike)) else None})
 
     def _metrics(self, extends: Callable[[dict[str, Any]], bool] | None) -> Metrics:
         return opened_metrics(self.metrics, extends if self.resume else None)
@@ -104,11 +109,11 @@ class CallSession(Session):
         super().__init__(comm, options)
         self._side = side
 
-    def claim(self, rank: int | tuple[int, ...] | None, starts: int) -> None:
-        """Claim the side outputs. Collective."""
+    def claim(self, rank: int | tuple[int, ...] | None, starts: int, X: Tensor) -> None:
+        """Claim the side outputs; `X` may be the name of a file. Collective."""
         side = self._side
         checkpoint.check_hosts(Path(side.checkpoint) if side.checkpoint and side.resume else None, self.comm)
-        self.metrics = on_root(self.comm, lambda: side.claim(self.outputs, rank, starts)) or Metrics()
+        self.metrics = on_root(self.comm, lambda: side.claim(self.outputs, rank, starts, X)) or Metrics()
         if side.metrics is not None:
             STAGES.collect()  # discard the times of earlier calls
 
@@ -166,7 +171,7 @@ def session(
     """Claim the outputs of a call, connect the devices, and open the tensor. Collective."""
     comm = world()
     with closing(CallSession(comm, options, side)) as call:
-        call.claim(rank, starts)
+        call.claim(rank, starts, X)
         with watched(comm, deadline) as aborts:
             logged = comm.bcast(logs.enabled())
             call.bring_up(aborts, not verbose, enabled=bool(verbose) or side.metrics is not None or logged)

@@ -8,7 +8,7 @@ from dataclasses import Field, asdict, fields
 from pathlib import Path
 from typing import Any
 
-from partitioner.flags import flag_name
+from partitioner.flags import flag_name, on_or_off
 
 from ..files import relative
 from ..methods.driver import Method, MethodState, StopRule
@@ -74,6 +74,8 @@ def command(
             changes["init"] = None  # --init and --seed exclude each other
     if request.checkpoint is not None and request.max_iters is request.tol is None:
         changes["max_iters"] = rule.max_iters  # the default without checkpoints may be another one
+    if request.checkpoint is not None:
+        changes |= request.set_by_checkpoint
     if not state.converged and state.iterations < rule.max_iters:
         if state.mode or not state.iterations or rule.forecast:
             return None
@@ -83,7 +85,8 @@ def command(
         for each in fields(group):
             value = changes.get(each.name, getattr(group, each.name))
             if each.metadata and each.name not in UNRELATED and not _is_default(each, value):
-                words += _flag(flag_name(each), value, _repeated(each))
+                named = value if each.metadata.get("type") is not on_or_off else "on" if value else "off"
+                words += _flag(flag_name(each), named, _repeated(each))
     line = shlex.join(words)
     return line if ranks == 1 else f"mpirun -n {ranks} {line}"
 
@@ -110,6 +113,6 @@ def _flag(name: str, value: Any, repeated: bool) -> list[str]:
         return [name]
     if repeated:
         return [word for each in value for word in _flag(name, each, False)]
-    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    text = ",".join("all" if each is None else str(each) for each in value) if isinstance(value, tuple) else str(value)
     text = relative(value) if isinstance(value, Path) else text
     return [f"{name}={text}"] if text.startswith("-") else [name, text]

@@ -81,7 +81,8 @@ class RunRequest(Seeded, ABC, Generic[M]):
     def outputs(self) -> dict[str, Path | None]:
         files = {} if self.output is None else {MODEL: self.output / MODEL, RUN: self.output / RUN}
         report = self.report if self.output is None or self.report is None else self.report_at(self.output)
-        return {**super().outputs, **files, "--report": None if report == BESIDE_MODEL else report}
+        beside = None if report == BESIDE_MODEL else report
+        return {**super().outputs, **files, "--report": beside, "--checkpoint": self.checkpoint}
 
     def report_at(self, place: Path) -> Path:
         """Return the path of the report of a model in folder `place`."""
@@ -129,6 +130,11 @@ class RunRequest(Seeded, ABC, Generic[M]):
     def start_count(self) -> int:
         """The number of starts."""
         return 1
+
+    @property
+    def set_by_checkpoint(self) -> dict[str, object]:
+        """The flags, with their values, that a run without a checkpoint needs to give the same model."""
+        return {}
 
     @property
     def iterations_without_improvement(self) -> int | None:

@@ -64,6 +64,10 @@ class TuckerRequest(RunRequest[TuckerTensor]):
         return replace(wanted, accelerate=accelerate)
 
     @property
+    def set_by_checkpoint(self) -> dict[str, object]:
+        return {"accelerate": False} if self.nonnegative and self.accelerate is None else {}
+
+    @property
     def tolerance(self) -> float:
         return TOLERANCES["als"] if self.tol is None else self.tol
 

@@ -530,3 +530,17 @@ def test_a_machine_with_gpus_leaves_arrays_and_weights_to_its_cpu(monkeypatch: p
     options = amped.Options(device="cuda")
     with pytest.raises(amped.InputError, match="only supported on a CPU so far"):
         loss_elements.on_host(machine_of("cpu", world()), options, "loss")
+
+
+def test_missing_elements_do_not_count_where_a_loss_is_not_finite() -> None:
+    """As x = 0 there: the logarithm is infinite, and an infinite number times a weight of zero is not zero."""
+    logs = amped.Loss(name="logs", value="(log(x) - m)**2", first="2 * (m - log(x))", domain=(1e-300, np.inf, False))
+    array, ones = np.array([[1.0, np.nan], [2.0, 3.0]]), [np.ones((2, 1))] * 2
+    want = sum((np.log(x) - 1) ** 2 for x in (1.0, 2.0, 3.0))
+    for given in ({"mask": "nan"}, {"mask": ~np.isnan(array)}, {"weights": (~np.isnan(array)).astype(float)}):
+        values = array if isinstance(given.get("mask"), str) else np.nan_to_num(array)
+        value, gradients = amped.objective(values, ones, loss=logs, precision="fp64", **given)  # type: ignore[arg-type]
+        assert value == pytest.approx(want, rel=1e-12)
+        assert all(np.isfinite(each).all() for each in gradients)
+    large = [np.array([[1.0], [-1.0]]), np.array([[1.0], [800.0]])]
+    assert np.isfinite(amped.objective(array, large, loss="poisson-log", mask="nan", gradient=False))

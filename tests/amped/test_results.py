@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command import refused, run_amped, succeeded
+from command import refused, run_amped, small_tns, succeeded
 
 import amped
 from amped.report import components
@@ -99,3 +101,24 @@ def test_the_guide_shows_what_is_printed(folder: Path) -> None:
     assert re.sub(number, "N", found).split() == re.sub(number, "N", printed).split()
     of_found, of_printed = ([float(n.replace(",", "")) for n in re.findall(number, text)] for text in (found, printed))
     assert of_found == pytest.approx(of_printed, rel=0.01, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["tucker", "--rank", "2,all,2", "--max-iters", "3"],
+        ["tucker", "--rank", "2,2,2", "--nonnegative", "--accelerate", "off"],
+        ["tucker", "--rank", "2,2,2", "--nonnegative", "--checkpoint", "c", "--max-iters", "7", "--tol", "0"],
+        ["cpd", "--rank", "2", "--accelerate", "on", "--max-iters", "9"],
+    ],
+    ids=" ".join,
+)
+def test_the_recorded_command_gives_the_model_again(folder: Path, flags: list[str]) -> None:
+    verb, *others = flags
+    small_tns(folder)
+    succeeded(run_amped(verb, "small.tns", *others, "--output", "one", "--precision", "fp64"))
+    words = shlex.split(json.loads(Path("one/run.json").read_text())["command"])
+    assert words[:2] == ["amped", verb]
+    succeeded(run_amped(*words[1:], "--output", "two"))
+    one, other = (amped.load(name).full() for name in ("one", "two"))
+    np.testing.assert_allclose(one, other, rtol=1e-9)

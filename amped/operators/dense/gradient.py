@@ -128,7 +128,7 @@ class DenseGradient:
                 values, slopes = evaluate((self._loss.of, self._loss.slope), x, model, temporary)
                 slopes = _converted(slopes, product.dtype, temporary)
                 if shares is not None:
-                    values, slopes = values * shares[rows, columns], slopes * shares[rows, columns]
+                    values, slopes = (_weighted(each, shares[rows, columns]) for each in (values, slopes))
                 value += float(values.sum(dtype=np.float64))
                 own[0][:, rows] += right @ slopes.T
                 own[1][:, columns] += left @ slopes
@@ -139,6 +139,12 @@ class DenseGradient:
         found = parallel_map(part, list(pairwise(ends.tolist())), min(count, self._threads))
         sums[shorter] = np.add.reduce([partial for _, partial in found])
         return _LossSums(math.fsum(value for value, _ in found), *sums)
+
+
+def _weighted(numbers: Floats, weights: Floats) -> Floats:
+    """Return numbers times their weights; those without a weight are missing, and may not be finite."""
+    with np.errstate(all="ignore"):
+        return np.where(weights > 0, numbers * weights, 0.0)
 
 
 def _converted(array: Floats, dtype: DTypeLike, temporary: TemporaryArrays) -> Floats:

@@ -121,3 +121,23 @@ def test_a_checkpoint_of_another_tensor_is_refused(folder: Path) -> None:
     amped.cp_als(tensor, 3, max_iters=1, checkpoint="c", **HOW)
     with pytest.raises(InputError, match="was made with rank 3, this run has 2"):
         amped.cp_als(tensor, 2, max_iters=2, checkpoint="c", resume=True, **HOW)
+
+
+@pytest.mark.parametrize(
+    ("files", "cause"),
+    [
+        ({"report": "x.html"}, "x.html: is both X and report"),
+        ({"metrics": "x.html"}, "x.html: is both X and metrics"),
+        ({"report": "out", "metrics": "out"}, "out: is both metrics and report"),
+        ({"checkpoint": "out", "metrics": "out"}, "out: is both checkpoint and metrics"),
+        ({"report": ""}, "report: the name is empty"),
+    ],
+)
+def test_files_of_a_call_are_apart(folder: Path, files: dict[str, Any], cause: str) -> None:
+    small_tns(folder, name="x.html")
+    before = Path("x.html").read_bytes()
+    for call in (lambda: amped.cp_als("x.html", 2, **files), lambda: amped.tucker("x.html", (2, 2, 2), **files)):
+        with pytest.raises(amped.InputError, match=f"^{cause}"):
+            call()
+    assert [each.name for each in folder.iterdir()] == ["x.html"]
+    assert Path("x.html").read_bytes() == before
