@@ -10,6 +10,8 @@
 
 constexpr double LEAST_PIVOT = 1e-12, DOUBTED = 1e-8;  // see row_constants.py
 constexpr double LEAST_NOISES = 2, DOUBTED_NOISES = 8;  // the same as multiples of the rounding error of G
+constexpr double CONSISTENT = 1e-7, NOISY = 10;  // relative residual of equations that have a solution
+constexpr double ROUNDING = 1e-15, INFINITE = 1e300;  // the relative rounding error of a pivot; what replaces smaller ones
 constexpr int TRIANGLE = RANK * (RANK + 1) / 2, GRAM = PACKED ? TRIANGLE : RANK * RANK;
 constexpr int VECTORS = 8;  // of RANK numbers, in addition to the factor
 
@@ -190,7 +192,8 @@ __device__ void solve_small(const Row& row, int count) {
 // Sets b to the shortest solution, L S^-1 S^-1 L^T right with the factor L of `count` columns and S = L^T L.
 __device__ void shortest(const Row& row, int count) {
   EACH (i)
-    for (int j = 0; j <= min(i, count - 1); j++) row.l(i, j) /= row.scale[row.pivots[i]];
+    if (const double scale = row.scale[row.pivots[i]]; scale > 0)  // else L is zero there
+      for (int j = 0; j <= min(i, count - 1); j++) row.l(i, j) /= scale;
   wait_for_team();
   for (int j = member(); j < count; j += TEAM) {
     row.y[j] = 0;
@@ -203,12 +206,15 @@ __device__ void shortest(const Row& row, int count) {
   }
   wait_for_team();
   if (member() == 0) {
-    for (int j = 0; j < count; j++)
+    for (int j = 0; j < count; j++) {  // without columns that depend on others up to rounding
+      const double least = ROUNDING * row.g(j, j);
       for (int k = 0; k <= j; k++) {
         double entry = row.g(j, k);
         for (int i = 0; i < k; i++) entry -= row.g(j, i) * row.g(k, i);
-        row.g(j, k) = j == k ? sqrt(entry) : entry / row.g(k, k);
+        row.g(j, k) = k < j ? entry / row.g(k, k) : entry > least ? sqrt(entry)
+                                                                  : INFINITE;
       }
+    }
     solve_small(row, count);
     solve_small(row, count);
   }
@@ -217,6 +223,47 @@ __device__ void shortest(const Row& row, int count) {
     double sum = 0;
     for (int j = 0; j <= min(i, count - 1); j++) sum += row.l(i, j) * row.y[j];
     row.b[row.pivots[i]] = sum;
+  }
+  wait_for_team();
+}
+
+// Returns whether b solves the equations of the factor L of `count` columns. If components are of very different sizes,
+// digits of the shortest solution are lost.
+__device__ bool is_solution(const Row& row, int count) {
+  for (int j = member(); j < count; j += TEAM) {
+    row.y[j] = 0;
+    for (int i = j; i < RANK; i++) row.y[j] += row.l(i, j) * row.b[row.pivots[i]];
+  }
+  wait_for_team();
+  double left = 0, size = 0;
+  EACH (i) {
+    const int p = row.pivots[i];
+    double rest = -row.right[p];
+    for (int j = 0; j <= min(i, count - 1); j++) rest += row.l(i, j) * row.y[j];
+    left += rest * rest * row.scale[p] * row.scale[p];
+    size += row.right[p] * row.right[p] * row.scale[p] * row.scale[p];
+  }
+  left = sum_of_team(left), size = sum_of_team(size);
+  const double most = fmax(CONSISTENT, NOISY * sqrt(row.noise));  // columns that noise hides are no part of L
+  return left <= most * most * size;
+}
+
+// Sets the first `count` components by pivots to the solution of their equations, by the factor L; the others to zero.
+__device__ void solve_some(const Row& row, int count) {
+  wait_for_team();
+  EACH (r) row.b[r] = 0;
+  wait_for_team();
+  if (member() == 0) {
+    for (int i = 0; i < count; i++) {
+      row.y[i] = row.right[row.pivots[i]];
+      for (int j = 0; j < i; j++) row.y[i] -= row.l(i, j) * row.y[j];
+      row.y[i] /= row.l(i, i);
+    }
+    for (int i = count - 1; i >= 0; i--) {
+      for (int j = i + 1; j < count; j++) row.y[i] -= row.l(j, i) * row.y[j];
+      row.y[i] /= row.l(i, i);
+      row.b[row.pivots[i]] = row.y[i];
+    }
   }
   wait_for_team();
 }
@@ -291,7 +338,10 @@ __device__ Solved solve_row(const Row& row, const Terms& terms, double squares, 
     count = factorise(row, terms.ridge, true);
     solved.deficient = count < RANK;
     if (count == RANK) substitute(row);
-    else shortest(row, count);
+    else {
+      shortest(row, count);
+      if (!is_solution(row, count)) solve_some(row, count);
+    }
   }
   EACH (r) {
     row.b[r] = (double)(Stored)row.b[r];
