@@ -115,9 +115,12 @@ def _holdout(name: str, value: object) -> AnyTensor | str | float:
 
 def _path(name: str, value: Any) -> str:
     try:
-        return os.fsdecode(value)
+        path = os.fsdecode(value)
     except TypeError:
         raise InputError(f"{name} is of type {type(value).__name__}: expected a path") from None
+    if not path:  # it would mean the current folder
+        raise InputError(f"{name}: the name is empty")
+    return path
 
 
 def _flag(name: str, value: object) -> bool:

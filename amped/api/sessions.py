@@ -66,9 +66,6 @@ class SideOutputs(NamedTuple):
     def _check_files(self, X: Tensor) -> None:
         """Raise `InputError` if two of the files, or one of them and the tensor's, are the same."""
         names = {"checkpoint": self.checkpoint, "metrics": self.metrics, "report": self.report}
-        for name, path in names.items():
-            if path == "":
-                raise InputError(f"{name}: the name is empty")
         files = {name: None if path is None else Path(path) for name, path in names.items()}
         check_apart(files, {"X": Path(X) if isinstance(X, (str, os.PathLike)) else None})
 

@@ -25,4 +25,5 @@ SOLVED, MOVING, WAITING = range(3)  # state of a row in this pass
 LEAST_PIVOT = 1e-12  # relative to the diagonal: columns that depend on others up to rounding are below this
 DOUBTED = 1e-8  # relative pivots below this, which depend on their order, are computed in descending order
 CONSISTENT = 1e-7  # relative residual of equations that have a solution
+ROUNDING = 1e-15  # relative rounding error of a pivot
 PRECISE = 1e-4  # squared residuals below this part of the squared values are computed from residuals

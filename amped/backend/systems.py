@@ -136,10 +136,10 @@ def _shortest(matrices: Matrix, rights: Matrix, scale: Matrix, inverse: Matrix) 
 
 
 def _corrected(rows: Matrix, scaled: Matrix, rights: Matrix, scale: Matrix, inverse: Matrix) -> Matrix:
-    """Return rows, (rows, R), with other solutions of the scaled equations in place of those that rounding made wrong.
+    """Return rows, (rows, R), in which those that do not solve the scaled equations are replaced.
 
-    If components are of very different sizes, digits of the shortest solution are lost. Then the solution is the
-    shortest one in units of the scale.
+    The shortest solution loses digits if components differ much in size. Its replacement is the shortest one of the
+    scaled equations.
     """
     with np.errstate(all="ignore"):
         left = np.einsum("nrs,ns->nr", scaled, rows * scale) - rights

@@ -9,11 +9,9 @@ import numpy as np
 
 from partitioner.host.jit import inner
 
-from ...row_constants import CONSISTENT, DOUBTED, LEAST_PIVOT
+from ...row_constants import CONSISTENT, DOUBTED, LEAST_PIVOT, ROUNDING
 from ..simd.doubles import EIGHT, each, fused, load, store, times, total
 from ..simd.thread_team import inlined
-
-ROUNDING = 1e-15  # relative rounding error of a pivot
 
 
 @inlined
@@ -177,7 +175,7 @@ def _leastsquares_of(work, b):  # type: ignore[no-untyped-def]
 
 @inlined
 def _is_solution(matrix, scale, b):  # type: ignore[no-untyped-def]
-    """Return whether b solves the equations: if components are of very different sizes, digits of it are lost."""
+    """Return whether b solves the equations. The shortest solution loses digits if components differ much in size."""
     rank, left, size = b.size, 0.0, 0.0
     for i in range(rank):
         if scale[i] > 0:

@@ -8,10 +8,10 @@
 
 #pragma once
 
-constexpr double LEAST_PIVOT = 1e-12, DOUBTED = 1e-8;  // see row_constants.py
+constexpr double LEAST_PIVOT = 1e-12, DOUBTED = 1e-8, CONSISTENT = 1e-7, ROUNDING = 1e-15;  // see row_constants.py
 constexpr double LEAST_NOISES = 2, DOUBTED_NOISES = 8;  // the same as multiples of the rounding error of G
-constexpr double CONSISTENT = 1e-7, NOISY = 10;  // relative residual of equations that have a solution
-constexpr double ROUNDING = 1e-15, INFINITE = 1e300;  // the relative rounding error of a pivot; what replaces smaller ones
+constexpr double NOISY = 10;  // CONSISTENT as a multiple of the root of this error
+constexpr double INFINITE = 1e300;  // replaces pivots that are too small, so that their unknowns vanish
 constexpr int TRIANGLE = RANK * (RANK + 1) / 2, GRAM = PACKED ? TRIANGLE : RANK * RANK;
 constexpr int VECTORS = 8;  // of RANK numbers, in addition to the factor
 
@@ -227,8 +227,8 @@ __device__ void shortest(const Row& row, int count) {
   wait_for_team();
 }
 
-// Returns whether b solves the equations of the factor L of `count` columns. If components are of very different sizes,
-// digits of the shortest solution are lost.
+// Returns whether b solves the equations of the factor L of `count` columns. The shortest solution loses digits if components
+// differ much in size.
 __device__ bool is_solution(const Row& row, int count) {
   for (int j = member(); j < count; j += TEAM) {
     row.y[j] = 0;
