@@ -57,8 +57,9 @@ class LeastSquaresCode(NamedTuple):
     @property
     def shared(self) -> int:
         """Bytes of shared memory in which a team solves a row in double precision; a warp has the matrix there, too."""
-        rank, matrices = self.rank, 2 if self.team == WARP else 1
-        return 8 * (matrices * rank * (rank + 1) // 2 + VECTORS * rank) + 4 * (rank + rank % 2)
+        triangle, length = self.rank * (self.rank + 1) // 2, self.rank + self.rank % 2
+        matrices = 2 * triangle if self.team == WARP else triangle + triangle % 2
+        return 8 * (matrices + VECTORS * length) + 4 * length
 
     def shared_of_warp(self, layout: PackedLayout, in_double: bool) -> int:
         """Return the bytes of shared memory of a warp of ``observed.cu``, which solves in double precision or not."""

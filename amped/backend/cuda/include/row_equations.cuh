@@ -13,7 +13,8 @@ constexpr double LEAST_NOISES = 2, DOUBTED_NOISES = 8;  // the same as multiples
 constexpr double NOISY = 10;  // CONSISTENT as a multiple of the root of this error
 constexpr double INFINITE = 1e300;  // replaces pivots that are too small, so that their unknowns vanish
 constexpr int TRIANGLE = RANK * (RANK + 1) / 2, GRAM = PACKED ? TRIANGLE : RANK * RANK;
-constexpr int VECTORS = 8;  // of RANK numbers, in addition to the factor
+constexpr int VECTORS = 8, LENGTH = RANK + RANK % 2;  // in addition to the factor; aligned, as they are loaded in pairs
+constexpr int GAP = PACKED ? 0 : TRIANGLE % 2;  // before them; packed, the factor follows a triangle
 
 __device__ __forceinline__ int member() { return threadIdx.x % TEAM; }
 __device__ __forceinline__ void wait_for_team() {
@@ -45,11 +46,11 @@ struct Row {
 
   __device__ Row(double* gram, double* room, double noise) : gram(gram), lower(room), noise(noise) {
     double** vectors[VECTORS] = {&old, &slope, &b, &right, &scale, &left, &y, &z};
-    room += TRIANGLE;
-    for (int k = 0; k < VECTORS; k++, room += RANK) *vectors[k] = room;
+    room += TRIANGLE + GAP;
+    for (int k = 0; k < VECTORS; k++, room += LENGTH) *vectors[k] = room;
     pivots = (int*)room;
   }
-  static constexpr int BYTES = 8 * (TRIANGLE + VECTORS * RANK) + 4 * (RANK + RANK % 2);  // except `gram`
+  static constexpr int BYTES = 8 * (TRIANGLE + GAP + VECTORS * LENGTH) + 4 * LENGTH;  // except `gram`
 
   __device__ __forceinline__ double& g(int i, int k) const { return gram[PACKED ? i * (i + 1) / 2 + k : i * RANK + k]; }
   __device__ __forceinline__ double both(int i, int k) const { return i < k ? g(k, i) : g(i, k); }

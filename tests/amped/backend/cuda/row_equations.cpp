@@ -29,7 +29,7 @@ bool __all_sync(unsigned, bool x) { return x; }
 #include "row_equations.cuh"
 
 int main() {
-  static double room[2 * TRIANGLE + (VECTORS + 1) * RANK];
+  static double room[2 * TRIANGLE + VECTORS * LENGTH + RANK];
   const Row row(room, room + TRIANGLE, 0);
   int rows;
   if (scanf("%d", &rows) != 1) return 1;
