@@ -164,9 +164,11 @@ class Product(Planned[P]):
         Whether all ranks that contribute to a row get its sum; otherwise only its owner does.
     tuning_key : dict
         Distinguishes its times from other products' in the tuning cache.
+    sums : bool
+        Whether it computes sums at all; otherwise only the additional computations of a plan use the tensor.
     """
 
-    output, doubt = "MTTKRP output", ""
+    output, doubt, sums = "MTTKRP output", "", True
     timed, replicated = False, False
     tuning_key: Mapping[str, object] = MappingProxyType({"phi": False})
 

@@ -42,7 +42,7 @@ class Mttkrp(Product[Kernel]):
 class NoProduct(Product[Kernel]):
     """No sums: the shards are used only by the additional computations of a plan."""
 
-    op, label, output, reading = MTTKRP, "row problems", "output", ""
+    op, label, output, reading, sums = MTTKRP, "row problems", "output", "", False
     doubt = "decompositions of observed elements are not predicted"
 
     def suits(self, provider: Kernel, kernel: Kernel, mode: ModePlan) -> bool:
@@ -65,6 +65,13 @@ class NoProduct(Product[Kernel]):
 
     def run(self, shard: Shard, mode: ModePlan, operands: Operands, new: slice = NOTHING, data: object = None) -> None:
         """See `Product`: computes nothing."""
+
+
+@dataclass(frozen=True)
+class LossOnly(NoProduct):
+    """No sums by rows: a loss of a dense tensor and its gradient are computed; see `backend.ops.loss_tiles`."""
+
+    label, doubt = "loss", "decompositions for losses of dense tensors are not predicted"
 
 
 @dataclass(frozen=True)

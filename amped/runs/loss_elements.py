@@ -13,6 +13,7 @@ from partitioner.tensors.dense import DenseTensor
 from ..backend.exchange import Machine
 from ..backend.known_losses import loss_of
 from ..backend.losses import Loss
+from ..backend.ops.loss_tiles import LOSS_TILES
 from ..backend.ops.sampled import StepMethod
 from ..backend.ops.solve import SolverBytes
 from ..errors import InputError
@@ -27,16 +28,16 @@ from ..methods.stochastic import Stochastic
 from ..models.align import with_absent
 from ..operators.base import Gradient
 from ..operators.dense.direct import DirectDense
-from ..operators.dense.gradient import DenseGradient
+from ..operators.dense.gradient import DenseGradient, loss_form
 from ..operators.dense.observed import MaskedArray
 from ..operators.dense.operator import DenseOperator
 from ..operators.kept_rows import Compaction, ZeroOfEmpty
 from ..operators.modes import Product
 from ..operators.placement import Setting
-from ..operators.products import Mttkrp, RowSystems
+from ..operators.products import LossOnly, RowSystems
 from ..operators.sources.dense import DenseSource, of_array
 from ..operators.sources.grid import Grid
-from ..operators.sources.protocols import DescribedSource
+from ..operators.sources.protocols import DescribedSource, SparseSource
 from ..operators.sparse.gradient import SparseGradient
 from ..options import Options
 from ..parallel.mpi import on_root
@@ -48,6 +49,7 @@ from .observing import ObservedSource, observed_source
 from .planning import PlannedRun
 from .stochastic import MOST_ELEMENTS, SampledWork
 
+NO_BYTES = SolverBytes()
 LISTS = "newton", "mu", "pdnr"  # methods that need a list of the elements that count
 SPARSE_BELOW = 0.1  # fraction of observed elements below which a list of them is evaluated, not an array
 
@@ -183,8 +185,7 @@ class LossElements(NamedTuple):
         operator = self._dense_operator()
         grid = Grid.of(self.source.lengths, 1) if isinstance(operator, DirectDense) else operator.plan.grid
         shares = None if self.weights is None else np.asarray(self.weights.block(grid))
-        threads = self.machine.device.cores
-        return DenseGradient(operator, self.work.loss, threads, shares)
+        return DenseGradient(operator, self.work.loss, shares)
 
     def _dense_operator(self) -> DirectDense | DenseOperator:
         source, machine, setting, rank = self.source, self.machine, self.setting, self.work.rank
@@ -219,12 +220,11 @@ def loss_elements(run: LossRun) -> LossElements:
             raise InputError(f"weights: with loss {loss.name!r} at most {MOST_ELEMENTS:,} elements")
         if not weighted and (observed.source.nnz < SPARSE_BELOW * count or count > MOST_ELEMENTS):
             return _sparse(run, observed.source, False)
-        run = _on_host(run, observed.placed)
         array, comm = _masked(observed, run.machine), run.machine.comm
         weights = of_array(array and DenseTensor(array.weights), comm)
-        return _dense(run, of_array(array and DenseTensor(array.values), comm))._replace(weights=weights)
+        return _dense(run, of_array(array and DenseTensor(array.values), comm), weights)
     if source.kind == "dense":
-        return _dense(run, source)
+        return _dense(run, cast(DenseSource, source))
     if loss.at_zero is not None:
         return _sparse(run, source, True)
     return _dense(run, _with_zeros(source, run.machine, loss))
@@ -240,6 +240,7 @@ def _with_zeros(source: DescribedSource, machine: Machine, loss: Loss) -> DenseS
             path=source.path,
         )
     tensor: Any = source.tensor()
+    cast(SparseSource, source).leave_device()
     dense: Any = on_root(machine.comm, lambda: None if tensor is None else with_absent(tensor))
     return of_array(dense, machine.comm)
 
@@ -269,6 +270,7 @@ def _list(run: LossRun) -> LossElements:
 def _masked(observed: ObservedSource, machine: Machine) -> MaskedArray | None:
     """Return the observed elements as an array, on rank 0. Collective."""
     tensor = observed.placed.tensor()
+    observed.placed.leave_device()
     return on_root(machine.comm, lambda: None if tensor is None else observed.array_of(tensor))
 
 
@@ -279,9 +281,19 @@ def _sparse(run: LossRun, source: DescribedSource, zeros: bool) -> LossElements:
     return LossElements(source, run.machine, _setting(run, source, product), work, zeros)
 
 
-def _dense(run: LossRun, source: DescribedSource) -> LossElements:
-    run = _uncompiled(run, source)
-    return LossElements(source, run.machine, _setting(run, source, Mttkrp()), run.work)
+def _dense(run: LossRun, source: DenseSource, weights: DenseSource | None = None) -> LossElements:
+    """Return the elements of a dense tensor, on a CPU if the device cannot evaluate the loss. Collective."""
+    loss, options = run.work.loss, run.options
+    if LOSS_TILES.first(run.machine.device, lambda provider: provider.suits(loss)) is None:
+        run = _uncompiled(run, source)
+    provider = LOSS_TILES.require(run.machine.device, lambda provider: provider.suits(loss))
+    comm = run.machine.comm
+    block = Grid.of(source.lengths, comm.size).shape(comm.rank)
+    form = loss_form(block, run.work.rank, options.dtype, weights is not None)
+    provider.prepare(loss, form)
+    needs = SolverBytes(0 if weights is None else 8 * math.prod(block), provider.bytes(form))
+    setting = _setting(run, source, LossOnly(), needs=needs)
+    return LossElements(source, run.machine, setting, run.work, weights=weights)
 
 
 def _chosen(run: LossRun, elements: Any) -> LossRun:
@@ -305,16 +317,27 @@ def _on_host(run: LossRun, elements: Any) -> LossRun:
     return run._replace(machine=host)
 
 
-def _setting(run: LossRun, source: DescribedSource, product: Product[Any], weighted: bool = False) -> Setting:
-    """Return the setting, with the memory for the vectors of L-BFGS, or for Newton steps. Collective."""
+def _setting(
+    run: LossRun,
+    source: DescribedSource,
+    product: Product[Any],
+    weighted: bool = False,
+    needs: SolverBytes = NO_BYTES,
+) -> Setting:
+    """Return the setting, with the memory for Newton steps, or for the vectors of L-BFGS on the host. Collective.
+
+    `needs`: the device memory of an evaluation.
+    """
     work, rank, comm = run.work, run.work.rank, run.machine.comm
     longest = max(source.shape[: len(source.shape) - weighted])
     rows = -(-sum(source.shape) // comm.size)
-    vectors = SolverBytes(8 * rank * (VECTORS * rows + sum(source.shape)))
+    vectors = 8 * rank * (VECTORS * rows + sum(source.shape))
+    on_host = run.machine.device.on_host
+    kept = needs._replace(kept=needs.kept + (vectors if on_host else 0))
 
     def solving(rows: int, columns: int) -> SolverBytes:
-        return step_bytes(min(rows, longest), rank) if work.lists else vectors
+        return step_bytes(min(rows, longest), rank) if work.lists else kept
 
     setting = setting_for(source, rank, run.machine, run.options, solving)
-    memory = start_bytes(source, rank, comm, work.init)
+    memory = start_bytes(source, rank, comm, work.init) + (0 if on_host or work.lists else vectors)
     return setting._replace(product=product, pipelined=False, overlaps=False, root_bytes=memory)

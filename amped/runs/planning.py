@@ -107,7 +107,7 @@ class PlannedDenseRun:
     def forecast(self, constraints: Constraints) -> TimeEstimate:
         if self.plans is None:  # on ranks other than 0
             return TimeEstimate(None, None)
-        if doubt := hopeless_dense(self.plans[0], self._machine, constraints):
+        if doubt := self._setting.product.doubt or hopeless_dense(self.plans[0], self._machine, constraints):
             return TimeEstimate(None, doubt)
         forecast = foretell_dense(self._source, self.plans[0], self._machine, self._setting, constraints)
         return TimeEstimate(forecast, forecast.doubt)

@@ -502,7 +502,7 @@ def test_plans_in_python() -> None:
         amped.plan(array, 2, loss="gamma", method="als")
 
 
-def test_a_machine_with_gpus_leaves_arrays_and_weights_to_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elements_that_a_device_cannot_evaluate_are_left_to_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     sparse = amped.SparseTensor(np.argwhere(COUNTS), COUNTS[COUNTS > 0], COUNTS.shape)
     given: dict[str, Any] = {"loss": "poisson", "max_iters": 3, "precision": "fp64"}
     weights = np.where(COUNTS > 1, 2.0, 0.5)

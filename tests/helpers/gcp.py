@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pytest
+from oracle import random_factors
 
+import amped
 from amped.backend.known_losses import loss_of
+from amped.parallel.mpi import Comm
 
 
 def model_array(factors: Sequence[np.ndarray]) -> np.ndarray:
@@ -47,3 +52,31 @@ def values_for(name: str, model: np.ndarray, seed: int = 0) -> np.ndarray:
         "zero-truncated-poisson": lambda: 1 + rng.poisson(model),
     }
     return np.asarray(draws[head](), np.float64)
+
+
+def check_gradients(comm: Comm, case: tuple[tuple[int, ...], int, str], **options: Any) -> None:
+    """Compare a loss of dense tensors, and its gradient, with the oracle. Collective.
+
+    In both memory orders, with missing elements and with weights. `case` has the shape, the number of components and
+    the loss.
+    """
+    shape, rank, name = case
+    single = options["precision"] == "fp32"
+    factors = [np.asarray(f, np.float32 if single else np.float64) for f in random_factors(0, shape, rank)]
+    array = values_for(name, model_array(factors)).astype(factors[0].dtype)
+    rng = np.random.default_rng(1)
+    weights, seen = rng.choice([0.0, 0.5, 2.0], shape), rng.random(shape) < 0.8
+    weights.flat[0], seen.flat[0] = 1, True
+    missing = np.where(seen, array, np.nan)
+    cases: list[tuple[Any, dict[str, Any], Any]] = [
+        (array, {}, 1.0), (np.asfortranarray(array), {}, 1.0), (array, {"weights": weights}, weights),
+        (missing, {"mask": "nan"}, seen),
+    ]  # fmt: skip
+    exact, close = [f.astype(np.float64) for f in factors], 1e-5 if single else 1e-12
+    for tensor, given, shares in cases:
+        own = given if comm.rank == 0 else {}
+        value, gradients = amped.objective(tensor if comm.rank == 0 else None, factors, loss=name, **options, **own)
+        want = oracle(array.astype(np.float64), exact, name, shares)
+        assert value == pytest.approx(want[0], rel=close)
+        for gradient, expected in zip(gradients, want[1], strict=True):
+            np.testing.assert_allclose(gradient, expected, atol=close * np.linalg.norm(expected))

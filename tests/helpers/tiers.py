@@ -60,6 +60,7 @@ UNEVEN = """
     amped/methods/test_tucker_mpi.py::test_the_path_of_an_oracle
     amped/operators/test_dense_file_mpi.py::test_a_rank_reads_its_part_once
     amped/operators/dense/test_gaps_mpi.py::test_as_a_sparse_tensor
+    amped/operators/dense/test_gradient_mpi.py
     amped/operators/dense/test_operator_mpi.py::test_mttkrps_are_right
     amped/operators/dense/test_operator_mpi.py::test_one_rank_alone_streams
     amped/operators/dense/test_operator_mpi.py::test_products_that_serve_pairs_of_modes
@@ -95,6 +96,7 @@ SMOKE = """
     amped/methods/test_apr_mpi.py::test_the_same_path_as_an_oracle
     amped/methods/test_tucker_mpi.py::test_the_path_of_an_oracle
     amped/operators/dense/test_gaps_mpi.py::test_as_a_sparse_tensor
+    amped/operators/dense/test_gradient_mpi.py
     amped/operators/dense/test_operator_mpi.py::test_mttkrps_are_right
     amped/operators/sources/test_sparse_mpi.py::test_ranks_that_are_several_read_together
     amped/operators/sources/test_sparse_mpi.py::test_shares_are_those_of_a_tensor_in_memory

@@ -108,5 +108,5 @@ def _constant(number: int, kind: str) -> HostArray:
 
 
 def _matrix(array: Array) -> tuple[int, int]:
-    """Return a matrix's address and leading dimension."""
-    return array.data.ptr, array.strides[0] // array.itemsize
+    """Return a matrix's address and leading dimension; the distance between rows is arbitrary if there is only one."""
+    return array.data.ptr, max(array.strides[0] // array.itemsize, array.shape[1])

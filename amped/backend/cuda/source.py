@@ -52,6 +52,12 @@ def unit(name: str, macros: Mapping[str, str | int]) -> CudaSource:
     return CudaSource(name, text(name), compile_options(macros))
 
 
+def with_formulas(name: str, value: str, slope: str) -> str:
+    """Return the text of a CUDA source after the functions `map_value` and `map_slope`, with a loss's formulas."""
+    head = "__device__ __forceinline__ double map_{}(double x, double m) {{ return {}; }}\n"
+    return head.format("value", value) + head.format("slope", slope) + text(name)
+
+
 def by_value(*arrays: HostArray) -> np.void:
     """Return the arrays' bytes as one structure, to pass to a kernel by value."""
     data = b"".join(array.tobytes() for array in arrays)

@@ -129,8 +129,8 @@ class DenseKernel(Protocol):
     def passes(self, form: BlockForm) -> float:
         """Return how often a sweep over all modes, each followed by an update of its matrix, reads the elements."""
 
-    def make(self, form: BlockForm, scratch: Array) -> Sweep:
-        """Return a sweep over a block; `scratch`, (bytes,) uint8, is for its exclusive use."""
+    def make(self, form: BlockForm, scratch: Array) -> Sweep | None:
+        """Return a sweep over a block; `scratch`, (bytes,) uint8, is for its exclusive use. None: without MTTKRPs."""
 
 
 class AnyBlock:
@@ -147,6 +147,21 @@ class AnyBlock:
 
     def rows(self, form: BlockForm) -> RowLayout | None:
         return None
+
+
+class NoSweep(AnyBlock):
+    """For blocks of which no MTTKRP is computed, but something else. See `DenseKernel`."""
+
+    name, repeatable = "none", True
+
+    def bytes(self, form: BlockForm) -> int:
+        return 0
+
+    def passes(self, form: BlockForm) -> float:
+        return 1
+
+    def make(self, form: BlockForm, scratch: Array) -> None:
+        """See `DenseKernel`: there is no sweep."""
 
 
 DENSE = Op[DenseKernel]("dense")

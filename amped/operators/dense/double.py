@@ -22,7 +22,9 @@ class Doubled:
         """Allocate double-precision copies of the factor matrices `inputs`."""
         form = plan.double
         assert form is not None
-        self._sweep, self._reuses, self._loaded = plan.kernel.make(form, scratch), plan.form.dimension_tree, False
+        sweep = plan.kernel.make(form, scratch)
+        assert sweep is not None
+        self._sweep, self._reuses, self._loaded = sweep, plan.form.dimension_tree, False
         self._factors = [device.empty(factor.shape, np.float64) for factor in inputs]
         self._cast = None if form.stored else device.empty((form.slab, *form.lengths[1:]), np.float64)
 

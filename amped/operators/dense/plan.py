@@ -14,7 +14,7 @@ from partitioner.shards.partition import Cut
 from partitioner.tensors.statistics import looked_at
 
 from ...backend.device import Device
-from ...backend.ops.dense import DENSE, BlockForm, DenseKernel, RowLayout
+from ...backend.ops.dense import DENSE, BlockForm, DenseKernel, NoSweep, RowLayout
 from ...backend.ops.mttkrp import Share
 from ...backend.rows import block_rows
 from ...errors import InputError
@@ -81,6 +81,8 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     columns = setting.ranks[0]
     check_rank(columns, MAX_DENSE_RANK)
     kernel, grid = dense_kernel(options, device), Grid.of(source.lengths, ranks)
+    if not setting.product.sums:
+        kernel = NoSweep()
     shape, item = grid.shape(rank), options.dtype.itemsize
     modes = mode_plans(source, grid, rank, setting)
     resident = BlockForm(
@@ -168,7 +170,7 @@ def _fixed_bytes(modes: Sequence[ModePlan], form: BlockForm, setting: Setting) -
     takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
     return {
         "factor matrices": sum(int(m.cut.rows[-1]) for m in modes) * form.stride * item,
-        "MTTKRP output": max(m.rows.stop - m.rows.start for m in modes) * form.stride * 8,
+        "MTTKRP output": max((m.rows.stop - m.rows.start) * m.width for m in modes) * 8,
         "method": max(t.kept for t in takes),
     }
 

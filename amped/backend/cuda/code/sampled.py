@@ -12,7 +12,7 @@ from partitioner.cuda.cubins import CudaSource
 
 from ...ops.sampled import Stratum
 from ..layout import VECTOR, Limits
-from ..source import REALS, Macros, compile_options, text, unit
+from ..source import REALS, Macros, compile_options, unit, with_formulas
 
 WARP, THREADS = 32, 256  # as in ``sampled.cu``
 WARPS = THREADS // WARP
@@ -67,10 +67,8 @@ class SampledCode(NamedTuple):
 
     def source(self) -> CudaSource:
         """Return ``sampled.cu`` with the formulas inserted."""
-        head = "__device__ __forceinline__ double map_{}(double x, double m) {{ return {}; }}\n"
-        pasted = head.format("value", self.value) + head.format("slope", self.slope)
         options = compile_options(self._macros() | {"BLOCKS": BLOCKS, "LEAST": self.run})
-        return CudaSource("sampled", pasted + text("sampled"), options)
+        return CudaSource("sampled", with_formulas("sampled", self.value, self.slope), options)
 
     def steps(self) -> CudaSource:
         """Return ``stochastic_steps.cu``."""

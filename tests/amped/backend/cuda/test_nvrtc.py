@@ -15,13 +15,14 @@ from forms import exhaustive, in_turn, some_of
 from losses import GAUSSIAN, HUBER, LOGIT, POISSON
 
 from amped.backend.cuda.code import dense as dense_code
-from amped.backend.cuda.code import dimension_tree, interleaved, least_squares, phi, sampled, ttm, ttmc
+from amped.backend.cuda.code import dimension_tree, interleaved, least_squares, loss_tiles, phi, sampled, ttm, ttmc
 from amped.backend.cuda.code import rows as row_code
 from amped.backend.cuda.layout import VECTOR, Limits, PackedLayout, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, text
 from amped.backend.formulas import Formula
 from amped.backend.losses import Loss
 from amped.backend.ops.dense import BlockForm
+from amped.backend.ops.loss_tiles import LossForm
 from amped.backend.ops.mttkrp import Share
 from amped.backend.ops.rowproblems import RowMethod
 from amped.backend.ops.ttm import ProductForm as TtmForm
@@ -490,6 +491,18 @@ def test_least_squares_from_sums(rank: int, precision: str) -> None:
     log = compiled_text(code.solving().text, f"least_squares {rank}", code.solving().options, "sm_90")
     check(log, {"solve_rows", "add_solved", "clear_rows"}, FEW)
     assert code.shared + SHARED_BESIDE <= LIMITS["sm_90"].shared
+
+
+@pytest.mark.parametrize(
+    ("loss", "precision", "weighted"),
+    [
+        (POISSON, "fp32", False), (LOGIT, "fp64", True), exhaustive(HUBER, "fp32", True),
+        exhaustive(GAUSSIAN, "fp64", False),
+    ],
+)  # fmt: skip
+def test_losses_of_tiles(loss: Loss, precision: str, weighted: bool) -> None:
+    source = loss_tiles.LossTilesCode.of(loss, LossForm((5, 3), 2, DTYPES[precision], weighted)).source()
+    check(compiled_text(source.text, f"loss_tiles {loss.name}", source.options, "sm_90"), {"evaluate"})
 
 
 def test_a_spill_would_be_seen() -> None:

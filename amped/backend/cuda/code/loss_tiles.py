@@ -1,0 +1,46 @@
+"""Compile-time parameters of `loss_tiles.cu`, and the sizes of its tiles; needs no GPU or CuPy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from partitioner.array_types import FloatDType
+from partitioner.cuda.cubins import CudaSource
+
+from ...losses import Loss
+from ...ops.loss_tiles import LossForm
+from ..source import REALS, Macros, compile_options, with_formulas
+
+THREADS, BLOCKS = 256, 8  # of a block; blocks per multiprocessor
+WIDTH = 1 << 14  # columns of a tile, at most
+ELEMENTS = 1 << 23  # of a tile, about: fewer take more launches, which the host queues one by one
+
+
+class LossTilesCode(NamedTuple):
+    """The compile-time parameters: formulas, the type of elements, and whether they have weights."""
+
+    value: str
+    slope: str
+    dtype: FloatDType
+    weighted: bool
+
+    @classmethod
+    def of(cls, loss: Loss, form: LossForm) -> LossTilesCode:
+        """Return the code for a loss whose formulas are text."""
+        formulas = loss.maps().formulas
+        value, slope = formulas["value"], formulas["weight"]
+        assert value is not None
+        assert slope is not None
+        return cls(value.cuda, slope.cuda, form.dtype, form.weighted)
+
+    def source(self) -> CudaSource:
+        """Return ``loss_tiles.cu`` with the formulas inserted."""
+        macros: Macros = {"REAL": REALS[self.dtype], "WEIGHTED": int(self.weighted), "THREADS": THREADS}
+        return CudaSource("loss_tiles", with_formulas("loss_tiles", self.value, self.slope), compile_options(macros))
+
+
+def tile_elements(shape: tuple[int, int]) -> int:
+    """Return the number of elements of the largest tile of a matrix."""
+    rows, columns = shape
+    wide = min(columns, WIDTH)
+    return min(rows, max(1, ELEMENTS // max(wide, 1))) * wide

@@ -1,0 +1,109 @@
+"""Sums of a loss over matrices by NumPy, in threads. The loss is evaluated in the precision of the elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from partitioner.array_types import Floats
+from partitioner.host.threads import parallel_map
+
+from ...device import Array
+from ...formula_steps import TemporaryArrays
+from ...formulas import evaluate
+from ...losses import Loss
+from ...ops.loss_tiles import LOSS_TILES, LossForm, LossSums, LossTiles, LossTilesProvider, tiles
+from ..device import PlainDevice
+from ..split import Matrix
+
+WIDTH = 2048  # columns of a tile, at most
+ELEMENTS = 1 << 16  # evaluated at once by a thread, in the caches of a core
+PARTS = 4  # per thread
+TEMPORARY = 8  # arrays of the size of a tile
+PRODUCT, CONVERTED = -1, -2  # numbers of temporary arrays
+
+
+class PlainLossTiles:
+    """See `LossTiles`."""
+
+    def __init__(self, loss: Loss, threads: int) -> None:
+        self._loss, self._threads = loss, threads
+
+    def sums(self, elements: Array, weights: Array | None, first: Array, second: Array) -> LossSums:
+        """See `LossTiles`: threads take ranges of the longer dimension, in tiles."""
+        longer, shorter = (1, 0) if elements.shape[1] > elements.shape[0] else (0, 1)
+        sums, short = [np.zeros_like(first), np.zeros_like(second)], elements.shape[shorter]
+
+        def part(span: tuple[int, int]) -> tuple[float, Matrix]:
+            own, value, temporary = list(sums), 0.0, TemporaryArrays()
+            own[shorter] = np.zeros_like(sums[shorter])
+            down, across = (span, (0, short)) if longer == 0 else ((0, short), span)
+            for rows, columns in tiles(down, across, WIDTH, ELEMENTS):
+                left, right = first[:, rows], second[:, columns]
+                shares = None if weights is None else weights[rows, columns]
+                values, slopes = self._evaluated(elements[rows, columns], shares, left, right, temporary)
+                value += float(values.sum(dtype=np.float64))
+                own[0][:, rows] += right @ slopes.T
+                own[1][:, columns] += left @ slopes
+            return value, own[shorter]
+
+        count = max(1, min(self._threads * PARTS, elements.size // ELEMENTS))
+        ends = np.linspace(0, elements.shape[longer], count + 1).astype(int)
+        found = parallel_map(part, list(pairwise(ends.tolist())), min(count, self._threads))
+        sums[shorter] = np.add.reduce([partial for _, partial in found])
+        return LossSums(math.fsum(value for value, _ in found), *sums)
+
+    def _evaluated(
+        self, x: Floats, weights: Floats | None, left: Matrix, right: Matrix, temporary: TemporaryArrays
+    ) -> Sequence[Floats]:
+        """Return the losses of a tile's elements and their derivatives, times the weights."""
+        product = np.matmul(left.T, right, out=temporary.array(PRODUCT, x.shape, np.float64))
+        model = _converted(product, x.dtype, temporary)
+        values, slopes = evaluate((self._loss.of, self._loss.slope), x, model, temporary)
+        slopes = _converted(slopes, product.dtype, temporary)
+        return (values, slopes) if weights is None else [_weighted(each, weights) for each in (values, slopes)]
+
+
+def _weighted(numbers: Floats, weights: Floats) -> Floats:
+    """Return numbers times their weights; those without a weight are missing, and may not be finite."""
+    with np.errstate(all="ignore"):
+        return np.where(weights > 0, numbers * weights, 0.0)
+
+
+def _converted(array: Floats, dtype: DTypeLike, temporary: TemporaryArrays) -> Floats:
+    """Return an array of a type, in a temporary array if it has another one."""
+    if array.dtype == dtype:
+        return array
+    result: Floats = temporary.array(CONVERTED, array.shape, dtype)
+    np.copyto(result, array, casting="same_kind")
+    return result
+
+
+class PlainLossTilesProvider:
+    """See `LossTilesProvider`: evaluates all losses."""
+
+    def __init__(self, device: PlainDevice) -> None:
+        self._threads = device.cores
+
+    def suits(self, loss: Loss) -> bool:
+        return True
+
+    def prepare(self, loss: Loss, form: LossForm) -> None:
+        """See `LossTilesProvider`: compiles nothing."""
+
+    def bytes(self, form: LossForm) -> int:
+        own = (self._threads * PARTS + 1) * min(form.shape) + max(form.shape)
+        return 8 * (form.rank * own + self._threads * ELEMENTS * TEMPORARY)
+
+    def make(self, loss: Loss, form: LossForm) -> LossTiles:
+        return PlainLossTiles(loss, self._threads)
+
+
+@LOSS_TILES.provider("plain")
+def providers(device: PlainDevice) -> Sequence[LossTilesProvider]:
+    """Return the providers of the operation."""
+    return [PlainLossTilesProvider(device)]
