@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
                 devices, times = measured(elements, args.losses, rank, options, args.repeats)
                 result = result or Result(args, name, devices, comm)
                 ratios = {loss: ratio(times[loss], times[SWEEP]) for loss in args.losses}
-                case: Facts = {"tensor": Path(tensor).name, "shape": elements.shape, "rank": rank}
+                case: Facts = {"tensor": Path(tensor).name.split(".")[0], "shape": elements.shape, "rank": rank}
                 case |= {"precision": precision, "seconds": summaries(times), "ratios": ratios}
                 result.add(case, f"{tensor}, rank {rank}, {precision}: {medians(case['seconds'], 1e3)} ms")
 

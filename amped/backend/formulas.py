@@ -1,7 +1,7 @@
 """Formulas in x, an element of a tensor, and m, the model's value there, which each device can evaluate.
 
 A formula is written once, as text. It becomes a NumPy function (`Formula.__call__`), compiled code on the CPU
-(`Formula.scalar`) and a CUDA C++ expression (`Formula.cuda`). Its text is parsed, never executed as it is.
+(`Formula.scalar`) and a CUDA C++ expression (`Formula.cuda_of`). Its text is parsed, never executed as it is.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ class _Dialect(NamedTuple):
     call: str
     absolute: str
     power: str
+    square: str
     where: str
+    number: str
 
 
-_PYTHON = _Dialect("{0}({1})", "abs({0})", "({0} ** {1})", "({1} if {0} else {2})")
-_CUDA = _Dialect("{0}({1})", "fabs({0})", "pow({0}, {1})", "({0} ? {1} : {2})")
+_PYTHON = _Dialect("{0}({1})", "abs({0})", "({0} ** {1})", "({0} ** 2.0)", "({1} if {0} else {2})", "{0}")
+_CUDA = _Dialect("{0}({1})", "fabs({0})", "pow({0}, {1})", "({0} * {0})", "({0} ? {1} : {2})", "{0}")
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,9 @@ class Formula:
         """The formula as a Python expression of two numbers."""
         return self._write(self.tree, _PYTHON)
 
-    @property
-    def cuda(self) -> str:
-        """The formula as a CUDA C++ expression of two doubles."""
-        return self._write(self.tree, _CUDA)
+    def cuda_of(self, kind: str) -> str:
+        """Return the formula as a CUDA C++ expression of two numbers of a type: float or double."""
+        return self._write(self.tree, _CUDA._replace(number=f"{kind}({{0}})"))
 
     def __call__(self, x: Floats | float, m: Floats | float) -> Floats:
         """Evaluate the formula with NumPy; the reference for all devices."""
@@ -85,9 +86,11 @@ class Formula:
             case ast.Constant(value=bool()):
                 pass
             case ast.Constant(value=int() | float() as number) if abs(number) <= sys.float_info.max:
-                return repr(float(number))
+                return to.number.format(repr(float(number)))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return f"(-{self._write(operand, to)})"
+            case ast.BinOp(op=ast.Pow(), left=left, right=ast.Constant(value=2)):
+                return to.square.format(self._write(left, to))
             case ast.BinOp(op=ast.Pow(), left=left, right=right):
                 return to.power.format(self._write(left, to), self._write(right, to))
             case ast.BinOp(op=op, left=left, right=right) if type(op) in _OPERATORS:

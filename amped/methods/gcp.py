@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from partitioner.array_types import Floats
 
+from ..backend.device import Array
 from ..backend.known_losses import KNOWN
 from ..backend.losses import Loss
 from ..backend.ops.sampled import StepMethod
@@ -25,7 +26,7 @@ from .arranged import arranged
 from .constraints import Constraints
 from .driver import ConstrainedCp, MethodState
 from .quasi_newton import QuasiNewton, scaled
-from .recent_changes import Point, Vector
+from .recent_changes import Matrix, Point, Vector, VectorPlace
 from .updates import DivergedError
 
 MAX_ITERS, TOL = 1000, 1e-9  # by default
@@ -155,8 +156,18 @@ class Gcp(LossMethod):
     name = "lbfgs"
     SERIES = "objective", "gradient", "evaluations"
 
-    def __init__(self, gradient: Gradient, loss: Loss, constraints: Constraints, facts: dict[str, object]) -> None:
+    def __init__(
+        self,
+        gradient: Gradient,
+        loss: Loss,
+        constraints: Constraints,
+        facts: dict[str, object],
+        on_device: bool = True,
+    ) -> None:
+        """`on_device`: whether vectors of L-BFGS are in device memory, not in host memory."""
         operator = gradient.operator
+        self._device = device = operator.machine.device
+        self._stays = on_device or device.on_host  # whether arrays of the device and vectors are in the same place
         modes = constraints.solved(operator.order)
         shapes = [operator.owned(mode).shape for mode in modes]
         bounds = np.cumsum([0, *(rows * columns for rows, columns in shapes)])
@@ -165,7 +176,8 @@ class Gcp(LossMethod):
         for mode, place in zip(modes, self._places, strict=True):
             if mode in constraints.nonnegative:
                 lower[place] = 0.0
-        self._steps = QuasiNewton(operator.machine.comm, lower, operator.machine.device.cores)
+        vectors = VectorPlace(device.xp) if self._stays and not device.on_host else VectorPlace(threads=device.cores)
+        self._xp, self._steps = vectors.xp, QuasiNewton(operator.machine.comm, lower, vectors)
         super().__init__(operator, loss, constraints, facts)
 
     def restart(self, state: MethodState | None = None) -> None:
@@ -217,31 +229,45 @@ class Gcp(LossMethod):
         have similar curvature. On a tensor of 5 x 201 x 61 with gaps this saved 15 to 51 % of the evaluations.
         """
         parts = [x[place].reshape(-1, self.rank) for place in self._places]
-        squares = self._steps.summed(np.array([np.square(part).sum(axis=0) for part in parts]))
+        squares = np.array([self._device.to_host((part * part).sum(axis=0)) for part in parts])
+        squares = self._steps.summed(squares)
         regular = np.all((squares > 0) & np.isfinite(squares), axis=0)  # others, such as zero, stay as they are
         logarithms = np.log(squares, out=np.zeros_like(squares), where=regular) / 2
         scales = np.exp(logarithms.mean(axis=0) - logarithms)
-        return np.concatenate([(part * scale).reshape(-1) for part, scale in zip(parts, scales, strict=True)])
+        scaled = [part * self._xp.asarray(scale) for part, scale in zip(parts, scales, strict=True)]
+        return self._joined(scaled)
 
     def _current(self) -> Vector:
         """Return this rank's rows of the factor matrices."""
-        return np.concatenate([self._rows(mode).reshape(-1) for mode in self._modes])
+        rows = (self._placed(self.operator.owned(mode)) for mode in self._modes)
+        return self._joined([each.astype(np.float64) for each in rows])
+
+    def _joined(self, matrices: Sequence[Matrix]) -> Vector:
+        """Return a vector of the numbers of matrices, row by row."""
+        joined: Vector = self._xp.concatenate([matrix.reshape(-1) for matrix in matrices])
+        return joined
+
+    def _placed(self, array: Array) -> Array:
+        """Return a device array where vectors are."""
+        return array if self._stays else self._device.to_host(array)
 
     def _evaluate(self, x: Vector) -> Point:
         """Set the factor matrices and evaluate the objective there. Collective."""
         operator = self.operator
         for mode, place in zip(self._modes, self._places, strict=True):
-            self._set_rows(mode, x[place].reshape(-1, self.rank))
+            rows, owned = x[place].reshape(-1, self.rank), operator.owned(mode)
+            owned[...] = rows if self._stays else self._device.to_device(rows.astype(owned.dtype))
+            operator.publish(mode)
         operator.wait_comm()
         found = self._gradient.evaluate()
-        return self._with_penalty(Point(x, found.value, found.joined(self._modes)))
+        return self._with_penalty(Point(x, found.value, self._placed(found.joined(self._modes, self._device.xp))))
 
     def _with_penalty(self, point: Point) -> Point:
         """Add the ridge to an objective and its gradient."""
         ridge = self.constraints.ridge
         if not any(ridge):
             return point
-        weights = np.zeros(point.x.size)
+        weights = self._xp.zeros(point.x.size)
         for mode, place in zip(self._modes, self._places, strict=True):
             weights[place] = ridge[mode]
         weighted = weights * point.x

@@ -227,8 +227,8 @@ class NewtonRows(LossMethod):
 
     def _moments(self) -> Moments:
         """Return the moments of all factor matrices. Collective."""
-        owned = [self._rows(mode) for mode in range(self.operator.order)]
-        return moments_of(owned, self.operator.machine.comm)
+        owned = [self.operator.owned(mode) for mode in range(self.operator.order)]
+        return moments_of(owned, self.operator.machine)
 
     def _penalty_of_others(self, solved: int) -> float:
         """Return the penalties of the modes whose rows do not include it. Collective."""

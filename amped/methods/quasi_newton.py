@@ -16,7 +16,18 @@ from typing import NamedTuple
 import numpy as np
 
 from ..parallel.mpi import Comm
-from .recent_changes import CURVED, PAIRS, Matrix, Passes, Point, QuadraticModel, RecentChanges, Vector
+from .recent_changes import (
+    CURVED,
+    HOST,
+    PAIRS,
+    Matrix,
+    Passes,
+    Point,
+    QuadraticModel,
+    RecentChanges,
+    Vector,
+    VectorPlace,
+)
 
 VECTORS = 2 * PAIRS + 10  # at most at a time, of the length of a rank's part
 DECREASE, SLOPE = 1e-4, 0.9  # sufficient decrease, and share of the slope that may remain (Wolfe conditions)
@@ -76,16 +87,18 @@ class QuasiNewton:
     comm : Comm
     lower : (n,) array
         Lower bound of each entry of this rank's part; may be minus infinity.
-    threads : int
-        Threads that share the work on vectors.
+        In host memory.
+    place : VectorPlace
+        Of all other vectors.
     """
 
-    def __init__(self, comm: Comm, lower: Vector, threads: int = 1) -> None:
-        if lower.size and (lower == lower[0]).all():
-            lower = np.broadcast_to(lower[0], lower.shape)  # passes need not read it from memory
-        self._comm, self._lower, self._passes = comm, lower, Passes(comm, lower.size, threads)
-        self._step = np.empty(lower.size)
-        self._recent, self._size = RecentChanges(lower.size), 1.0
+    def __init__(self, comm: Comm, lower: Vector, place: VectorPlace = HOST) -> None:
+        self._comm, self._passes, self._xp = comm, Passes(comm, lower.size, place), place.xp
+        xp, same = place.xp, bool(lower.size) and bool((lower == lower[0]).all())
+        # Passes need not read equal bounds from memory.
+        self._lower = xp.broadcast_to(xp.asarray(lower[:1]), lower.shape) if same else xp.asarray(lower)
+        self._step = xp.empty(lower.size)
+        self._recent, self._size = RecentChanges(lower.size, xp), 1.0
         bounded = bool(np.isfinite(lower).any())
         self._bounded = any(comm.allgather(bounded)) if comm.size > 1 else bounded
         self.dot, self.summed = self._passes.dot, self._passes.summed
@@ -101,7 +114,7 @@ class QuasiNewton:
         """
 
         def largest(b: slice) -> float:
-            return float(np.abs(self._projected_gradient(point, b)).max(initial=0.0))
+            return float(abs(self._projected_gradient(point, b)).max())  # no block is empty
 
         mine = max(self._passes.each(largest), default=0.0)
         return max(self._comm.allgather(mine)) if self._comm.size > 1 else mine
@@ -109,7 +122,8 @@ class QuasiNewton:
     def _projected_gradient(self, point: Point, b: slice) -> Vector:
         """Return a block of the gradient, in which entries that may not change are zero; see `largest`."""
         gradient = point.gradient[b]
-        return np.where((point.x[b] > self._lower[b]) | (gradient < 0), gradient, 0.0)
+        free: Vector = self._xp.where((point.x[b] > self._lower[b]) | (gradient < 0), gradient, 0.0)
+        return free
 
     def search(self, point: Point, evaluate: Callable[[Vector], Point]) -> LineSearch:
         """Return a point with a sufficiently lower objective on the line along the direction; it is evaluated last."""
@@ -146,7 +160,7 @@ class QuasiNewton:
 
         def products(b: slice) -> Vector:
             change = new.gradient[b] - point.gradient[b]
-            return np.array([np.vdot(new.gradient[b], step[b]), np.vdot(change, change)])
+            return self._passes.products((new.gradient[b], step[b]), (change, change))
 
         slope, square = self._passes.total(products, (2,)).tolist()
         return slope, square
@@ -160,15 +174,15 @@ class QuasiNewton:
 
     def _at(self, x: Vector, size: float, step: Vector) -> Vector:
         """Return ``x + size * step``, within the bounds in spite of rounding."""
-        result = np.empty_like(x)
+        xp, result = self._xp, self._xp.empty_like(x)
 
         def move(b: slice) -> None:
-            np.multiply(step[b], size, out=result[b])
+            xp.multiply(step[b], size, out=result[b])
             result[b] += x[b]
-            np.maximum(result[b], self._lower[b], out=result[b])
+            xp.maximum(result[b], self._lower[b], out=result[b])
 
         self._passes.each(move)
-        return result
+        return result  # type: ignore[no-any-return]
 
     def _direction(self, point: Point) -> Direction:
         """Return a direction of descent that leads to a point within the bounds."""
@@ -186,7 +200,7 @@ class QuasiNewton:
 
         def square(b: slice) -> Vector:
             gradient = self._projected_gradient(point, b)
-            return np.array([np.vdot(gradient, gradient)])
+            return self._passes.products((gradient, gradient))
 
         size = math.sqrt(self._passes.total(square, (1,))[0])
         factor = min(1.0, 1 / (size or 1.0))
@@ -197,14 +211,16 @@ class QuasiNewton:
 
         It is valid until the next call.
         """
-        step = self._step
+        step, xp = self._step, self._xp
 
         def block(b: slice) -> tuple[float, float]:
             own, x, lower = step[b], point.x[b], self._lower[b]
-            np.subtract(np.maximum(target(b), lower), x, out=own)
-            down = (own < 0) & np.isfinite(lower)
-            longest = ((lower - x)[down] / own[down]).min(initial=math.inf)
-            return float(np.vdot(point.gradient[b], own)), float(longest)
+            xp.subtract(xp.maximum(target(b), lower), x, out=own)
+            slope, longest = float(xp.vdot(point.gradient[b], own)), math.inf
+            if self._bounded:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    longest = float(xp.where(own < 0, (lower - x) / own, math.inf).min())
+            return slope, longest
 
         parts = self._passes.each(block)
         slope = self.summed(np.array([sum(part[0] for part in parts)]))
@@ -217,25 +233,25 @@ class QuasiNewton:
         """Return a block of the step to a point of the path; see `_Path`."""
         result = point.gradient[b] * -size
         result += point.x[b]
-        np.maximum(result, self._lower[b], out=result)
+        self._xp.maximum(result, self._lower[b], out=result)
         result -= point.x[b]
         return result
 
     def _on_path(self, point: Point, *sizes: float) -> list[_Path]:
         """Return points of the path, after adding a new pair of changes; none if that leaves no changes."""
-        recent = self._recent
+        recent, xp = self._recent, self._xp
         new = recent.coming
 
         def products(b: slice) -> Matrix:
-            every, right = recent.block(b), np.empty((new + len(sizes), b.stop - b.start))
+            every, right = recent.block(b), xp.empty((new + len(sizes), b.stop - b.start))
             right[:new] = recent.new(b)
             for step, size in zip(right[new:], sizes, strict=True):
                 step[...] = self._path_step(point, size, b)
-            result = np.zeros((recent.rows + 2, len(right)))
+            result = xp.zeros((recent.rows + 2, len(right)))
             result[:-2] = every @ right.T
-            result[-2, new:] = [np.vdot(step, step) for step in right[new:]]
+            result[-2, new:] = self._passes.products(*((step, step) for step in right[new:]))
             result[-1] = right @ point.gradient[b]
-            return result
+            return result  # type: ignore[no-any-return]
 
         found = self._passes.total(products, (recent.rows + 2, new + len(sizes)))
         recent.complete(found[:-2, :new])
@@ -269,12 +285,13 @@ class QuasiNewton:
 
         grams, right = self._free_products(point, cauchy, model)
         system = np.eye(len(grams)) - model.middle @ grams / theta
-        weights = np.linalg.solve(system, model.middle @ (right - grams @ shares)) / theta**2 - shares / theta
+        solved = np.linalg.solve(system, model.middle @ (right - grams @ shares))
+        weights = self._xp.asarray(solved / theta**2 - shares / theta)
 
         def target(b: slice) -> Vector:
             start = self._path_step(point, cauchy.size, b) + point.x[b]
             change = point.gradient[b] / theta + weights @ vectors[:, b]
-            return np.where(start > self._lower[b], point.x[b] - change, start)
+            return self._xp.where(start > self._lower[b], point.x[b] - change, start)  # type: ignore[no-any-return]
 
         return self._towards(point, target)
 
@@ -286,10 +303,11 @@ class QuasiNewton:
         def products(b: slice) -> Matrix:
             step, some = self._path_step(point, cauchy.size, b), model.vectors[:, b]
             free = step + point.x[b] > self._lower[b]
-            chosen = some if free.all() else some * free
+            whole = self._xp is np and free.all()  # which CuPy would compile for seconds
+            chosen = some if whole else some * free
             step *= model.theta
             step += point.gradient[b]
-            return np.column_stack([chosen @ some.T, chosen @ step])
+            return self._xp.column_stack([chosen @ some.T, chosen @ step])  # type: ignore[no-any-return]
 
         found = self._passes.total(products, (len(model.vectors), len(model.vectors) + 1))
         return found[:, :-1], found[:, -1]

@@ -1,14 +1,14 @@
 """Vectors of L-BFGS-B, whose parts are on different ranks: passes over their blocks, and recent changes.
 
 Vectors are as long as all factor matrices together, and few operations use a number of them: each pass processes
-blocks that stay in a core's cache.
+blocks that stay in a core's cache. On a GPU vectors may be in its memory; inner products are on the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,14 @@ from ..backend.rows import blocks_of
 from ..parallel.mpi import Comm
 
 Vector = NDArray[np.float64]
+"""In host memory, or of the device."""
 Matrix = NDArray[np.float64]
 T = TypeVar("T")
 
 PAIRS = 5
 CURVED = 2e-16  # least curvature of a pair of changes, relative to the squared change of the gradient
 BLOCK = 1 << 13  # entries: those of all pairs fit a core's private cache
+GPU_BLOCK = 1 << 22  # entries: enough for a GPU, and temporary arrays are small
 
 
 class Point(NamedTuple):
@@ -54,6 +56,16 @@ class QuadraticModel(NamedTuple):
     grams: Matrix
 
 
+class VectorPlace(NamedTuple):
+    """Where vectors are: the array module, NumPy or CuPy, and the threads that share the work on a host."""
+
+    xp: Any = np
+    threads: int = 1
+
+
+HOST = VectorPlace()
+
+
 class Passes:
     """Passes over the blocks of vectors. All methods are collective.
 
@@ -62,12 +74,12 @@ class Passes:
     comm : Comm
     length : int
         Entries of this rank's part.
-    threads : int
-        Threads that share the blocks.
+    place : VectorPlace
     """
 
-    def __init__(self, comm: Comm, length: int, threads: int = 1) -> None:
-        self._comm, blocks = comm, list(blocks_of(length, BLOCK))
+    def __init__(self, comm: Comm, length: int, place: VectorPlace = HOST) -> None:
+        self._comm, self.xp, threads = comm, place.xp, place.threads
+        blocks = list(blocks_of(length, BLOCK if self.xp is np else GPU_BLOCK))
         ends = [len(blocks) * k // threads for k in range(threads + 1)]
         self._groups = [blocks[begin:end] for begin, end in pairwise(ends) if begin < end]  # one for each thread
 
@@ -78,8 +90,10 @@ class Passes:
         return numbers
 
     def total(self, work: Callable[[slice], NDArray[np.float64]], shape: tuple[int, ...]) -> Vector:
-        """Return the sum over all blocks of all ranks of what `work` returns for each, of this shape."""
+        """Return the sum over all blocks of all ranks of what `work` returns for each, of this shape, on the host."""
         parts = self.each(work)
+        if self.xp is not np:
+            parts = [self.xp.asnumpy(part) for part in parts]
         return self.summed(np.add.reduce(parts) if parts else np.zeros(shape))
 
     def each(self, work: Callable[[slice], T]) -> list[T]:
@@ -89,7 +103,13 @@ class Passes:
 
     def dot(self, one: Vector, other: Vector) -> float:
         """Return the inner product over all ranks."""
-        return float(self.total(lambda b: np.array([np.vdot(one[b], other[b])]), (1,))[0])
+        return float(self.total(lambda b: self.products((one[b], other[b])), (1,))[0])
+
+    def products(self, *pairs: tuple[Vector, Vector]) -> Vector:
+        """Return the inner products of pairs of blocks."""
+        found = [self.xp.vdot(one, other) for one, other in pairs]
+        result: Vector = np.array(found) if self.xp is np else self.xp.stack(found)
+        return result
 
 
 class RecentChanges:
@@ -105,9 +125,9 @@ class RecentChanges:
         The model of these changes, in the compact form of Byrd, Nocedal and Schnabel (1994); None if there are none.
     """
 
-    def __init__(self, length: int) -> None:
-        self._length = length
-        self._vectors = np.empty((0, length))  # of a pair in two rows, the change of the gradient first
+    def __init__(self, length: int, xp: Any = np) -> None:
+        self._length, self._xp = length, xp
+        self._vectors = xp.empty((0, length))  # of a pair in two rows, the change of the gradient first
         self._grams = np.zeros((2 * PAIRS, 2 * PAIRS))
         self.forget()
 
@@ -126,7 +146,7 @@ class RecentChanges:
     def add(self, point: Point, new: Point) -> None:
         """Add the change from a point to another one, which replaces the oldest if there are `PAIRS`."""
         if not len(self._vectors):
-            self._vectors = np.empty((2 * PAIRS, self._length))
+            self._vectors = self._xp.empty((2 * PAIRS, self._length))
         slot = self._slots.pop(0) if len(self._slots) == PAIRS else min(set(range(PAIRS)) - {*self._slots})
         self._slots.append(slot)
         self.rows, self._coming = max(self.rows, 2 * slot + 2), (point, new)
@@ -138,16 +158,17 @@ class RecentChanges:
 
     def block(self, b: slice) -> Matrix:
         """Return a block of all vectors; `new` writes those of a new pair."""
-        return self._vectors[: self.rows, b]
+        vectors: Matrix = self._vectors[: self.rows, b]
+        return vectors
 
     def new(self, b: slice) -> Matrix:
         """Write the block of a new pair, if there is one; return it."""
         first = 2 * self._slots[-1]
-        own = self._vectors[first : first + self.coming, b]
+        own: Matrix = self._vectors[first : first + self.coming, b]
         if self._coming is not None:
             point, new = self._coming
-            np.subtract(new.gradient[b], point.gradient[b], out=own[0])
-            np.subtract(new.x[b], point.x[b], out=own[1])
+            self._xp.subtract(new.gradient[b], point.gradient[b], out=own[0])
+            self._xp.subtract(new.x[b], point.x[b], out=own[1])
         return own
 
     def complete(self, products: Matrix) -> None:

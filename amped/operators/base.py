@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partitioner.array_types import Floats
 
-from ..backend.device import Array, Clock
+from ..backend.device import Array, Clock, Device
 from ..backend.exchange import Machine
 from ..options import Options
 from ..parallel.mpi import Reduction
@@ -159,21 +159,29 @@ class ValueAndGradients(NamedTuple):
     ----------
     value : float
         The sum of the loss over all elements that count, of all ranks.
-    gradients : list of (owned, R) float64 arrays
-        For each mode the gradient with respect to the rows that this rank owns, in host memory.
-    vector : array, optional
-        All gradients, one after the other, if they are views of it.
+    gradients : list of (owned, R) float64 device arrays
+        For each mode the gradient with respect to the rows that this rank owns.
+    vector : device array
+        All gradients, one after the other; they are views of it.
     """
 
     value: float
-    gradients: list[NDArray[np.float64]]
-    vector: NDArray[np.float64] | None = None
+    gradients: list[Array]
+    vector: Array
 
-    def joined(self, modes: Sequence[int]) -> NDArray[np.float64]:
-        """Return the gradients of some modes, ascending, one after the other."""
-        if self.vector is not None and len(modes) == len(self.gradients):
+    @classmethod
+    def empty(cls, shapes: Sequence[tuple[int, int]], device: Device) -> ValueAndGradients:
+        """Return uninitialised gradients of matrices of some shapes."""
+        ends = np.cumsum([0, *(rows * columns for rows, columns in shapes)]).tolist()
+        vector = device.empty((ends[-1],), np.float64)
+        parts = zip(pairwise(ends), shapes, strict=True)
+        return cls(0.0, [vector[begin:end].reshape(shape) for (begin, end), shape in parts], vector)
+
+    def joined(self, modes: Sequence[int], xp: Any) -> Array:
+        """Return the gradients of some modes, ascending, one after the other; `xp` is the array module."""
+        if len(modes) == len(self.gradients):
             return self.vector
-        return np.concatenate([self.gradients[mode].reshape(-1) for mode in modes])
+        return xp.concatenate([self.gradients[mode].reshape(-1) for mode in modes])
 
 
 class Gradient(Protocol):

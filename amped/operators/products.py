@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from ..backend.device import NOTHING, Array, Device
 from ..backend.losses import Maps
+from ..backend.ops.mapped import MAPPED, MappedProvider
 from ..backend.ops.mttkrp import MTTKRP, Kernel, Operands, Shard
 from ..backend.ops.phi import PHI, Groups, PhiParams, PhiProvider
 from ..backend.ops.row_systems import ROW_SYSTEMS, RowSystemsProvider, system_width
@@ -71,7 +72,7 @@ class NoProduct(Product[Kernel]):
 class LossOnly(NoProduct):
     """No sums by rows: a loss of a dense tensor and its gradient are computed; see `backend.ops.loss_tiles`."""
 
-    label, doubt = "loss", "decompositions for losses of dense tensors are not predicted"
+    label, doubt = "loss", "the time of a loss's gradient is not predicted"
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,38 @@ class Phi(Product[PhiProvider]):
     def add(self, shard: Shard, mode: ModePlan, operands: Operands, total: Array) -> None:
         """See `Summed`: adds ``sum x log(max(m, floor))``, m being the model's value at a nonzero."""
         self.of(shard.kernel, mode).add_logs(shard, operands, self._params, total)
+
+
+@dataclass(frozen=True)
+class Mapped(Product[MappedProvider]):
+    """A mapped MTTKRP, for the gradient of any loss; see `backend.ops.mapped`.
+
+    Parameters
+    ----------
+    maps : Maps
+    total : (1,) float64 device array, optional
+        The sum of `maps.value` over the nonzeros is added to it.
+    """
+
+    maps: Maps
+    total: Array = None
+
+    op, label, reading = MAPPED, "gradient", "gradients require gather 'full'"
+    timed, doubt = True, "the time of a loss's gradient is not predicted"
+    tuning_key = MappingProxyType({"mapped": True})
+
+    def suits(self, provider: MappedProvider, kernel: Kernel, mode: ModePlan) -> bool:
+        return provider.suits(kernel, mode.share)
+
+    def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
+        super().prepare(kernel, mode)
+        self.of(kernel, mode).prepare(kernel, mode.share, self.maps)
+
+    def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
+        return max(kernel.bytes(mode.share, nnz).running, self.of(kernel, mode).bytes(kernel, mode.share, nnz))
+
+    def run(self, shard: Shard, mode: ModePlan, operands: Operands, new: slice = NOTHING, data: object = None) -> None:
+        self.of(shard.kernel, mode).run(shard, operands, self.maps, self.total, new)
 
 
 class SeveralPhi(Phi):

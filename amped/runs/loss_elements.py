@@ -14,6 +14,7 @@ from ..backend.exchange import Machine
 from ..backend.known_losses import loss_of
 from ..backend.losses import Loss
 from ..backend.ops.loss_tiles import LOSS_TILES
+from ..backend.ops.mapped import MAPPED
 from ..backend.ops.sampled import StepMethod
 from ..backend.ops.solve import SolverBytes
 from ..errors import InputError
@@ -34,11 +35,12 @@ from ..operators.dense.operator import DenseOperator
 from ..operators.kept_rows import Compaction, ZeroOfEmpty
 from ..operators.modes import Product
 from ..operators.placement import Setting
-from ..operators.products import LossOnly, RowSystems
+from ..operators.products import LossOnly, Mapped, RowSystems
 from ..operators.sources.dense import DenseSource, of_array
 from ..operators.sources.grid import Grid
 from ..operators.sources.protocols import DescribedSource, SparseSource
-from ..operators.sparse.gradient import SparseGradient
+from ..operators.sparse.gradient import MappedSums, SparseGradient, SystemSums
+from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import on_root
 from .assembly import on_host, setting_for
@@ -174,12 +176,19 @@ class LossElements(NamedTuple):
     weights: DenseSource | None = None
     scales: NDArray[np.float64] | None = None
 
+    @property
+    def on_device(self) -> bool:
+        """Whether the vectors of L-BFGS are in device memory."""
+        return vectors_on_device(self.source, self.setting, self.machine.comm.size)
+
     def gradient(self) -> Gradient:
         """Place the elements for the gradient of the loss. Collective."""
         if self.source.kind != "sparse":
             return self._dense_gradient()
         loss, maps = self.work.loss, self.work.loss.maps(absent_are_zero=self.zeros)
-        return SparseGradient(SPARSE.place(self.source, self.machine, self.setting, None), loss, maps, self.zeros)
+        operator = SPARSE.place(self.source, self.machine, self.setting, Budget(self.work.evaluations))
+        sums = MappedSums if self.setting.product.op is MAPPED else SystemSums
+        return SparseGradient(operator, sums(operator, maps), loss, self.zeros)
 
     def _dense_gradient(self) -> DenseGradient:
         operator = self._dense_operator()
@@ -277,7 +286,11 @@ def _masked(observed: ObservedSource, machine: Machine) -> MaskedArray | None:
 def _sparse(run: LossRun, source: DescribedSource, zeros: bool) -> LossElements:
     work = run.work
     run = _chosen(run, source) if work.loss.compiled else _uncompiled(run, source)
-    product = RowSystems(work.loss.maps(absent_are_zero=zeros))
+    maps = work.loss.maps(absent_are_zero=zeros)
+    # A mapped MTTKRP leaves out zeros that are stored, which is right where absent elements are zeros, too.
+    values = source.value_range
+    whole = zeros or values.low > 0 or values.high < 0
+    product = Mapped(maps) if whole and MAPPED.providers(run.machine.device) else RowSystems(maps)
     return LossElements(source, run.machine, _setting(run, source, product), work, zeros)
 
 
@@ -317,6 +330,16 @@ def _on_host(run: LossRun, elements: Any) -> LossRun:
     return run._replace(machine=host)
 
 
+def vector_bytes(source: DescribedSource, rank: int, ranks: int) -> int:
+    """Return the memory of a rank for the vectors of L-BFGS."""
+    return 8 * rank * (VECTORS * -(-sum(source.shape) // ranks) + sum(source.shape))
+
+
+def vectors_on_device(source: DescribedSource, setting: Setting, ranks: int) -> bool:
+    """Return whether the vectors of L-BFGS are in device memory: if they take at most half of it."""
+    return setting.device.on_host or 2 * vector_bytes(source, setting.ranks[0], ranks) <= setting.memory
+
+
 def _setting(
     run: LossRun,
     source: DescribedSource,
@@ -324,20 +347,20 @@ def _setting(
     weighted: bool = False,
     needs: SolverBytes = NO_BYTES,
 ) -> Setting:
-    """Return the setting, with the memory for Newton steps, or for the vectors of L-BFGS on the host. Collective.
+    """Return the setting, with the memory for Newton steps or the vectors of L-BFGS. Collective.
 
     `needs`: the device memory of an evaluation.
     """
     work, rank, comm = run.work, run.work.rank, run.machine.comm
     longest = max(source.shape[: len(source.shape) - weighted])
-    rows = -(-sum(source.shape) // comm.size)
-    vectors = 8 * rank * (VECTORS * rows + sum(source.shape))
-    on_host = run.machine.device.on_host
-    kept = needs._replace(kept=needs.kept + (vectors if on_host else 0))
+    setting = setting_for(source, rank, run.machine, run.options)
+    vectors, on_device = vector_bytes(source, rank, comm.size), vectors_on_device(source, setting, comm.size)
 
     def solving(rows: int, columns: int) -> SolverBytes:
-        return step_bytes(min(rows, longest), rank) if work.lists else kept
+        if work.lists:
+            return step_bytes(min(rows, longest), rank)
+        return needs._replace(kept=needs.kept + vectors * on_device)
 
-    setting = setting_for(source, rank, run.machine, run.options, solving)
-    memory = start_bytes(source, rank, comm, work.init) + (0 if on_host or work.lists else vectors)
+    memory = start_bytes(source, rank, comm, work.init) + (0 if on_device or work.lists else vectors)
+    setting = setting._replace(solving=solving)
     return setting._replace(product=product, pipelined=False, overlaps=False, root_bytes=memory)

@@ -12,6 +12,8 @@ import numpy as np
 from partitioner.array_types import FloatDType, HostArray
 from partitioner.cuda.cubins import CudaSource
 
+from ..formulas import Formula
+
 Macros = dict[str, str | int]
 """Values of the preprocessor's macros, by name."""
 INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
@@ -52,10 +54,14 @@ def unit(name: str, macros: Mapping[str, str | int]) -> CudaSource:
     return CudaSource(name, text(name), compile_options(macros))
 
 
-def with_formulas(name: str, value: str, slope: str) -> str:
-    """Return the text of a CUDA source after the functions `map_value` and `map_slope`, with a loss's formulas."""
-    head = "__device__ __forceinline__ double map_{}(double x, double m) {{ return {}; }}\n"
-    return head.format("value", value) + head.format("slope", slope) + text(name)
+def with_formulas(name: str, formulas: Mapping[str, Formula | None], kind: str = "double") -> str:
+    """Return the text of a CUDA source after functions such as `map_value`, which evaluate formulas of a type.
+
+    A formula that is None is 0.
+    """
+    head = f"__device__ __forceinline__ {kind} map_{{}}({kind} x, {kind} m) {{{{ return {{}}; }}}}\n"
+    functions = (head.format(key, each.cuda_of(kind) if each else "0") for key, each in formulas.items())
+    return "".join(functions) + text(name)
 
 
 def by_value(*arrays: HostArray) -> np.void:

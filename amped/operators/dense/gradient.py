@@ -13,7 +13,7 @@ from partitioner.array_types import FloatDType, Floats
 from ...backend.device import Array
 from ...backend.losses import Loss
 from ...backend.ops.loss_tiles import LOSS_TILES, LossForm
-from ...backend.plain.split import Matrix, contract, khatri_rao, split_of
+from ...backend.plain.split import contract, khatri_rao, split_of
 from ..base import Placed, ValueAndGradients
 
 
@@ -52,6 +52,7 @@ class DenseGradient:
 
     def __init__(self, operator: DenseBlocks, loss: Loss, weights: Floats | None = None) -> None:
         self.operator, device = operator, operator.machine.device
+        device.trim()  # of what loading the elements took
         self._weights: Array = None if weights is None else device.to_device(np.ascontiguousarray(weights))
         form = loss_form(
             [each.stop - each.start for each in operator.ranges], operator.ranks[0], operator.stored(0).dtype,
@@ -69,16 +70,14 @@ class DenseGradient:
         with operator.span("compute", 0):
             for start, slab in operator.slabs():
                 value += self._add(start, slab, factors, totals)
-        sums = [np.asarray(device.to_host(total)) for total in totals]
         if comm.size > 1:
-            for each in (value, *sums):
-                comm.all_reduce(each, "sum")
-        return ValueAndGradients(float(value[0]), [self._owned(mode, total.T) for mode, total in enumerate(sums)])
-
-    def _owned(self, mode: int, rows: Matrix) -> Matrix:
-        """Return a copy of the rows that this rank owns."""
-        alone = self.operator.machine.comm.size == 1
-        return np.array(rows if alone else rows[self.operator.plan.modes[mode].owned], order="C")
+            comm.all_reduce(value, "sum")
+        result = ValueAndGradients.empty([operator.owned(mode).shape for mode in range(order)], device)
+        for mode, total in enumerate(totals):
+            operator.reduce(total, "sum", mode)
+            rows = slice(None) if comm.size == 1 else operator.plan.modes[mode].owned
+            result.gradients[mode][...] = total.T[rows]
+        return result._replace(value=float(value[0]))
 
     def _add(self, start: int, slab: Array, factors: Sequence[Array], totals: Sequence[Array]) -> float:
         """Add the gradients of a slab; return its value."""

@@ -3,73 +3,137 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from partitioner.array_types import Floats
-
+from ...backend.device import Array, Device
+from ...backend.exchange import Machine
 from ...backend.losses import Loss, Maps, Moments
-from ...parallel.mpi import Comm
 from ..base import ValueAndGradients, in_turn
-from ..products import RowSystems
+from ..products import Mapped, RowSystems
 from .operator import SparseOperator
 
+ROWS = 1 << 20  # of which a GPU computes moments at a time
 
-def moments_of(owned: Sequence[Floats], comm: Comm) -> Moments:
+
+def moments_of(owned: Sequence[Array], machine: Machine) -> Moments:
     """Return the moments of all factor matrices from the rows that each rank owns. Collective."""
-    moments = Moments.of(owned)
+    device, comm = machine.device, machine.comm
+    moments = Moments.of(owned) if device.on_host else _moments_on(device, owned)
     if comm.size > 1:
         for each in moments:
             comm.all_reduce(each, "sum")
     return moments
 
 
+def _moments_on(device: Device, owned: Sequence[Array]) -> Moments:
+    """Return the moments of matrices in the memory of a GPU."""
+    order, rank = len(owned), owned[0].shape[1]
+    total = device.zeros((order, 1 + rank, rank), np.float64)
+    for matrix, sums, grams in zip(owned, total[:, 0], total[:, 1:], strict=True):
+        for begin in range(0, len(matrix), ROWS):
+            exact = matrix[begin : begin + ROWS].astype(np.float64, copy=False)
+            sums += exact.sum(axis=0)
+            grams += exact.T @ exact
+    found = np.array(device.to_host(total))
+    return Moments(np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1:]))
+
+
+class GradientSums(Protocol):
+    """Computes the nonzeros' part of a loss and of its gradient, by a product of a placed tensor."""
+
+    def begin(self) -> None:
+        """Begin an evaluation, which computes the modes in order."""
+
+    def gradient(self, mode: int) -> Array:
+        """Return the gradient of the rows that this rank owns, valid until that of the next mode is computed."""
+
+    def value(self) -> float:
+        """Return this rank's part of the loss, after the gradients of all modes."""
+
+
+class SystemSums:
+    """From row systems without second derivatives. See `GradientSums`."""
+
+    def __init__(self, operator: SparseOperator, maps: Maps) -> None:
+        self._operator, self._product, self._value = operator, RowSystems(maps), 0.0
+
+    def begin(self) -> None:
+        """See `GradientSums`: nothing is to be done."""
+
+    def gradient(self, mode: int) -> Array:
+        operator = self._operator
+        systems = operator.compute(self._product, mode, in_turn(mode, operator.order))
+        if mode == 0:
+            self._value = float(operator.machine.device.to_host(systems[:, -1]).sum())
+        return systems[:, :-1]
+
+    def value(self) -> float:
+        return self._value
+
+
+class MappedSums:
+    """From mapped MTTKRPs, the first of which adds up the loss. See `GradientSums`."""
+
+    def __init__(self, operator: SparseOperator, maps: Maps) -> None:
+        self._operator, self._total = operator, operator.machine.device.zeros((1,), np.float64)
+        self._products = [Mapped(maps, self._total), *(Mapped(maps) for _ in range(operator.order - 1))]
+
+    def begin(self) -> None:
+        self._total[:] = 0
+
+    def gradient(self, mode: int) -> Array:
+        operator = self._operator
+        return operator.compute(self._products[mode], mode, in_turn(mode, operator.order))
+
+    def value(self) -> float:
+        return float(self._operator.machine.device.to_host(self._total)[0])
+
+
 class SparseGradient:
-    """See `Gradient`: a mapped MTTKRP per mode; the sum over absent elements, if they are zeros, has a closed form.
+    """See `Gradient`. The sum over absent elements, if they are zeros, has a closed form.
 
     Parameters
     ----------
     operator : SparseOperator
-        Placed for row systems with `maps`.
+    sums : GradientSums
+        Of its nonzeros.
     loss : Loss
-    maps : Maps
     zeros : bool
         Whether absent elements are zeros. Otherwise they do not count.
     """
 
-    def __init__(self, operator: SparseOperator, loss: Loss, maps: Maps, zeros: bool) -> None:
-        self.operator, self._loss, self._zeros = operator, loss, zeros
-        self._product = RowSystems(maps)
+    def __init__(self, operator: SparseOperator, sums: GradientSums, loss: Loss, zeros: bool) -> None:
+        self.operator, self._sums, self._loss, self._zeros = operator, sums, loss, zeros
 
     def evaluate(self) -> ValueAndGradients:
         operator, comm = self.operator, self.operator.machine.comm
-        value = np.zeros(1)
-        vector, gradients = _views([operator.owned(mode).shape for mode in range(operator.order)])
-        for mode in range(operator.order):
-            sums = operator.compute(self._product, mode, in_turn(mode, operator.order))
-            systems = np.asarray(operator.machine.device.to_host(sums))
-            if mode == 0:
-                value[0] = systems[:, -1].sum()
-            gradients[mode][...] = systems[:, :-1]
+        shapes = [operator.owned(mode).shape for mode in range(operator.order)]
+        result = ValueAndGradients.empty(shapes, operator.machine.device)
+        self._sums.begin()
+        for mode, gradient in enumerate(result.gradients):
+            gradient[...] = self._sums.gradient(mode)
+        everywhere = self._add_everywhere(result.gradients) if self._zeros else 0.0
+        value = np.array([self._sums.value()])  # last, as it waits for the device
         if comm.size > 1:
             comm.all_reduce(value, "sum")
-        if self._zeros:
-            value += self._add_everywhere(gradients)
-            self._scale_spare(gradients)
-        return ValueAndGradients(float(value[0]), gradients, vector)
+        return result._replace(value=everywhere + float(value[0]))
 
-    def _add_everywhere(self, gradients: list[NDArray[np.float64]]) -> float:
+    def _add_everywhere(self, gradients: Sequence[Array]) -> float:
         """Add what all elements would contribute if they were zeros to the gradients; return the value."""
         operator = self.operator
-        owned = [np.asarray(operator.machine.device.to_host(operator.owned(m))) for m in range(operator.order)]
-        moments = moments_of(owned, operator.machine.comm)
+        owned = [operator.owned(mode) for mode in range(operator.order)]
+        moments, xp = moments_of(owned, operator.machine), operator.machine.device.xp
         for mode, gradient in enumerate(gradients):
-            gradient += self._loss.gradient_everywhere(moments, mode, owned[mode])
+            gradient += xp.asarray(self._loss.constant_everywhere(moments, mode))
+            curvature = self._loss.curvature_everywhere(moments, mode)
+            if curvature.any():
+                gradient += owned[mode].astype(np.float64, copy=False) @ xp.asarray(curvature)
+        self._scale_spare(gradients)
         return self._loss.everywhere(moments)
 
-    def _scale_spare(self, gradients: list[NDArray[np.float64]]) -> None:
+    def _scale_spare(self, gradients: Sequence[Array]) -> None:
         """Let a spare row, which is zero, stand for all unused indices: inner products are those of all their rows.
 
         In coordinates in which k equal rows are one, multiplied by the root of k, the gradient is multiplied by it too.
@@ -78,12 +142,3 @@ class SparseGradient:
             owned = self.operator.plan.modes[mode].owned
             for place in kept.spare[(kept.spare >= owned.start) & (kept.spare < owned.stop)]:
                 gradients[mode][place - owned.start] *= np.sqrt(kept.unused)
-
-
-def _views(shapes: Sequence[tuple[int, int]]) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
-    """Return an uninitialised vector, and its parts as matrices of some shapes."""
-    ends = np.cumsum([0, *(rows * columns for rows, columns in shapes)]).tolist()
-    vector = np.empty(ends[-1])
-    return vector, [
-        vector[begin:end].reshape(shape) for (begin, end), shape in zip(pairwise(ends), shapes, strict=True)
-    ]

@@ -61,7 +61,7 @@ def test_as_other_languages_write_it() -> None:
     """Numbers are floating-point ones everywhere: 1/2 is no division of integers."""
     formula = Formula("where(x > 0, abs(m)**2, 1/2)")
     assert formula.scalar == "((abs(m) ** 2.0) if (x > 0.0) else (1.0 / 2.0))"
-    assert formula.cuda == "((x > 0.0) ? pow(fabs(m), 2.0) : (1.0 / 2.0))"
+    assert formula.cuda_of("float") == ("((x > float(0.0)) ? (fabs(m) * fabs(m)) : (float(1.0) / float(2.0)))")
 
 
 @pytest.mark.parametrize("loss", [loss_of(name) for name in KNOWN], ids=KNOWN)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from amped.methods import recent_changes
-from amped.methods.recent_changes import PAIRS, Passes, Point, RecentChanges
+from amped.methods.recent_changes import PAIRS, Passes, Point, RecentChanges, VectorPlace
 from amped.parallel.mpi import world
 
 LENGTH = 23
@@ -30,7 +30,7 @@ def added(recent: RecentChanges, point: Point, new: Point) -> None:
         own = recent.new(b)
         return recent.block(b) @ own.T
 
-    recent.complete(Passes(world(), LENGTH, 2).total(products, (recent.rows, 2)))
+    recent.complete(Passes(world(), LENGTH, VectorPlace(threads=2)).total(products, (recent.rows, 2)))
 
 
 @pytest.mark.parametrize("count", [1, 3, PAIRS + 3])
@@ -65,10 +65,12 @@ def test_nothing_is_left_if_the_only_change_has_no_curvature() -> None:
 def test_threads_and_blocks_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = np.random.default_rng(1).random((2, LENGTH))
     monkeypatch.setattr(recent_changes, "BLOCK", 3)
-    totals = {threads: Passes(world(), LENGTH, threads).dot(one, other) for threads in (1, 2, 5, 40)}
+    totals = {
+        threads: Passes(world(), LENGTH, VectorPlace(threads=threads)).dot(one, other) for threads in (1, 2, 5, 40)
+    }
     assert len({*totals.values()}) == 1, "sums are added in the order of blocks"
     assert totals[1] == pytest.approx(one @ other, rel=1e-14)
 
 
 def test_a_rank_without_entries() -> None:
-    assert Passes(world(), 0, 4).dot(np.empty(0), np.empty(0)) == 0
+    assert Passes(world(), 0, VectorPlace(threads=4)).dot(np.empty(0), np.empty(0)) == 0

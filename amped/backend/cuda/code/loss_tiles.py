@@ -7,6 +7,7 @@ from typing import NamedTuple
 from partitioner.array_types import FloatDType
 from partitioner.cuda.cubins import CudaSource
 
+from ...formulas import Formula
 from ...losses import Loss
 from ...ops.loss_tiles import LossForm
 from ..source import REALS, Macros, compile_options, with_formulas
@@ -19,8 +20,8 @@ ELEMENTS = 1 << 23  # of a tile, about: fewer take more launches, which the host
 class LossTilesCode(NamedTuple):
     """The compile-time parameters: formulas, the type of elements, and whether they have weights."""
 
-    value: str
-    slope: str
+    value: Formula
+    slope: Formula
     dtype: FloatDType
     weighted: bool
 
@@ -31,12 +32,13 @@ class LossTilesCode(NamedTuple):
         value, slope = formulas["value"], formulas["weight"]
         assert value is not None
         assert slope is not None
-        return cls(value.cuda, slope.cuda, form.dtype, form.weighted)
+        return cls(value, slope, form.dtype, form.weighted)
 
     def source(self) -> CudaSource:
         """Return ``loss_tiles.cu`` with the formulas inserted."""
         macros: Macros = {"REAL": REALS[self.dtype], "WEIGHTED": int(self.weighted), "THREADS": THREADS}
-        return CudaSource("loss_tiles", with_formulas("loss_tiles", self.value, self.slope), compile_options(macros))
+        formulas = {"value": self.value, "slope": self.slope}
+        return CudaSource("loss_tiles", with_formulas("loss_tiles", formulas), compile_options(macros))
 
 
 def tile_elements(shape: tuple[int, int]) -> int:

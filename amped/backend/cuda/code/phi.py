@@ -6,8 +6,9 @@ import numpy as np
 
 from partitioner.cuda.cubins import CudaSource
 
+from ...losses import Maps
 from ..layout import WAVES, Limits, PackedLayout, most_jobs
-from ..source import Macros, unit
+from ..source import REALS, Macros, compile_options, unit, with_formulas
 
 WARP = 32
 MOST_BATCH, MOST_INPUTS = 4, 4  # found by timing on an H200
@@ -45,12 +46,21 @@ def macros(layout: PackedLayout, logs: bool = False) -> Macros:
     few = inputs == 2 and (double or not staged)
     batch = schedule.batch if few or inputs > MOST_INPUTS else MOST_BATCH  # hides the latency of the division
     batch = 1 if layout.panels > 1 or (staged and logs) else batch
-    return dict(layout.macros) | {"BLOCKS": blocks, "BATCH": batch, "THREAD_COUNT": count, "LOGS": int(logs)}
+    kind = {"LOGS": int(logs), "MAPPED": 0, "SUMS": 0}
+    return dict(layout.macros) | {"BLOCKS": blocks, "BATCH": batch, "THREAD_COUNT": count} | kind
 
 
 def source(layout: PackedLayout, logs: bool = False) -> CudaSource:
     """Return the code that computes Phi, or log-likelihoods, for shards of a layout."""
     return unit("phi", macros(layout, logs))
+
+
+def mapped_source(layout: PackedLayout, maps: Maps, sums: bool) -> CudaSource:
+    """Return the code of a mapped MTTKRP, which with `sums` also adds up the formula `value`."""
+    formulas, kind = maps.formulas, REALS[layout.share.dtype]
+    some = {name: formulas[name] for name in ("weight", "value")}
+    options = compile_options(macros(layout) | {"MAPPED": 1, "SUMS": int(sums)})
+    return CudaSource("mapped", with_formulas("phi", some, kind), options)
 
 
 def most_blocks(layout: PackedLayout, nnz: int, limits: Limits) -> int:

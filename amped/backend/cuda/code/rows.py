@@ -14,7 +14,7 @@ from ...losses import Maps
 from ...ops.mttkrp import Share
 from ...ops.rowproblems import RowMethod
 from ..layout import Limits, PackedLayout
-from ..source import REALS, Macros, compile_options, text, unit
+from ..source import REALS, Macros, compile_options, unit, with_formulas
 
 TEAM = 128  # threads of a block, as in rowproblems.cu
 MOST_RANK = 224  # of PDNR, whose Cholesky factor is in shared memory
@@ -95,10 +95,8 @@ def finding(layout: PackedLayout) -> CudaSource:
 
 def systems(layout: PackedLayout, code: RowCode, maps: Maps) -> CudaSource:
     """Return ``rowproblems.cu`` with the formulas of a loss inserted."""
-    head = "__device__ __forceinline__ double map_{}(double x, double m) {{ return {}; }}\n"
-    pasted = "".join(head.format(name, formula.cuda if formula else "0") for name, formula in maps.formulas.items())
     options = compile_options(code.passes(layout) | {"MAPS": 1})
-    return CudaSource("row_systems", pasted + text("rowproblems"), options)
+    return CudaSource("row_systems", with_formulas("rowproblems", maps.formulas), options)
 
 
 def suits(layout: PackedLayout, method: RowMethod, limits: Limits) -> bool:

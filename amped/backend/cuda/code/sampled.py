@@ -10,6 +10,7 @@ import numpy as np
 from partitioner.array_types import FloatDType
 from partitioner.cuda.cubins import CudaSource
 
+from ...formulas import Formula
 from ...ops.sampled import Stratum
 from ..layout import VECTOR, Limits
 from ..source import REALS, Macros, compile_options, unit, with_formulas
@@ -38,8 +39,8 @@ class SampledCode(NamedTuple):
     dtype: FloatDType
     exact: bool
     run: int  # see `run_for`
-    value: str
-    slope: str
+    value: Formula | None  # None: code that only plans memory
+    slope: Formula | None
 
     @property
     def lanes(self) -> int:
@@ -68,7 +69,7 @@ class SampledCode(NamedTuple):
     def source(self) -> CudaSource:
         """Return ``sampled.cu`` with the formulas inserted."""
         options = compile_options(self._macros() | {"BLOCKS": BLOCKS, "LEAST": self.run})
-        return CudaSource("sampled", with_formulas("sampled", self.value, self.slope), options)
+        return CudaSource("sampled", with_formulas("sampled", {"value": self.value, "slope": self.slope}), options)
 
     def steps(self) -> CudaSource:
         """Return ``stochastic_steps.cu``."""

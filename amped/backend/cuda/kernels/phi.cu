@@ -4,6 +4,9 @@
 // Compile-time parameters in addition to those of packed.cuh:
 //   THREAD_COUNT  threads of a block, which process as many groups of a job at a time as possible
 //   LOGS          1: `logs` instead of `phi`, which sums value * log(model) over the nonzeros
+//   MAPPED        1: `mapped` instead of `phi`: values are replaced by `map_weight(value, model)`, a formula before this
+//                 text; those that are 0 do not count, as padding is 0
+//   SUMS          1: `mapped` also sums `map_value(value, model)` over the nonzeros
 // BATCH is 1, 2 or 4, PANELS is 1 if TILED or FIBRE, and STORED is STORED_AS_REAL.
 
 #include "packed.cuh"
@@ -133,11 +136,26 @@ __device__ __forceinline__ double walk(const Rows& rows, const Rows& first, cons
       run += begun;
 #else
 #pragma unroll
-      for (int h = 0; h < HELD; h++) model[h] = inverse(model[h]);
+      for (int h = 0; h < HELD; h++) {
+#if MAPPED
+        const int mine = BATCH > TEAM ? own.lane * HELD + h : own.lane * BATCH / TEAM;
+        real x = value_of(r[0]);
+#pragma unroll
+        for (int u = 1; u < BATCH; u++)
+          if (u == mine) x = value_of(r[u]);
+        if constexpr (SUMS)
+          if (x != 0 && mine * TEAM / BATCH == own.lane) logs += map_value(x, model[h]);
+        model[h] = x != 0 ? map_weight(x, model[h]) : 0;
+#else
+        model[h] = inverse(model[h]);
+#endif
+      }
       real value[BATCH];
 #pragma unroll
-      for (int u = 0; u < BATCH; u++)
-        value[u] = value_of(r[u]) * (TEAM > 1 ? __shfl_sync(ALL, model[u % HELD], u * TEAM / BATCH, TEAM) : model[u]);
+      for (int u = 0; u < BATCH; u++) {
+        value[u] = TEAM > 1 ? __shfl_sync(ALL, model[u % HELD], u * TEAM / BATCH, TEAM) : model[u];
+        if constexpr (!MAPPED) value[u] *= value_of(r[u]);
+      }
 #pragma unroll
       for (int u = 0; u < BATCH; u++) {
         if (bits<RUN_AT, 1>(r[u])) flush();
@@ -192,15 +210,18 @@ __device__ __forceinline__ double compute(const Inputs& in, const Where& from, c
 
 #if LOGS
 #define KERNEL logs
+#elif MAPPED
+#define KERNEL mapped
 #else
 #define KERNEL phi
 #endif
 
-// `phi` adds to `out` and `carry` like `mttkrp`. `logs` stores one sum per thread block in `carry`.
+// `phi` and `mapped` add to `out` and `carry` like `mttkrp`. `logs` stores one sum per thread block in `carry`, `mapped` in
+// `sums`.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 KERNEL(const __grid_constant__ Inputs in, const Job* __restrict__ jobs, const int* __restrict__ first_job,
        const char* __restrict__ records, const int* __restrict__ starts, const int* __restrict__ runs, total* __restrict__ out,
-       double* __restrict__ carry, const Long apart, const Packed* __restrict__ own, real floor, const int* skip) {
+       double* __restrict__ carry, const Long apart, const Packed* __restrict__ own, real floor, const int* skip, double* __restrict__ sums) {
   if (skip && *skip) return;
   const Where from = {jobs, first_job, records, starts, runs, own};
   double sum = 0;
@@ -220,5 +241,8 @@ KERNEL(const __grid_constant__ Inputs in, const Job* __restrict__ jobs, const in
 #if LOGS
   sum = sum_of_block(sum);
   if (threadIdx.x == 0) carry[blockIdx.x] = sum;
+#elif SUMS
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0 && blockIdx.y == 0) sums[blockIdx.x] = sum;
 #endif
 }

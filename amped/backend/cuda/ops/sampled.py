@@ -225,7 +225,7 @@ class CudaSampledProvider:
         return self._device.stride(rank, dtype.itemsize)
 
     def bytes(self, size: SampleSize) -> int:
-        code = SampledCode(size.order, size.stride, size.dtype, size.exact, run_for(size.rows), "", "")
+        code = SampledCode(size.order, size.stride, size.dtype, size.exact, run_for(size.rows), None, None)
         parts = PART * (size.estimated // code.samples + STRATA)
         return size.rows * (size.stride * code.summed.itemsize + 1) + parts
 
@@ -243,9 +243,8 @@ class CudaSampledProvider:
         self, elements: ListedElements, rows: MatrixRows, formulas: SampledFormulas, stride: int, exact: bool
     ) -> SampledLoss:
         assert formulas.texts
-        value, slope = (formula.cuda for formula in formulas.texts)
         order, run = len(elements.lengths), run_for(rows.offsets[-1])
-        code = SampledCode(order, stride, elements.values.dtype, exact, run, value, slope)
+        code = SampledCode(order, stride, elements.values.dtype, exact, run, *formulas.texts)
         return CudaSampled(self._device, elements, rows, formulas.lower, code)
 
 

@@ -55,6 +55,7 @@ MOST_IN_DOUBLE = 128
 MOST_IN_SOLVE = 384  # once for eight rows
 MOST_IN_A_BLOCK = 48  # columns of a matrix that a block of threads has
 MOST_IN_PHI = 64  # of as many threads as the layout was packed for
+MOST_IN_MAPPED = 96  # the same, with sums in double precision
 MOST_IN_ROWS = 64  # once for each row or part of it, not for each nonzero
 MOST_IN_SOLVED = 160  # once for each row
 MOST_IN_SAMPLED = 64  # of many modes and columns, or by a function for powers
@@ -189,6 +190,23 @@ def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> No
                 check(log, {"logs" if logs else "phi"}, MOST_IN_PHI if any(made.staged) and order <= 4 else FEW)
             compiled_for.add(made.kernel)
     assert {"segmented", "tiled-1"} <= compiled_for
+
+
+@pytest.mark.parametrize(
+    ("order", "precision", "loss"),
+    some_of(
+        [(3, "fp32", POISSON)],
+        [(2, "fp64", LOGIT), (3, "fp64", POISSON), (4, "fp32", HUBER), (5, "fp32", LOGIT), (6, "fp64", HUBER)],
+    ),
+)
+def test_mapped_mttkrps(order: int, precision: str, loss: Loss) -> None:
+    """Each kernel that it suits, with and without the sum of the loss."""
+    for k, kernel in enumerate(kernel_names(order)):
+        made = layout(order, precision, kernel, (16, 33, 32)[k % 3], ("coded", "raw")[k % 2], LIMITS["sm_90"])
+        if phi.suits(made):
+            source = phi.mapped_source(made, loss.maps(), k % 2 > 0)
+            log = compiled_text(source.text, f"mapped {kernel}", source.options, "sm_90")
+            check(log, {"mapped"}, MOST_IN_MAPPED)
 
 
 @pytest.mark.parametrize(
@@ -580,7 +598,7 @@ def test_ttmc_by_products(ranks: tuple[int, ...], precision: str, architecture: 
     ],
 )  # fmt: skip
 def test_sampled_losses(order: int, columns: int, precision: str, loss: Loss, run: int, exact: bool) -> None:
-    formulas = (each.cuda for each in (loss.of, loss.slope) if isinstance(each, Formula))
+    formulas = (each for each in (loss.of, loss.slope) if isinstance(each, Formula))
     code = sampled.SampledCode(order, columns, DTYPES[precision], exact, run, *formulas)
     samples = {"add_samples", "evaluate_samples", "add_parts"} | ({"bound_samples", "convert_sums"} if exact else set())
     for source, kernels in ((code.source(), samples), (code.steps(), {"sgd", "adagrad", "adam"})):

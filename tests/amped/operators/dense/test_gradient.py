@@ -73,7 +73,7 @@ def test_the_plan_of_a_gpu_holds() -> None:
     options = amped.Options(device="cuda", precision="fp32")
     machine = bring_up(options, world())
     source = open_tensor(DenseTensor(array), machine, options)
-    observed = observe(source, ObservedParams(None, np.ones(shape)), machine, options)
+    observed = observe(source, ObservedParams(None, DenseTensor(np.ones(shape))), machine, options)
     machine.device.rest()
     work = LossWork(loss_of("poisson"), 16, 10)
     gradient = loss_elements(LossRun(source, observed, machine, options, work)).gradient()
