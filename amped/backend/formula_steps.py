@@ -21,6 +21,9 @@ Operand = int | _Constant
 """The number of a value, or a constant, which no number of a value equals."""
 
 X, M = 0, 1  # the numbers of the given values
+FURTHEST = 1e4  # factors of a product are at most this, and at least its inverse
+PRODUCTS = {4: (8, 5e-2), 8: (64, 1e-3)}
+"""The numbers of a product, and the least mean of logarithms that are computed from products, by bytes of a number."""
 _UFUNCS: dict[type[ast.AST], np.ufunc] = {
     ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.Pow: np.power,
     ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal, ast.Eq: np.equal,
@@ -29,17 +32,18 @@ _UFUNCS: dict[type[ast.AST], np.ufunc] = {
 _TESTS = {function for kind, function in _UFUNCS.items() if issubclass(kind, ast.cmpop)}
 
 
-def _where(test: Any, a: Any, b: Any, out: Any) -> None:
-    """Store `a` where a test holds, otherwise `b`; without branches, which a copy of some elements has."""
-    np.copyto(out, np.where(test, a, b))
+def _where(test: Any, a: Any, b: Any, out: Any) -> Any:
+    """Return `a` where a test holds, otherwise `b`; without branches, which a copy of some elements into `out` has."""
+    return np.where(test, a, b)
 
 
-def _put_zeros(x: Any, out: Any) -> None:
+def _put_zeros(x: Any, out: Any) -> Any:
     """Store x with zeros in place of NaN, which are few; the result may take the place of x."""
     if out is not x:
         np.copyto(out, x)
     if np.isnan(out.sum()):
         out[np.isnan(out)] = 0
+    return out
 
 
 class TemporaryArrays:
@@ -90,10 +94,74 @@ class Steps:
         with np.errstate(all="ignore"):
             for function, operands, place in self._operations:
                 arguments = [each.number if isinstance(each, _Constant) else values[each] for each in operands]
-                function(*arguments, out=places[place])
-                values.append(places[place])
+                values.append(function(*arguments, out=places[place]))
         results = [each.number if isinstance(each, _Constant) else values[each] for each in self._results]
         return [np.broadcast_to(np.asarray(each, x.dtype), x.shape) for each in results]
+
+
+class _Logarithm(NamedTuple):
+    """A term of a formula: the sign, and what the logarithm is of, ``u`` or, by log1p, ``1 + e``."""
+
+    sign: float
+    u: ast.expr
+    e: ast.expr | None
+
+
+class SumSteps:
+    """The sum of a formula over some elements, and another formula.
+
+    The sum of logarithms is the logarithm of a product, of a few numbers at a time, which takes less time.
+
+    Parameters
+    ----------
+    value, other : expression
+        See `Steps`.
+    """
+
+    def __init__(self, value: ast.expr, other: ast.expr) -> None:
+        rest, self._logarithms = _without_logarithms(value)
+        found = [each for term in self._logarithms for each in (term.u, term.e or term.u)]
+        self._steps = Steps([rest, other, *found])
+
+    def __call__(self, x: Floats, m: Floats, temporary: TemporaryArrays) -> tuple[float, Floats]:
+        """Return the sum, and the values of the other formula, which the next call with `temporary` overwrites."""
+        rest, other, *found = self._steps(x, m, temporary)
+        total = float(rest.sum(dtype=np.float64))
+        with np.errstate(all="ignore"):
+            for (sign, _, e), one, less_one in zip(self._logarithms, found[::2], found[1::2], strict=True):
+                total += sign * _sum_of_logarithms(one, None if e is None else less_one)
+        return total, other
+
+
+def _without_logarithms(node: ast.expr) -> tuple[ast.expr, list[_Logarithm]]:
+    """Return an expression without the logarithms among its terms, and those."""
+    match node:
+        case ast.BinOp(op=ast.Add() | ast.Sub() as op, left=left, right=right):
+            (first, some), (second, others) = _without_logarithms(left), _without_logarithms(right)
+            if isinstance(op, ast.Sub):
+                others = [each._replace(sign=-each.sign) for each in others]
+            return first if _is_zero(second) else ast.BinOp(first, op, second), some + others
+        case ast.Call(func=ast.Name(id="log"), args=[u]):
+            return ast.Constant(0.0), [_Logarithm(1.0, u, None)]
+        case ast.Call(func=ast.Name(id="log1p"), args=[e]):
+            return ast.Constant(0.0), [_Logarithm(1.0, ast.BinOp(ast.Constant(1), ast.Add(), e), e)]
+    return node, []
+
+
+def _is_zero(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 0
+
+
+def _sum_of_logarithms(u: Floats, e: Floats | None) -> float:
+    """Return the sum of log(u), where u is 1 + e if `e` is given; e may be too small to be seen in u."""
+    together, least = PRODUCTS[u.dtype.itemsize]
+    flat, whole = u.reshape(-1), u.size // together * together
+    if whole and flat.min() > 1 / FURTHEST and flat.max() < FURTHEST:
+        products = np.multiply.reduce(flat[:whole].reshape(together, -1), axis=0)
+        total = sum(float(np.log(each).sum(dtype=np.float64)) for each in (products, flat[whole:]))
+        if abs(total) > least * u.size:  # otherwise rounding to 1 may matter
+            return total
+    return float((np.log(u) if e is None else np.log1p(e)).sum(dtype=np.float64))
 
 
 class _Numbering:

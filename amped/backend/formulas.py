@@ -18,7 +18,7 @@ import numpy as np
 from partitioner.array_types import Floats
 
 from ..errors import InputError
-from .formula_steps import Steps, TemporaryArrays
+from .formula_steps import Steps, SumSteps, TemporaryArrays
 
 FUNCTIONS = "abs", "exp", "expm1", "log", "log1p", "sqrt", "tanh"
 """Functions of one argument. ``where(condition, a, b)`` is available too."""
@@ -146,6 +146,20 @@ def evaluate(
     if len(texts) < len(formulas):
         return [each(x, m) for each in formulas]
     return _steps(texts)(*_floats(x, m), temporary)
+
+
+def evaluate_sum(
+    value: Evaluated, other: Evaluated, x: Floats, m: Floats, temporary: TemporaryArrays
+) -> tuple[float, Floats]:
+    """Return the sum of a formula over some elements, and the values of another one. See `SumSteps`."""
+    if isinstance(value, Formula) and isinstance(other, Formula):
+        return _sum_steps(value, other)(*_floats(x, m), temporary)
+    return float(value(x, m).sum(dtype=np.float64)), other(x, m)
+
+
+@lru_cache(maxsize=256)
+def _sum_steps(value: Formula, other: Formula) -> SumSteps:
+    return SumSteps(value.tree, other.tree)
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ from losses import GAUSSIAN, POISSON
 from oracle import random_factors
 
 from amped.backend.formula_steps import TemporaryArrays
-from amped.backend.formulas import Formula, evaluate
+from amped.backend.formulas import Formula, evaluate, evaluate_sum
 from amped.backend.known_losses import KNOWN, loss_of
 from amped.backend.losses import Loss, Moments
 from amped.errors import InputError
@@ -215,3 +215,38 @@ def test_results_stay_valid_until_the_next_evaluation_in_a_workspace() -> None:
         x, m = rng.standard_normal(shape), rng.standard_normal(shape)
         for got, formula in zip(evaluate(formulas, x, m, temporary), formulas, strict=True):
             np.testing.assert_array_equal(got, formula(x, m))
+
+
+SUMS = {
+    **{name: loss_of(name) for name in KNOWN},
+    "cauchy": Loss(value="log1p((x - m)**2)", first="2 * (m - x) / (1 + (x - m)**2)"),
+    "negative": Loss(value="m**2 - log1p(x**2) - log(1 + m**2) + 3", first="2 * m - 2 * m / (1 + m**2)"),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("spread", [1e-6, 1.0, 30.0, 1e12])
+def test_sums_of_logarithms(name: str, spread: float) -> None:
+    """Whether products of them are in range or not, also of few elements; the other values are as usual."""
+    loss, rng = SUMS[name], np.random.default_rng(0)
+    for size in (1, 63, 64, 1000, 1 << 14):
+        m = spread * (rng.random(size) if loss.nonnegative else rng.standard_normal(size))
+        x = rng.integers(0, 2, size).astype(float)
+        total, slopes = evaluate_sum(loss.of, loss.slope, x, m, TemporaryArrays())
+        with np.errstate(all="ignore"):
+            values = loss.of(x, m)
+            want = math.fsum(values) if np.isfinite(values).all() else values.sum()
+        size_of_terms = np.abs(values[np.isfinite(values)]).sum()
+        assert total == pytest.approx(want, rel=1e-12, abs=1e-13 * size_of_terms, nan_ok=True)
+        np.testing.assert_array_equal(slopes, loss.slope(x, m))
+
+
+def test_sums_of_logarithms_are_not_finite_where_one_is_not() -> None:
+    of = Formula("log(m)")
+    for bad, want in ((-1.0, np.nan), (0.0, -np.inf), (np.inf, np.inf), (np.nan, np.nan)):
+        m = np.full(200, 2.0)
+        m[[3, 70]] = bad  # in one product, two negative numbers would be positive
+        assert np.array_equal(evaluate_sum(of, of, m, m, TemporaryArrays())[0], want, equal_nan=True)
+    tiny = np.full(1000, 1e-20)
+    total = evaluate_sum(Formula("log1p(m)"), of, tiny, tiny, TemporaryArrays())[0]
+    assert total == pytest.approx(1e-17, rel=1e-12)

@@ -14,7 +14,7 @@ from partitioner.host.threads import parallel_map
 
 from ...device import Array
 from ...formula_steps import TemporaryArrays
-from ...formulas import evaluate
+from ...formulas import evaluate, evaluate_sum
 from ...losses import Loss
 from ...ops.loss_tiles import LOSS_TILES, LossForm, LossSums, LossTiles, LossTilesProvider, tiles
 from ..device import PlainDevice
@@ -45,8 +45,8 @@ class PlainLossTiles:
             for rows, columns in tiles(down, across, WIDTH, ELEMENTS):
                 left, right = first[:, rows], second[:, columns]
                 shares = None if weights is None else weights[rows, columns]
-                values, slopes = self._evaluated(elements[rows, columns], shares, left, right, temporary)
-                value += float(values.sum(dtype=np.float64))
+                found, slopes = self._evaluated(elements[rows, columns], shares, left, right, temporary)
+                value += found
                 own[0][:, rows] += right @ slopes.T
                 own[1][:, columns] += left @ slopes
             return value, own[shorter]
@@ -59,13 +59,15 @@ class PlainLossTiles:
 
     def _evaluated(
         self, x: Floats, weights: Floats | None, left: Matrix, right: Matrix, temporary: TemporaryArrays
-    ) -> Sequence[Floats]:
-        """Return the losses of a tile's elements and their derivatives, times the weights."""
+    ) -> tuple[float, Floats]:
+        """Return the loss of a tile's elements and its derivatives, times the weights."""
         product = np.matmul(left.T, right, out=temporary.array(PRODUCT, x.shape, np.float64))
         model = _converted(product, x.dtype, temporary)
+        if weights is None:
+            value, slopes = evaluate_sum(self._loss.of, self._loss.slope, x, model, temporary)
+            return value, _converted(slopes, product.dtype, temporary)
         values, slopes = evaluate((self._loss.of, self._loss.slope), x, model, temporary)
-        slopes = _converted(slopes, product.dtype, temporary)
-        return (values, slopes) if weights is None else [_weighted(each, weights) for each in (values, slopes)]
+        return float(_weighted(values, weights).sum()), _weighted(slopes, weights)
 
 
 def _weighted(numbers: Floats, weights: Floats) -> Floats:
