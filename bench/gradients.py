@@ -11,6 +11,7 @@ import numpy as np
 
 import amped
 from amped.backend.known_losses import loss_of
+from amped.operators.base import Gradient
 from amped.options import Options
 from amped.parallel.mpi import world
 from amped.runs.assembly import bring_up, open_tensor, place
@@ -64,6 +65,12 @@ def elements_of(name: str, nonzeros: int | None) -> Any:
     return DenseTensor(np.random.default_rng(0).poisson(1.0, shape_of(name)).astype(np.float32))
 
 
+def waiting(gradient: Gradient) -> None:
+    """Evaluate a loss, and wait until the device has done it."""
+    gradient.evaluate()
+    gradient.operator.synchronize()
+
+
 def measured(
     elements: Any, losses: list[str], rank: int, options: Options, repeats: int
 ) -> tuple[list[str], dict[str, list[float]]]:
@@ -86,7 +93,7 @@ def measured(
         placed = loss_elements(LossRun(source, None, machine, options, work)).gradient()
         for mode, factor in enumerate(start):
             placed.operator.set_factor(mode, factor)
-        ways[name] = placed.evaluate  # its result is on the host
+        ways[name] = partial(waiting, placed)
     for mode, factor in enumerate(start):
         operator.set_factor(mode, factor)
     timed = {name: partial(seconds_of, way) for name, way in ways.items()}

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from partitioner.array_types import Floats
 
 from ..errors import InputError
+from .device import Array
 from .formulas import Evaluated, Formula, NumpyFormula, formula_of
 
 Text = str | Callable[..., Any]
@@ -332,17 +333,20 @@ class Loss:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the shares (n,) of n `rows` of a mode's factor matrix in `everywhere`, and their gradients (n, R)."""
         gradient = self.gradient_everywhere(moments, mode, rows)
-        constant = self.constant_everywhere(moments, mode)
+        constant = self._constant_everywhere(moments, mode)
         return np.einsum("ir,ir->i", gradient + constant, rows.astype(np.float64, copy=False)) / 2, gradient
 
-    def gradient_everywhere(self, moments: Moments, mode: int, rows: Floats) -> NDArray[np.float64]:
-        """Return the gradient of `everywhere` with respect to n `rows` of a mode's factor matrix, (n, R)."""
-        constant = self.constant_everywhere(moments, mode)
-        if not self._closed_form()[1]:
-            return np.broadcast_to(constant, rows.shape)
-        return rows.astype(np.float64, copy=False) @ self.curvature_everywhere(moments, mode) + constant
+    def gradient_everywhere(self, moments: Moments, mode: int, rows: Array, xp: Any = np) -> Array:
+        """Return the gradient of `everywhere` with respect to n `rows` of a mode's factor matrix, (n, R).
 
-    def constant_everywhere(self, moments: Moments, mode: int) -> NDArray[np.float64]:
+        `xp` is the array module of the rows.
+        """
+        constant = xp.asarray(self._constant_everywhere(moments, mode))
+        if not self._closed_form()[1]:
+            return xp.broadcast_to(constant, rows.shape)
+        return rows.astype(np.float64, copy=False) @ xp.asarray(self.curvature_everywhere(moments, mode)) + constant
+
+    def _constant_everywhere(self, moments: Moments, mode: int) -> NDArray[np.float64]:
         """Return the gradient of `everywhere` with respect to any row of one factor matrix that is zero, (R,)."""
         return np.asarray(self._closed_form()[0] * moments.without(mode).sums.prod(axis=0), np.float64)
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.array_types import Floats
+from partitioner.host.threads import fair_threads
 
 from ..backend.device import Array
 from ..backend.known_losses import KNOWN
@@ -129,10 +130,12 @@ class LossMethod(ConstrainedCp[Placed], ABC):
         model.converged = self.state.converged
         return model
 
-    def _set_rows(self, mode: int, rows: NDArray[np.float64]) -> None:
-        """Set the rows of a factor matrix that this rank owns, on all ranks. Collective."""
+    def _set_rows(self, mode: int, rows: Array) -> None:
+        """Set the rows of a factor matrix that this rank owns, on all ranks, from any memory. Collective."""
         owned, device = self.operator.owned(mode), self.operator.machine.device
-        owned[...] = rows if device.on_host else device.to_device(rows.astype(owned.dtype))
+        if isinstance(rows, np.ndarray) and not device.on_host:
+            rows = device.to_device(rows.astype(owned.dtype))
+        owned[...] = rows
         self.operator.publish(mode)
 
     def _rows(self, mode: int) -> NDArray[np.float64]:
@@ -156,18 +159,11 @@ class Gcp(LossMethod):
     name = "lbfgs"
     SERIES = "objective", "gradient", "evaluations"
 
-    def __init__(
-        self,
-        gradient: Gradient,
-        loss: Loss,
-        constraints: Constraints,
-        facts: dict[str, object],
-        on_device: bool = True,
-    ) -> None:
-        """`on_device`: whether vectors of L-BFGS are in device memory, not in host memory."""
+    def __init__(self, gradient: Gradient, loss: Loss, constraints: Constraints, facts: dict[str, object]) -> None:
         operator = gradient.operator
         self._device = device = operator.machine.device
-        self._stays = on_device or device.on_host  # whether arrays of the device and vectors are in the same place
+        # Whether vectors of L-BFGS are in the memory of the device.
+        self._on_device = device.on_host or operator.plan.vectors_on_device
         modes = constraints.solved(operator.order)
         shapes = [operator.owned(mode).shape for mode in modes]
         bounds = np.cumsum([0, *(rows * columns for rows, columns in shapes)])
@@ -176,7 +172,8 @@ class Gcp(LossMethod):
         for mode, place in zip(modes, self._places, strict=True):
             if mode in constraints.nonnegative:
                 lower[place] = 0.0
-        vectors = VectorPlace(device.xp) if self._stays and not device.on_host else VectorPlace(threads=device.cores)
+        threads = device.cores if device.on_host else fair_threads(operator.machine.comm)
+        vectors = VectorPlace(device.xp if self._on_device else np, threads)
         self._xp, self._steps = vectors.xp, QuasiNewton(operator.machine.comm, lower, vectors)
         super().__init__(operator, loss, constraints, facts)
 
@@ -249,15 +246,13 @@ class Gcp(LossMethod):
 
     def _placed(self, array: Array) -> Array:
         """Return a device array where vectors are."""
-        return array if self._stays else self._device.to_host(array)
+        return array if self._on_device else self._device.to_host(array)
 
     def _evaluate(self, x: Vector) -> Point:
         """Set the factor matrices and evaluate the objective there. Collective."""
         operator = self.operator
         for mode, place in zip(self._modes, self._places, strict=True):
-            rows, owned = x[place].reshape(-1, self.rank), operator.owned(mode)
-            owned[...] = rows if self._stays else self._device.to_device(rows.astype(owned.dtype))
-            operator.publish(mode)
+            self._set_rows(mode, x[place].reshape(-1, self.rank))
         operator.wait_comm()
         found = self._gradient.evaluate()
         return self._with_penalty(Point(x, found.value, self._placed(found.joined(self._modes, self._device.xp))))

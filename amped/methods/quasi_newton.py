@@ -29,7 +29,8 @@ from .recent_changes import (
     VectorPlace,
 )
 
-VECTORS = 2 * PAIRS + 10  # at most at a time, of the length of a rank's part
+VECTORS, MORE_ON_GPU = 2 * PAIRS + 11, 8
+"""Vectors at a time at most, of the length of a rank's part; and, on a GPU, temporary ones of a block."""
 DECREASE, SLOPE = 1e-4, 0.9  # sufficient decrease, and share of the slope that may remain (Wolfe conditions)
 NOISE = 1e-16  # relative decrease of the objective that rounding hides
 MOST_TRIALS = 25  # points of a line search
@@ -223,7 +224,7 @@ class QuasiNewton:
             return slope, longest
 
         parts = self._passes.each(block)
-        slope = self.summed(np.array([sum(part[0] for part in parts)]))
+        slope = self.summed(np.array([sum(part[0] for part in parts)], np.float64))  # also without entries
         longest = min((part[1] for part in parts), default=math.inf)
         if self._comm.size > 1:
             longest = min(self._comm.allgather(longest))

@@ -26,7 +26,7 @@ T = TypeVar("T")
 PAIRS = 5
 CURVED = 2e-16  # least curvature of a pair of changes, relative to the squared change of the gradient
 BLOCK = 1 << 13  # entries: those of all pairs fit a core's private cache
-GPU_BLOCK = 1 << 22  # entries: enough for a GPU, and temporary arrays are small
+GPU_BLOCK = 1 << 20  # entries: enough for a GPU, and temporary arrays are small
 
 
 class Point(NamedTuple):

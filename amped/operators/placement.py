@@ -43,6 +43,11 @@ def nothing(rows: int, rank: int) -> SolverBytes:
     return SolverBytes()
 
 
+def constantly(needs: SolverBytes) -> Solving:
+    """Return a function that returns the same device memory for any rows and columns."""
+    return lambda rows, rank: needs
+
+
 class Loading(NamedTuple):
     """Host memory, in bytes, that rank 0 needs to load a tensor."""
 
@@ -67,6 +72,13 @@ class Spectra(NamedTuple):
     each: int  # per nonzero of a rank
     root: int = 0  # additionally on rank 0, which solves eigenproblems
     library: bool = False  # whether `sums` includes SciPy, which every rank loads
+
+
+class VectorBytes(NamedTuple):
+    """Memory for the vectors of `Setting.vectors`."""
+
+    device: int
+    host: int  # in addition; 0 if they are on the device
 
 
 class GridParts(NamedTuple):
@@ -96,6 +108,7 @@ class Setting(NamedTuple):
     compaction: Compaction | None = None  # of hypersparse modes, if the method permits it
     grid: GridParts | None = None  # None: all ranks have all rows of all factor matrices
     uncompressed: tuple[int, ...] = ()  # modes whose factor matrix is the identity
+    vectors: int = 0  # that a method keeps, of all numbers of the factor matrices' owned rows, in double precision
     late: bool = False  # whether the first MTTKRP may compute the norm of elements that are streamed from a file
 
 
@@ -112,6 +125,7 @@ class Plan:
     host_bytes: int
     on_device: bool = False  # whether nonzeros are sorted on the device, which has memory for that
     pipelined: bool = False  # whether memory permits a second copy of the factor matrices, and nothing is streamed
+    vectors_on_device: bool = True  # whether the vectors of `Setting.vectors` are in device memory
     counted: ClassVar[str] = "nonzeros"
 
     @property
@@ -176,8 +190,11 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     host += 0 if part else setting.root_bytes
     if setting.spectra is not None:  # freed memory usually stays with the process
         host += setting.spectra.sums + setting.spectra.each * max(m.nnz for m in modes)
-    facts = fitting.slot, fitting.piece, bytes_of, host
-    return Plan(tuple(modes), options.dtype, *facts, on_device=on_device, pipelined=pipelined)
+    vectors = vector_bytes(modes, setting)
+    return Plan(
+        tuple(modes), options.dtype, fitting.slot, fitting.piece, bytes_of, host + vectors.host, on_device=on_device,
+        pipelined=pipelined, vectors_on_device=not vectors.host,
+    )  # fmt: skip
 
 
 def _device_bytes(
@@ -279,12 +296,25 @@ def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
         first.product.output: max((m.rows.stop - m.rows.start) * m.width for m in modes) * 8,
     }
     fixed |= {each.keeps: sum(each.kept(m) for m in modes) for each in first.computed if each.keeps}
+    fixed |= {"vectors": vector_bytes(modes, setting).device} if setting.vectors else {}
     takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
     # Factor matrices are copied to a device in blocks of rows.
     moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * first.share.dtype.itemsize
     solving = max(t.kept for t in takes) + max(moving, *(t.passing for t in takes))
     columns = 0 if setting.device.on_host else nonzero_bytes(len(modes), first.share.dtype)
     return Need(modes, fixed, solving, columns, setting.memory)
+
+
+def vector_bytes(modes: Sequence[ModePlan], setting: Setting) -> VectorBytes:
+    """Return the memory for vectors: on the device if they take at most half of its memory, else on the host.
+
+    The gradient is always on the device.
+    """
+    one = 8 * sum((m.owned.stop - m.owned.start) * m.rank for m in modes)
+    every = one * setting.vectors
+    if setting.device.on_host or 2 * every <= setting.memory:
+        return VectorBytes(every, 0)
+    return VectorBytes(one, every)
 
 
 def _row_bytes(share: Share) -> int:

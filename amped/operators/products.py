@@ -1,4 +1,4 @@
-"""The products of sparse tensors: MTTKRP, Phi, row systems and TTMc."""
+"""The products of sparse tensors: MTTKRP, Phi, mapped MTTKRP, row systems and TTMc."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..backend.ops.ttmc import TTMC, TtmcProvider, width
 from .modes import ModePlan, Product
 
 FLOOR = 1e-10  # lower bound of divisors while Phi is timed
+NO_FORECAST = "decompositions for losses are not predicted"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class NoProduct(Product[Kernel]):
 class LossOnly(NoProduct):
     """No sums by rows: a loss of a dense tensor and its gradient are computed; see `backend.ops.loss_tiles`."""
 
-    label, doubt = "loss", "the time of a loss's gradient is not predicted"
+    label, doubt = "loss", NO_FORECAST
 
 
 @dataclass(frozen=True)
@@ -139,15 +140,16 @@ class Mapped(Product[MappedProvider]):
     total: Array = None
 
     op, label, reading = MAPPED, "gradient", "gradients require gather 'full'"
-    timed, doubt = True, "the time of a loss's gradient is not predicted"
+    timed, doubt = True, NO_FORECAST
     tuning_key = MappingProxyType({"mapped": True})
 
     def suits(self, provider: MappedProvider, kernel: Kernel, mode: ModePlan) -> bool:
         return provider.suits(kernel, mode.share)
 
     def prepare(self, kernel: Kernel, mode: ModePlan) -> None:
+        """See `Product`; the loss is added up in the first mode."""
         super().prepare(kernel, mode)
-        self.of(kernel, mode).prepare(kernel, mode.share, self.maps)
+        self.of(kernel, mode).prepare(kernel, mode.share, self.maps, mode.mode == 0)
 
     def bytes(self, kernel: Kernel, mode: ModePlan, nnz: int) -> int:
         return max(kernel.bytes(mode.share, nnz).running, self.of(kernel, mode).bytes(kernel, mode.share, nnz))
@@ -182,7 +184,7 @@ class RowSystems(Product[RowSystemsProvider]):
     scaled: bool = False
 
     op, label, keeps = ROW_SYSTEMS, "row systems", "rows of shards"
-    reading = "row systems require gather 'full'"
+    reading, doubt = "row systems require gather 'full'", NO_FORECAST
 
     def refusal(self, kernels: str) -> str:
         return f"computes no row systems; use {kernels}"

@@ -79,7 +79,7 @@ def _generalised(run: LossRun, held_out: HeldOut | None) -> LossMethod:
             return ObservedApr(operator, work.poisson, facts, elements.scales)
         newton = operator, work.loss, constraints, facts, elements.zeros, elements.scales
         return HeldOutNewton(held_out.by(work.loss), *newton) if held_out else NewtonRows(*newton)
-    full = elements.gradient(), work.loss, constraints, facts, elements.on_device
+    full = elements.gradient(), work.loss, constraints, facts
     return HeldOutGcp(held_out.by(work.loss), *full) if held_out else Gcp(*full)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -24,17 +25,17 @@ from ..methods.initial import Init, start_bytes
 from ..methods.newton_rows import row_systems, step_bytes
 from ..methods.observed_apr import poisson_systems
 from ..methods.poisson import Poisson
-from ..methods.quasi_newton import VECTORS
+from ..methods.quasi_newton import MORE_ON_GPU, VECTORS
 from ..methods.stochastic import Stochastic
 from ..models.align import with_absent
 from ..operators.base import Gradient
 from ..operators.dense.direct import DirectDense
-from ..operators.dense.gradient import DenseGradient, loss_form
+from ..operators.dense.gradient import DenseGradient, gradient_bytes, loss_form
 from ..operators.dense.observed import MaskedArray
 from ..operators.dense.operator import DenseOperator
 from ..operators.kept_rows import Compaction, ZeroOfEmpty
 from ..operators.modes import Product
-from ..operators.placement import Setting
+from ..operators.placement import Setting, constantly
 from ..operators.products import LossOnly, Mapped, RowSystems
 from ..operators.sources.dense import DenseSource, of_array
 from ..operators.sources.grid import Grid
@@ -51,7 +52,6 @@ from .observing import ObservedSource, observed_source
 from .planning import PlannedRun
 from .stochastic import MOST_ELEMENTS, SampledWork
 
-NO_BYTES = SolverBytes()
 LISTS = "newton", "mu", "pdnr"  # methods that need a list of the elements that count
 SPARSE_BELOW = 0.1  # fraction of observed elements below which a list of them is evaluated, not an array
 
@@ -166,6 +166,8 @@ class LossElements(NamedTuple):
         A weight per element of a dense tensor.
     scales : (K,) array, optional
         The weights of the indices of an additional last mode of a sparse tensor; see `Maps.weighted`.
+    needs : callable, optional
+        The device memory for evaluating a dense tensor, by the number of ranks.
     """
 
     source: Any
@@ -175,24 +177,20 @@ class LossElements(NamedTuple):
     zeros: bool = True
     weights: DenseSource | None = None
     scales: NDArray[np.float64] | None = None
-
-    @property
-    def on_device(self) -> bool:
-        """Whether the vectors of L-BFGS are in device memory."""
-        return vectors_on_device(self.source, self.setting, self.machine.comm.size)
+    needs: Callable[[int], SolverBytes] | None = None
 
     def gradient(self) -> Gradient:
         """Place the elements for the gradient of the loss. Collective."""
         if self.source.kind != "sparse":
             return self._dense_gradient()
-        loss, maps = self.work.loss, self.work.loss.maps(absent_are_zero=self.zeros)
         operator = SPARSE.place(self.source, self.machine, self.setting, Budget(self.work.evaluations))
-        sums = MappedSums if self.setting.product.op is MAPPED else SystemSums
-        return SparseGradient(operator, sums(operator, maps), loss, self.zeros)
+        maps = self.work.loss.maps(absent_are_zero=self.zeros)
+        sums = MappedSums if isinstance(self.setting.product, Mapped) else SystemSums
+        return SparseGradient(operator, sums(operator, maps), self.work.loss, self.zeros)
 
     def _dense_gradient(self) -> DenseGradient:
         operator = self._dense_operator()
-        grid = Grid.of(self.source.lengths, 1) if isinstance(operator, DirectDense) else operator.plan.grid
+        grid = Grid.of(self.source.lengths, self.machine.comm.size)
         shares = None if self.weights is None else np.asarray(self.weights.block(grid))
         return DenseGradient(operator, self.work.loss, shares)
 
@@ -208,7 +206,10 @@ class LossElements(NamedTuple):
 
     def plan(self, ranks: int) -> PlannedRun:
         """Plan the run on `ranks` ranks. Collective."""
-        return kind_of(self.source).plan(self.source, self.machine, self.setting, ranks)
+        setting = self.setting
+        if self.needs is not None:
+            setting = setting._replace(solving=constantly(self.needs(ranks)))
+        return kind_of(self.source).plan(self.source, self.machine, setting, ranks)
 
 
 def loss_elements(run: LossRun) -> LossElements:
@@ -278,8 +279,9 @@ def _list(run: LossRun) -> LossElements:
 
 def _masked(observed: ObservedSource, machine: Machine) -> MaskedArray | None:
     """Return the observed elements as an array, on rank 0. Collective."""
+    for source in (observed.source, observed.placed):
+        source.leave_device()
     tensor = observed.placed.tensor()
-    observed.placed.leave_device()
     return on_root(machine.comm, lambda: None if tensor is None else observed.array_of(tensor))
 
 
@@ -288,8 +290,8 @@ def _sparse(run: LossRun, source: DescribedSource, zeros: bool) -> LossElements:
     run = _chosen(run, source) if work.loss.compiled else _uncompiled(run, source)
     maps = work.loss.maps(absent_are_zero=zeros)
     # A mapped MTTKRP leaves out zeros that are stored, which is right where absent elements are zeros, too.
-    values = source.value_range
-    whole = zeros or values.low > 0 or values.high < 0
+    values, rounded = source.value_range, run.options.dtype.type
+    whole = zeros or rounded(values.low) > 0 or rounded(values.high) < 0
     product = Mapped(maps) if whole and MAPPED.providers(run.machine.device) else RowSystems(maps)
     return LossElements(source, run.machine, _setting(run, source, product), work, zeros)
 
@@ -300,13 +302,17 @@ def _dense(run: LossRun, source: DenseSource, weights: DenseSource | None = None
     if LOSS_TILES.first(run.machine.device, lambda provider: provider.suits(loss)) is None:
         run = _uncompiled(run, source)
     provider = LOSS_TILES.require(run.machine.device, lambda provider: provider.suits(loss))
-    comm = run.machine.comm
-    block = Grid.of(source.lengths, comm.size).shape(comm.rank)
-    form = loss_form(block, run.work.rank, options.dtype, weights is not None)
-    provider.prepare(loss, form)
-    needs = SolverBytes(0 if weights is None else 8 * math.prod(block), provider.bytes(form))
-    setting = _setting(run, source, LossOnly(), needs=needs)
-    return LossElements(source, run.machine, setting, run.work, weights=weights)
+    rank, weighted = run.work.rank, weights is not None
+
+    def needs(ranks: int) -> SolverBytes:
+        block = Grid.of(source.lengths, ranks).shape(0)
+        form = loss_form(block, rank, options.dtype, weighted)
+        return SolverBytes(8 * math.prod(block) * weighted, provider.bytes(form) + gradient_bytes(source.shape, rank))
+
+    ranks = run.machine.comm.size
+    provider.prepare(loss, loss_form(Grid.of(source.lengths, ranks).shape(0), rank, options.dtype, weighted))
+    setting = _setting(run, source, LossOnly())._replace(solving=constantly(needs(ranks)))
+    return LossElements(source, run.machine, setting, run.work, weights=weights, needs=needs)
 
 
 def _chosen(run: LossRun, elements: Any) -> LossRun:
@@ -330,37 +336,21 @@ def _on_host(run: LossRun, elements: Any) -> LossRun:
     return run._replace(machine=host)
 
 
-def vector_bytes(source: DescribedSource, rank: int, ranks: int) -> int:
-    """Return the memory of a rank for the vectors of L-BFGS."""
-    return 8 * rank * (VECTORS * -(-sum(source.shape) // ranks) + sum(source.shape))
-
-
-def vectors_on_device(source: DescribedSource, setting: Setting, ranks: int) -> bool:
-    """Return whether the vectors of L-BFGS are in device memory: if they take at most half of it."""
-    return setting.device.on_host or 2 * vector_bytes(source, setting.ranks[0], ranks) <= setting.memory
-
-
 def _setting(
     run: LossRun,
     source: DescribedSource,
     product: Product[Any],
     weighted: bool = False,
-    needs: SolverBytes = NO_BYTES,
 ) -> Setting:
-    """Return the setting, with the memory for Newton steps or the vectors of L-BFGS. Collective.
-
-    `needs`: the device memory of an evaluation.
-    """
+    """Return the setting, with the memory for Newton steps or the vectors of L-BFGS. Collective."""
     work, rank, comm = run.work, run.work.rank, run.machine.comm
     longest = max(source.shape[: len(source.shape) - weighted])
-    setting = setting_for(source, rank, run.machine, run.options)
-    vectors, on_device = vector_bytes(source, rank, comm.size), vectors_on_device(source, setting, comm.size)
 
     def solving(rows: int, columns: int) -> SolverBytes:
-        if work.lists:
-            return step_bytes(min(rows, longest), rank)
-        return needs._replace(kept=needs.kept + vectors * on_device)
+        return step_bytes(min(rows, longest), rank) if work.lists else SolverBytes()
 
-    memory = start_bytes(source, rank, comm, work.init) + (0 if on_device or work.lists else vectors)
-    setting = setting._replace(solving=solving)
+    setting = setting_for(source, rank, run.machine, run.options, solving)
+    memory = start_bytes(source, rank, comm, work.init)
+    if not work.lists:
+        setting = setting._replace(vectors=VECTORS + (0 if run.machine.device.on_host else MORE_ON_GPU))
     return setting._replace(product=product, pipelined=False, overlaps=False, root_bytes=memory)

@@ -78,6 +78,7 @@ UNEVEN = """
     amped/operators/sparse/test_operator_mpi.py::test_heavy_rows_are_split_and_summed
     amped/operators/sparse/test_operator_mpi.py::test_ranks_get_less_where_nonzeros_take_longer
     amped/operators/sparse/test_operator_mpi.py::test_shares_add_up
+    amped/operators/sparse/test_mapped_mpi.py
     amped/operators/sparse/test_row_systems_mpi.py::test_value_gradient_and_newton_step
     amped/operators/ttm/test_operator_mpi.py::test_a_file_that_ranks_write_together
     amped/operators/ttm/test_operator_mpi.py::test_equal_shares
@@ -102,6 +103,7 @@ SMOKE = """
     amped/operators/sources/test_sparse_mpi.py::test_shares_are_those_of_a_tensor_in_memory
     amped/operators/sparse/test_operator_mpi.py::test_fewer_nonzeros_or_rows_than_ranks
     amped/operators/sparse/test_operator_mpi.py::test_heavy_rows_are_split_and_summed
+    amped/operators/sparse/test_mapped_mpi.py
     amped/operators/sparse/test_row_systems_mpi.py::test_value_gradient_and_newton_step
     amped/operators/ttm/test_operator_mpi.py::test_every_rank_has_the_result
     amped/parallel/test_comm_mpi.py

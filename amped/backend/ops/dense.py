@@ -152,7 +152,7 @@ class AnyBlock:
 class NoSweep(AnyBlock):
     """For blocks of which no MTTKRP is computed, but something else. See `DenseKernel`."""
 
-    name, repeatable = "none", True
+    name, repeatable = "tiles", True
 
     def bytes(self, form: BlockForm) -> int:
         return 0

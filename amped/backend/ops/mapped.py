@@ -21,8 +21,8 @@ class MappedProvider(Protocol):
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """Return whether it supports such nonzeros in that kernel's shards."""
 
-    def prepare(self, kernel: Kernel, share: Share, maps: Maps) -> None:
-        """Start compiling; return immediately."""
+    def prepare(self, kernel: Kernel, share: Share, maps: Maps, sums: bool) -> None:
+        """Start compiling; return immediately. `sums`: also the code for `total`."""
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
         """Return the bytes of scratch memory that `run` needs."""

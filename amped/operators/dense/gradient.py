@@ -38,6 +38,11 @@ def loss_form(block: Sequence[int], rank: int, dtype: FloatDType, weighted: bool
     return LossForm((math.prod(block[:split]), math.prod(block[split:])), rank, dtype, weighted)
 
 
+def gradient_bytes(shape: Sequence[int], rank: int) -> int:
+    """Return the device memory of the matrices of an evaluation: gradients, and factor matrices, whole and in part."""
+    return 8 * 3 * rank * sum(shape)
+
+
 class DenseGradient:
     """See `Gradient`. Each rank evaluates its block; the ranks' gradients are added.
 

@@ -21,7 +21,7 @@ from ...errors import InputError
 from ...options import Options
 from ..memory import SLOT_BYTES, SLOTS
 from ..modes import ModePlan
-from ..placement import MAX_DENSE_RANK, Plan, Setting, check_rank, nothing
+from ..placement import MAX_DENSE_RANK, Plan, Setting, check_rank, nothing, vector_bytes
 from ..sources.dense import DenseSource
 from ..sources.grid import Grid
 from .load import PIECE
@@ -93,6 +93,7 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     if not kernel.suits(resident):
         raise InputError(f"kernel {kernel.name!r} does not run on this device ({device.description}): auto does")
     parts = _Parts(kernel, modes, _fixed_bytes(modes, resident, setting), setting)
+    vectors = vector_bytes(modes, setting)
     elements = 0 if _in_place(source, ranks, setting) else math.prod(shape) * item
     placed = _placed(resident, elements, sent, parts)
     form, streamed = placed.form, placed.streamed
@@ -109,12 +110,13 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     model = 0 if setting.solving is nothing else sum(source.shape) * columns * item
     host = device.host_bytes + 2 * device.code_bytes + model + given_bytes(source, grid, rank)
     host += reading_bytes(source, math.prod(shape), sent, device, streamed) + (0 if rank else setting.root_bytes)
+    host += vectors.host
     if device.on_host:
         host += sum(used.values())
     return DensePlan(
         tuple(modes), options.dtype, form.slab if streamed else 0, form.elements, used, host,
         pipelined=pipelined, sent=sent, grid=grid, form=form, double=_double(form, kernel), kernel=kernel,
-        streamed=streamed, rows=placed.rows,
+        streamed=streamed, rows=placed.rows, vectors_on_device=not vectors.host,
     )  # fmt: skip
 
 
@@ -172,6 +174,7 @@ def _fixed_bytes(modes: Sequence[ModePlan], form: BlockForm, setting: Setting) -
         "factor matrices": sum(int(m.cut.rows[-1]) for m in modes) * form.stride * item,
         "MTTKRP output": max((m.rows.stop - m.rows.start) * m.width for m in modes) * 8,
         "method": max(t.kept for t in takes),
+        **({"vectors": vector_bytes(modes, setting).device} if setting.vectors else {}),
     }
 
 

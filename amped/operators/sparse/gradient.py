@@ -126,10 +126,7 @@ class SparseGradient:
         owned = [operator.owned(mode) for mode in range(operator.order)]
         moments, xp = moments_of(owned, operator.machine), operator.machine.device.xp
         for mode, gradient in enumerate(gradients):
-            gradient += xp.asarray(self._loss.constant_everywhere(moments, mode))
-            curvature = self._loss.curvature_everywhere(moments, mode)
-            if curvature.any():
-                gradient += owned[mode].astype(np.float64, copy=False) @ xp.asarray(curvature)
+            gradient += self._loss.gradient_everywhere(moments, mode, owned[mode], xp)
         self._scale_spare(gradients)
         return self._loss.everywhere(moments)
 

@@ -11,7 +11,8 @@ from oracle import random_factors
 
 import amped
 from amped.methods import recent_changes
-from amped.runs import loss_elements
+from amped.operators import placement
+from amped.operators.dense import plan
 
 pytestmark = pytest.mark.gpu
 SHAPE = (12, 10, 8)
@@ -39,7 +40,8 @@ def test_the_path_of_vectors_on_the_host(
     models = [amped.cp(tensor, 3, device=device, precision="fp64", **how) for device in ("cuda", "cpu")]
     monkeypatch.setattr(recent_changes, "GPU_BLOCK", 17)
     models.append(amped.cp(tensor, 3, device="cuda", precision="fp64", **how))
-    monkeypatch.setattr(loss_elements, "vectors_on_device", lambda *given: False)
+    monkeypatch.setattr(placement, "vector_bytes", lambda modes, setting: placement.VectorBytes(1 << 20, 1 << 20))
+    monkeypatch.setattr(plan, "vector_bytes", placement.vector_bytes)
     models.append(amped.cp(tensor, 3, device="cuda", precision="fp64", **how))
     for model in models[1:]:
         np.testing.assert_allclose(model.series["objective"], models[0].series["objective"], rtol=1e-7)

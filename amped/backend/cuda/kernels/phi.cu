@@ -221,7 +221,8 @@ __device__ __forceinline__ double compute(const Inputs& in, const Where& from, c
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 KERNEL(const __grid_constant__ Inputs in, const Job* __restrict__ jobs, const int* __restrict__ first_job,
        const char* __restrict__ records, const int* __restrict__ starts, const int* __restrict__ runs, total* __restrict__ out,
-       double* __restrict__ carry, const Long apart, const Packed* __restrict__ own, real floor, const int* skip, double* __restrict__ sums) {
+       double* __restrict__ carry, const Long apart, const Packed* __restrict__ own, real floor, const int* skip,
+       double* __restrict__ sums) {
   if (skip && *skip) return;
   const Where from = {jobs, first_job, records, starts, runs, own};
   double sum = 0;

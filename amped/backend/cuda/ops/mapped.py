@@ -32,9 +32,9 @@ class CudaMapped:
     def suits(self, kernel: Kernel, share: Share) -> bool:
         return Offers.PACKED in kernel.offers and suits(make_layout(kernel.name, share, self._limits))
 
-    def prepare(self, kernel: Kernel, share: Share, maps: Maps) -> None:
+    def prepare(self, kernel: Kernel, share: Share, maps: Maps, sums: bool) -> None:
         layout = make_layout(kernel.name, share, self._limits)
-        prepare([SUMS, *(mapped_source(layout, maps, sums) for sums in (True, False))])
+        prepare([SUMS, *(mapped_source(layout, maps, each) for each in {False, sums})])
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
         layout = make_layout(kernel.name, share, self._limits)
