@@ -52,7 +52,7 @@ REFERENCES = [
 @pytest.mark.parametrize("precision", TOLERANCE)
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize(("name", "rank", "key"), REFERENCES)
-def test_the_reference_at_the_start(name: str, rank: int, key: str, dense: bool, precision: Any) -> None:
+def test_the_reference_at_the_start(name: str, rank: int, key: str, dense: bool, precision: Any, device: Any) -> None:
     tensor, want = load(name), reference("gcp.json", f"{name}|R{rank}|{key}")
     loss, _, how = key.partition("|")
     for family in ("huber", "negative-binomial", "beta"):
@@ -63,7 +63,7 @@ def test_the_reference_at_the_start(name: str, rank: int, key: str, dense: bool,
         given["mask"] = splitmix_column(63, places).reshape(tensor.shape) >= float(how[4:])
     value, gradients = amped.objective(
         amped.DenseTensor.of_sparse(tensor) if dense else tensor, splitmix_factors(tensor.shape, rank), loss=loss,
-        precision=precision, **given,
+        precision=precision, device=device, **given,
     )  # fmt: skip
     assert value == pytest.approx(want["f0"], rel=TOLERANCE[precision])
     norms = [np.linalg.norm(gradient) for gradient in gradients]
