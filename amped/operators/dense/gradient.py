@@ -65,6 +65,7 @@ class DenseGradient:
         )  # fmt: skip
         self._tiles = LOSS_TILES.require(device, lambda provider: provider.suits(loss)).make(loss, form)
 
+    @np.errstate(over="ignore", invalid="ignore")  # of models that a line search tries; the result is not finite
     def evaluate(self) -> ValueAndGradients:
         operator, device = self.operator, self.operator.machine.device
         comm, order = operator.machine.comm, operator.order

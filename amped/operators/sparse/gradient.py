@@ -107,6 +107,7 @@ class SparseGradient:
     def __init__(self, operator: SparseOperator, sums: GradientSums, loss: Loss, zeros: bool) -> None:
         self.operator, self._sums, self._loss, self._zeros = operator, sums, loss, zeros
 
+    @np.errstate(over="ignore", invalid="ignore")  # of models that a line search tries; the result is not finite
     def evaluate(self) -> ValueAndGradients:
         operator, comm = self.operator, self.operator.machine.comm
         shapes = [operator.owned(mode).shape for mode in range(operator.order)]

@@ -38,6 +38,7 @@ class PlainLossTiles:
         longer, shorter = (1, 0) if elements.shape[1] > elements.shape[0] else (0, 1)
         sums, short = [np.zeros_like(first), np.zeros_like(second)], elements.shape[shorter]
 
+        @np.errstate(over="ignore", invalid="ignore")  # of models that a line search tries; the result is not finite
         def part(span: tuple[int, int]) -> tuple[float, Matrix]:
             own, value, temporary = list(sums), 0.0, TemporaryArrays()
             own[shorter] = np.zeros_like(sums[shorter])

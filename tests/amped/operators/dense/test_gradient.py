@@ -84,6 +84,19 @@ def test_the_plan_of_a_gpu_holds() -> None:
     assert machine.device.peak_bytes() == pytest.approx(planned, rel=0.1)
 
 
+@pytest.mark.parametrize("loss", ["gaussian", "poisson", "bernoulli-logit"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_an_overflow_is_no_warning(loss: str, sparse: bool) -> None:
+    """The loss is infinite or not a number, and a line search takes a shorter step."""
+    shape = 300, 40, 9
+    array: Any = np.ones(shape)
+    if sparse:
+        array = amped.SparseTensor(np.argwhere(np.eye(*shape[:2])[:, :, None] * np.ones(9)), np.ones(360), shape)
+    for size in (1e120, 1e200):
+        large = [np.full((length, 2), size) for length in shape]
+        assert not np.isfinite(amped.objective(array, large, loss=loss, gradient=False, device="cpu"))
+
+
 def test_functions_of_numpy_use_a_cpu(device: str) -> None:
     """Only text can be compiled for a GPU: `auto` takes the CPU, and `cuda` is refused."""
     squares = amped.Loss(value=lambda x, m: (x - m) ** 2, first=lambda x, m: 2 * (m - x))
