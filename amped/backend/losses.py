@@ -45,7 +45,7 @@ class Maps(NamedTuple):
         y of the mapped MTTKRP, the sum of y(x, m) v, where v is the product of the other modes' factor rows.
     curve : Formula or NumpyFormula, optional
         c of the row systems, the sum of c(x, m) v v^T.
-    value : Formula or NumpyFormula
+    value : Formula or NumpyFormula, optional
         Summed directly.
     lower : float
         Lower bound to which the model's values are clamped.
@@ -56,7 +56,7 @@ class Maps(NamedTuple):
 
     weight: Evaluated
     curve: Evaluated | None
-    value: Evaluated
+    value: Evaluated | None
     lower: float = -np.inf
     weighted: bool = False
 

@@ -36,8 +36,13 @@ class _Mapped(NamedTuple):
 
     maps: Maps
     weights: Any  # the matrix between the trees
-    values: Floats
+    values: Floats | None
     leaf_rows: list[Matrix | None]  # see `Tree`
+
+    def serves(self, maps: Maps) -> bool:
+        """Return whether these weights, and values if there are to be any, are those of `maps`."""
+        same = self.maps.weight == maps.weight and self.maps.lower == maps.lower
+        return same and maps.value in (None, self.maps.value)
 
 
 class OtherRows(NamedTuple):
@@ -134,17 +139,19 @@ class Tree:
     def row_systems(self, mode: int, factors: Factors, own: Matrix, maps: Maps) -> Matrix:
         """Return the gradient, second derivatives and value of each row of a mode; see `backend.ops.row_systems`."""
         changed = self._update([*factors[:mode], own, *factors[mode + 1 :]])
-        if changed or self._mapped is None or self._mapped.maps != maps:
+        if changed or self._mapped is None or not self._mapped.serves(maps):
             model: NDArray[np.float64] = np.maximum(self._current_model(), maps.lower)
-            weights, values = evaluate((maps.weight, maps.value), self.values, model)
-            self._mapped = _Mapped(maps, self._with(weights), values, [None, None])
+            wanted = [each for each in (maps.weight, maps.value) if each is not None]
+            weights, *values = evaluate(wanted, self.values, model)
+            self._mapped = _Mapped(maps, self._with(weights), values[0] if values else None, [None, None])
         group, place = self._place(mode)
         leaf_rows = self._mapped.leaf_rows[group]
         if leaf_rows is None:
             leaf_rows = self._multiply(self._mapped.weights, group, self._trees[1 - group].products())
             self._mapped.leaf_rows[group] = leaf_rows
         gradient = self._trees[group].mttkrp(place, leaf_rows)
-        parts = [gradient, self._row_totals(mode, self._mapped.values)]
+        numbers = None if maps.value is None else self._mapped.values
+        parts = [gradient, np.zeros(len(gradient)) if numbers is None else self._row_totals(mode, numbers)]
         if maps.curve is not None:
             curves = maps.curve(self.values, np.maximum(self._current_model(), maps.lower))
             parts.insert(1, self._second_derivatives(mode, curves * np.ones_like(self.values), factors))

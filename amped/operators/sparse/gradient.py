@@ -54,17 +54,19 @@ class GradientSums(Protocol):
 
 
 class SystemSums:
-    """From row systems without second derivatives. See `GradientSums`."""
+    """From row systems without second derivatives, and with values in the first mode only. See `GradientSums`."""
 
     def __init__(self, operator: SparseOperator, maps: Maps) -> None:
-        self._operator, self._product, self._value = operator, RowSystems(maps), 0.0
+        self._operator, self._value = operator, 0.0
+        others = RowSystems(maps._replace(value=None))
+        self._products = [RowSystems(maps), *(others for _ in range(operator.order - 1))]
 
     def begin(self) -> None:
         """See `GradientSums`: nothing is to be done."""
 
     def gradient(self, mode: int) -> Array:
         operator = self._operator
-        systems = operator.compute(self._product, mode, in_turn(mode, operator.order))
+        systems = operator.compute(self._products[mode], mode, in_turn(mode, operator.order))
         if mode == 0:
             self._value = float(operator.machine.device.to_host(systems[:, -1]).sum())
         return systems[:, :-1]

@@ -51,8 +51,8 @@ def add_systems(  # type: ignore[no-untyped-def]
 ):
     """Add the row systems of each part to `out`; for a row that is shared with another part or shard, to `carries`.
 
-    `maps` are the addresses of weight, curve (0: no second derivatives) and value, the lower bound of the model, and
-    whether (1 or 0) column 0 of the last factor matrix has the weights of the nonzeros, and is not part of the model;
+    `maps` are the addresses of weight, curve and value (0: none), the lower bound of the model, and whether (1 or 0)
+    column 0 of the last factor matrix has the weights of the nonzeros, and is not part of the model;
     `parts` are the first piece of each part and the end, and their shared rows; `products`, (parts, R), is scratch;
     `ahead` is the prefetch distance in nonzeros, 0 for none.
     """
@@ -84,7 +84,8 @@ def add_systems(  # type: ignore[no-untyped-def]
                 x, share = np.float64(values[q]), 1.0
                 if weighted:
                     share = np.float64(factors[modes][indices[modes][q], 0])
-                sums[sums.size - 1] += share * call_formula(value, x, model)
+                if value:
+                    sums[sums.size - 1] += share * call_formula(value, x, model)
                 scale = share * call_formula(weight, x, model)
                 for r in range(rank):
                     sums[r] += scale * product[r]
