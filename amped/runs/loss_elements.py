@@ -14,7 +14,7 @@ from partitioner.tensors.dense import DenseTensor
 from ..backend.exchange import Machine
 from ..backend.known_losses import loss_of
 from ..backend.losses import Loss
-from ..backend.ops.loss_tiles import LOSS_TILES
+from ..backend.ops.loss_tiles import LOSS_TILES, LossForm
 from ..backend.ops.mapped import MAPPED
 from ..backend.ops.sampled import StepMethod
 from ..backend.ops.solve import SolverBytes
@@ -298,19 +298,21 @@ def _sparse(run: LossRun, source: DescribedSource, zeros: bool) -> LossElements:
 
 def _dense(run: LossRun, source: DenseSource, weights: DenseSource | None = None) -> LossElements:
     """Return the elements of a dense tensor, on a CPU if the device cannot evaluate the loss. Collective."""
-    loss, options = run.work.loss, run.options
+    loss, rank, weighted = run.work.loss, run.work.rank, weights is not None
     if LOSS_TILES.first(run.machine.device, lambda provider: provider.suits(loss)) is None:
         run = _uncompiled(run, source)
     provider = LOSS_TILES.require(run.machine.device, lambda provider: provider.suits(loss))
-    rank, weighted = run.work.rank, weights is not None
+
+    def form_of(ranks: int) -> LossForm:
+        return loss_form(Grid.of(source.lengths, ranks).shape(0), rank, run.options.dtype, weighted)
 
     def needs(ranks: int) -> SolverBytes:
-        block = Grid.of(source.lengths, ranks).shape(0)
-        form = loss_form(block, rank, options.dtype, weighted)
-        return SolverBytes(8 * math.prod(block) * weighted, provider.bytes(form) + gradient_bytes(source.shape, rank))
+        form = form_of(ranks)
+        kept = 8 * math.prod(form.shape) if weighted else 0
+        return SolverBytes(kept, provider.bytes(form) + gradient_bytes(source.shape, rank))
 
     ranks = run.machine.comm.size
-    provider.prepare(loss, loss_form(Grid.of(source.lengths, ranks).shape(0), rank, options.dtype, weighted))
+    provider.prepare(loss, form_of(ranks))
     setting = _setting(run, source, LossOnly())._replace(solving=constantly(needs(ranks)))
     return LossElements(source, run.machine, setting, run.work, weights=weights, needs=needs)
 

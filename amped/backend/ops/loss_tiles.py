@@ -79,10 +79,15 @@ class LossTilesProvider(Protocol):
 LOSS_TILES = Op[LossTilesProvider]("loss_tiles")
 
 
+def tile_shape(shape: tuple[int, int], width: int, elements: int) -> tuple[int, int]:
+    """Return the rows and columns of the largest tile of a matrix; see `tiles`."""
+    wide = max(1, min(shape[1], width))
+    return max(1, min(shape[0], elements // wide)), wide
+
+
 def tiles(rows: tuple[int, int], columns: tuple[int, int], width: int, elements: int) -> Iterator[tuple[slice, slice]]:
     """Yield ranges of rows and columns: tiles of at most `width` columns and about `elements` elements."""
-    wide = min(columns[1] - columns[0], width)
-    height = max(1, elements // max(wide, 1))
+    height, wide = tile_shape((rows[1] - rows[0], columns[1] - columns[0]), width, elements)
     for row in range(*rows, height):
-        for column in range(*columns, width):
-            yield slice(row, min(row + height, rows[1])), slice(column, min(column + width, columns[1]))
+        for column in range(*columns, wide):
+            yield slice(row, min(row + height, rows[1])), slice(column, min(column + wide, columns[1]))

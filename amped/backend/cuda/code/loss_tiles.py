@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from partitioner.array_types import FloatDType
@@ -9,7 +10,7 @@ from partitioner.cuda.cubins import CudaSource
 
 from ...formulas import Formula
 from ...losses import Loss
-from ...ops.loss_tiles import LossForm
+from ...ops.loss_tiles import LossForm, tile_shape
 from ..source import REALS, Macros, compile_options, with_formulas
 
 THREADS, BLOCKS = 256, 8  # of a block; blocks per multiprocessor
@@ -43,6 +44,4 @@ class LossTilesCode(NamedTuple):
 
 def tile_elements(shape: tuple[int, int]) -> int:
     """Return the number of elements of the largest tile of a matrix."""
-    rows, columns = shape
-    wide = min(columns, WIDTH)
-    return min(rows, max(1, ELEMENTS // max(wide, 1))) * wide
+    return math.prod(tile_shape(shape, WIDTH, ELEMENTS))
