@@ -32,9 +32,27 @@ _UFUNCS: dict[type[ast.AST], np.ufunc] = {
 _TESTS = {function for kind, function in _UFUNCS.items() if issubclass(kind, ast.cmpop)}
 
 
-def _where(test: Any, a: Any, b: Any, out: Any) -> Any:
-    """Return `a` where a test holds, otherwise `b`; without branches, which a copy of some elements into `out` has."""
-    return np.where(test, a, b)
+def _bits(number: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the bits of numbers of a type as integers."""
+    return np.asarray(number, dtype).view(f"i{dtype.itemsize}")
+
+
+def _mask(test: Any, out: Any) -> Any:
+    """Set all bits where a test holds."""
+    np.negative(test.view(np.int8), out=_bits(out, out.dtype), dtype=f"i{out.itemsize}")
+    return out
+
+
+def _differing(a: Any, b: Any, out: Any) -> Any:
+    """Set the bits that differ. With `_common` it chooses numbers without branches, and allocates nothing."""
+    np.bitwise_xor(_bits(a, out.dtype), _bits(b, out.dtype), out=_bits(out, out.dtype))
+    return out
+
+
+def _common(a: Any, b: Any, out: Any) -> Any:
+    """Set the bits that are set in both."""
+    np.bitwise_and(_bits(a, out.dtype), _bits(b, out.dtype), out=_bits(out, out.dtype))
+    return out
 
 
 def _put_zeros(x: Any, out: Any) -> Any:
@@ -185,13 +203,21 @@ class _Numbering:
                 return self._of(_UFUNCS[type(op)], left, right)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return self._of(_UFUNCS[type(op)], left, right)
-            case ast.Call(func=ast.Name(id="where"), args=arguments):
-                return self._of(_where, *arguments)
+            case ast.Call(func=ast.Name(id="where"), args=[test, a, b]):
+                return self._where(self.number(test), a, b)
             case ast.Call(func=ast.Name(id="log1p"), args=[argument]):
                 return self._log1p(argument)
             case ast.Call(func=ast.Name(id=name), args=[argument]):
                 return self._of(getattr(np, name), argument)
         raise AssertionError(ast.dump(node))  # formulas are checked when they are made
+
+    def _where(self, test: Operand, a: ast.expr, b: ast.expr) -> Operand:
+        """Return the number of `a` where a test holds, otherwise of `b`: ``((a xor b) and mask) xor b``."""
+        if isinstance(test, _Constant):
+            return self.number(a if test.number else b)
+        one, other = self.number(a), self.number(b)
+        differs = self._operation(_differing, one, other)
+        return self._operation(_differing, self._operation(_common, differs, self._operation(_mask, test)), other)
 
     def _log1p(self, node: ast.expr) -> Operand:
         """Return the number of log(1 + x), as accurate as `numpy.log1p`, and several times as fast without AVX-512.

@@ -217,6 +217,22 @@ def test_results_stay_valid_until_the_next_evaluation_in_a_workspace() -> None:
             np.testing.assert_array_equal(got, formula(x, m))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_choices_are_exact(dtype: type) -> None:
+    numbers = np.array([0.0, -0.0, 1.5, -2.0, np.inf, -np.inf, np.nan, 1e-40], dtype)
+    x, m = (each.reshape(-1) for each in np.meshgrid(numbers, numbers))
+    texts = {
+        "where(m < x, m, x)": np.where(m < x, m, x), "where(m == x, 1, m)": np.where(m == x, 1, m),
+        "where(m > 0, x, -2)": np.where(m > 0, x, -2), "where(m > x, 1, -1)": np.where(m > x, 1, -1),
+        "where(1 < 2, m, x)": m, "where(1 > 2, m, x)": x,
+    }  # fmt: skip
+    for text, want in texts.items():
+        got = Formula(text)(x, m)
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got, want.astype(dtype), text)
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(want), text)
+
+
 SUMS = {
     **{name: loss_of(name) for name in KNOWN},
     "cauchy": Loss(value="log1p((x - m)**2)", first="2 * (m - x) / (1 + (x - m)**2)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -21,8 +22,8 @@ from ..device import PlainDevice
 from ..split import Matrix
 
 WIDTH = 2048  # columns of a tile, at most
-ELEMENTS = 1 << 16  # evaluated at once by a thread, in the caches of a core
-PARTS = 4  # per thread
+ELEMENTS = 1 << 17  # evaluated at once by a thread: with fewer, threads wait for Python's lock
+PARTS, TILES = 4, 8  # parts per thread, if each has several tiles
 TEMPORARY = 8  # arrays of the size of a tile
 PRODUCT, CONVERTED = -1, -2  # numbers of temporary arrays
 
@@ -32,6 +33,7 @@ class PlainLossTiles:
 
     def __init__(self, loss: Loss, threads: int) -> None:
         self._loss, self._threads = loss, threads
+        self._unused = list[TemporaryArrays]()  # taken again: new memory would have to be cleared
 
     def sums(self, elements: Array, weights: Array | None, first: Array, second: Array) -> LossSums:
         """See `LossTiles`: threads take ranges of the longer dimension, in tiles."""
@@ -40,7 +42,7 @@ class PlainLossTiles:
 
         @np.errstate(over="ignore", invalid="ignore")  # of models that a line search tries; the result is not finite
         def part(span: tuple[int, int]) -> tuple[float, Matrix]:
-            own, value, temporary = list(sums), 0.0, TemporaryArrays()
+            own, value, temporary = list(sums), 0.0, self._temporary()
             own[shorter] = np.zeros_like(sums[shorter])
             down, across = (span, (0, short)) if longer == 0 else ((0, short), span)
             for rows, columns in tiles(down, across, WIDTH, ELEMENTS):
@@ -50,13 +52,20 @@ class PlainLossTiles:
                 value += found
                 own[0][:, rows] += right @ slopes.T
                 own[1][:, columns] += left @ slopes
+            self._unused.append(temporary)
             return value, own[shorter]
 
-        count = max(1, min(self._threads * PARTS, elements.size // ELEMENTS))
+        count = _parts(elements.size, self._threads)
         ends = np.linspace(0, elements.shape[longer], count + 1).astype(int)
         found = parallel_map(part, list(pairwise(ends.tolist())), min(count, self._threads))
         sums[shorter] = np.add.reduce([partial for _, partial in found])
         return LossSums(math.fsum(value for value, _ in found), *sums)
+
+    def _temporary(self) -> TemporaryArrays:
+        """Return arrays that no other thread uses."""
+        with suppress(IndexError):
+            return self._unused.pop()
+        return TemporaryArrays()
 
     def _evaluated(
         self, x: Floats, weights: Floats | None, left: Matrix, right: Matrix, temporary: TemporaryArrays
@@ -69,6 +78,12 @@ class PlainLossTiles:
             return value, _converted(slopes, product.dtype, temporary)
         values, slopes = evaluate((self._loss.of, self._loss.slope), x, model, temporary)
         return float(_weighted(values, weights).sum()), _weighted(slopes, weights)
+
+
+def _parts(size: int, threads: int) -> int:
+    """Return how many parts of `size` elements threads take in turn."""
+    turns = max(1, min(PARTS, size // (threads * TILES * ELEMENTS)))
+    return max(1, min(threads * turns, size // ELEMENTS))
 
 
 def _weighted(numbers: Floats, weights: Floats) -> Floats:
