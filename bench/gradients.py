@@ -66,7 +66,9 @@ def elements_of(name: str, nonzeros: int | None) -> Any:
 
 
 def waiting(gradient: Gradient) -> None:
-    """Evaluate a loss, and wait until the device has done it."""
+    """Evaluate a loss at matrices that count as new ones, and wait until the device has done it."""
+    for mode in range(gradient.operator.order):
+        gradient.operator.changed(mode)
     gradient.evaluate()
     gradient.operator.synchronize()
 

@@ -80,8 +80,8 @@ class Maps(NamedTuple):
 class Moments(NamedTuple):
     """Column sums, (N, R), and Gram matrices, (N, R, R), of the factor matrices."""
 
-    sums: NDArray[np.float64]
-    grams: NDArray[np.float64]
+    sums: Array
+    grams: Array
 
     @classmethod
     def of(cls, factors: Sequence[Floats]) -> Moments:
@@ -95,9 +95,25 @@ class Moments(NamedTuple):
                 gram += exact.T @ exact
         return moments
 
-    def without(self, mode: int) -> Moments:
-        """Return the moments of the other modes."""
-        return Moments(*(np.delete(each, mode, axis=0) for each in self))
+    def others(self, xp: Any = np) -> Others:
+        """Return for each mode the products over the other modes; `xp` is the array module."""
+        return Others(_of_others(self.sums, xp), _of_others(self.grams, xp))
+
+
+class Others(NamedTuple):
+    """For each mode the products of the other modes' column sums, (N, R), and Gram matrices, (N, R, R)."""
+
+    sums: Array
+    grams: Array
+
+
+def _of_others(each: Array, xp: Any) -> Array:
+    """Return for each mode the product of the other modes' arrays, multiplied in cyclic order."""
+    order, twice = len(each), xp.concatenate([each, each])
+    result = twice[1 : order + 1]
+    for k in range(2, order):
+        result = result * twice[k : order + k]
+    return result
 
 
 class Domain(NamedTuple):
@@ -294,6 +310,11 @@ class Loss:
         return lowest and bool(np.isfinite(near[0]) and drops[0] <= LIMITED * drops[1])
 
     @property
+    def squares_zeros(self) -> bool:
+        """Whether the loss of zeros has a term in m**2, so that its sum needs Gram matrices."""
+        return self.at_zero is not None and self.at_zero[1] != 0
+
+    @property
     def compiled(self) -> bool:
         """Whether all formulas are text, which devices compile."""
         return not any(callable(each) for each in (self.value, self.first, self.second))
@@ -329,30 +350,28 @@ class Loss:
         return float(a * moments.sums.prod(axis=0).sum() + b * moments.grams.prod(axis=0).sum())
 
     def rows_everywhere(
-        self, moments: Moments, mode: int, rows: Floats
+        self, others: Others, mode: int, rows: Floats
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the shares (n,) of n `rows` of a mode's factor matrix in `everywhere`, and their gradients (n, R)."""
-        gradient = self.gradient_everywhere(moments, mode, rows)
-        constant = self._constant_everywhere(moments, mode)
-        return np.einsum("ir,ir->i", gradient + constant, rows.astype(np.float64, copy=False)) / 2, gradient
+        exact = rows.astype(np.float64, copy=False)
+        gradient = np.broadcast_to(self.gradient_everywhere(others, mode, exact), exact.shape)
+        constant = self._closed_form()[0] * others.sums[mode]
+        return np.einsum("ir,ir->i", gradient + constant, exact) / 2, gradient
 
-    def gradient_everywhere(self, moments: Moments, mode: int, rows: Array, xp: Any = np) -> Array:
-        """Return the gradient of `everywhere` with respect to n `rows` of a mode's factor matrix, (n, R).
+    def gradient_everywhere(self, others: Others, mode: int, rows: Array) -> Array:
+        """Return the gradient of `everywhere` with respect to n `rows` of a mode's factor matrix, (n, R) or (R,).
 
-        `xp` is the array module of the rows.
+        It is (R,) if it is the same for all rows. Arrays may be in the memory of a GPU.
         """
-        constant = xp.asarray(self._constant_everywhere(moments, mode))
-        if not self._closed_form()[1]:
-            return xp.broadcast_to(constant, rows.shape)
-        return rows.astype(np.float64, copy=False) @ xp.asarray(self.curvature_everywhere(moments, mode)) + constant
+        a, b = self._closed_form()
+        if not b:
+            return a * others.sums[mode]
+        gradient = rows.astype(np.float64, copy=False) @ self.curvature_everywhere(others, mode)
+        return gradient + a * others.sums[mode] if a else gradient
 
-    def _constant_everywhere(self, moments: Moments, mode: int) -> NDArray[np.float64]:
-        """Return the gradient of `everywhere` with respect to any row of one factor matrix that is zero, (R,)."""
-        return np.asarray(self._closed_form()[0] * moments.without(mode).sums.prod(axis=0), np.float64)
-
-    def curvature_everywhere(self, moments: Moments, mode: int) -> NDArray[np.float64]:
+    def curvature_everywhere(self, others: Others, mode: int) -> Array:
         """Return the second derivatives of `everywhere`, (R, R), with respect to any row of one factor matrix."""
-        return np.asarray(2 * self._closed_form()[1] * moments.without(mode).grams.prod(axis=0), np.float64)
+        return 2 * self._closed_form()[1] * others.grams[mode]
 
     def _closed_form(self) -> tuple[float, float]:
         if self.at_zero is None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from partitioner.host.threads import parallel_map, threads_for
 
-from ..backend.losses import Loss, Moments
+from ..backend.losses import Loss, Others
 from ..backend.ops.solve import SolverBytes
 from ..operators.base import in_turn
 from ..operators.products import RowSystems
@@ -135,10 +135,10 @@ class NewtonRows(LossMethod):
 
     def _scale_start(self, mode: int) -> None:
         """Scale a mode of the random start to the size of the elements. Collective."""
-        rows, moments = self._rows(mode), self._moments() if self._zeros else None
+        rows, others = self._rows(mode), self._others() if self._zeros else None
 
         def evaluate(scale: float) -> Point:
-            now = self._evaluated(mode, scale * rows, moments)
+            now = self._evaluated(mode, scale * rows, others)
             return Point(now.rows, self._total(now.values.sum()), now.gradient)
 
         point = scaled(evaluate(1.0), evaluate, lambda point: self._total(float(np.vdot(point.x, point.gradient))))
@@ -147,15 +147,15 @@ class NewtonRows(LossMethod):
 
     def _solve(self, mode: int) -> tuple[EvaluatedRows, bool]:
         """Take a Newton step in the rows of a mode; return them, and whether any has moved on any rank. Collective."""
-        moments = self._moments() if self._zeros else None
-        now, steps = self._evaluated_with_steps(mode, self._rows(mode), moments)
-        now, moved = self._searched(mode, now, steps, moments)
+        others = self._others() if self._zeros else None
+        now, steps = self._evaluated_with_steps(mode, self._rows(mode), others)
+        now, moved = self._searched(mode, now, steps, others)
         self._set_rows(mode, now.rows)
         self.operator.wait_comm()
         return now, moved
 
     def _searched(
-        self, mode: int, now: EvaluatedRows, steps: Matrix, moments: Moments | None
+        self, mode: int, now: EvaluatedRows, steps: Matrix, others: Others | None
     ) -> tuple[EvaluatedRows, bool]:
         """Return each row after a part of its step that decreases its objective, and whether any rank's has moved."""
         lower = self._lower(mode)
@@ -166,7 +166,7 @@ class NewtonRows(LossMethod):
                 break
             rows = np.where(pending[:, None], np.maximum(now.rows + size * steps, lower), now.rows)
             rows = rows.astype(self.operator.options.dtype).astype(np.float64)
-            new = self._evaluated(mode, rows, moments)
+            new = self._evaluated(mode, rows, others)
             slopes = np.einsum("ir,ir->i", now.gradient, rows - now.rows)
             good = pending & (new.values <= now.values + DECREASE * slopes) & (slopes < 0)
             now, moved = new.where(good, now), moved or bool(good.any())
@@ -176,11 +176,11 @@ class NewtonRows(LossMethod):
     def _lower(self, mode: int) -> float:
         return 0.0 if mode in self.constraints.nonnegative else -np.inf
 
-    def _evaluated_with_steps(self, mode: int, rows: Matrix, moments: Moments | None) -> tuple[EvaluatedRows, Matrix]:
+    def _evaluated_with_steps(self, mode: int, rows: Matrix, others: Others | None) -> tuple[EvaluatedRows, Matrix]:
         """Set the rows of a mode; return them with their Newton steps, computed block by block. Collective."""
         values, gradient, curvature = self._derivatives(mode, rows, self._product)
         assert curvature is not None
-        now, common = self._completed(mode, rows, values.copy(), gradient.copy(), moments), self._common(mode, moments)
+        now, common = self._completed(mode, rows, values.copy(), gradient.copy(), others), self._common(mode, others)
         steps, lower, size = np.empty_like(rows), self._lower(mode), max(1, BLOCK // self.rank**2)
 
         def block(begin: int) -> None:
@@ -191,10 +191,10 @@ class NewtonRows(LossMethod):
         parallel_map(block, begins, min(THREADS, threads_for(len(begins))))
         return now, steps
 
-    def _evaluated(self, mode: int, rows: Matrix, moments: Moments | None) -> EvaluatedRows:
+    def _evaluated(self, mode: int, rows: Matrix, others: Others | None) -> EvaluatedRows:
         """Set the rows of a mode and evaluate them. Collective."""
         values, gradient, _ = self._derivatives(mode, rows, self._trial)
-        return self._completed(mode, rows, values.copy(), gradient.copy(), moments)
+        return self._completed(mode, rows, values.copy(), gradient.copy(), others)
 
     def _derivatives(self, mode: int, rows: Matrix, product: RowSystems) -> RowDerivatives:
         """Set the rows of a mode; return the sums over elements, which are valid until the next call. Collective."""
@@ -205,11 +205,11 @@ class NewtonRows(LossMethod):
         return derivatives(np.asarray(operator.machine.device.to_host(sums)), self.rank)
 
     def _completed(
-        self, mode: int, rows: Matrix, values: Matrix, gradient: Matrix, moments: Moments | None
+        self, mode: int, rows: Matrix, values: Matrix, gradient: Matrix, others: Others | None
     ) -> EvaluatedRows:
         """Add absent elements and the ridge to the sums over elements, in place."""
-        if moments is not None:
-            more_values, more_gradient = self._loss.rows_everywhere(moments, mode, rows)
+        if others is not None:
+            more_values, more_gradient = self._loss.rows_everywhere(others, mode, rows)
             values += more_values
             gradient += more_gradient
         ridge = self._ridge(mode)
@@ -217,18 +217,18 @@ class NewtonRows(LossMethod):
         gradient += 2 * ridge * rows
         return EvaluatedRows(rows, values, gradient)
 
-    def _common(self, mode: int, moments: Moments | None) -> Matrix:
+    def _common(self, mode: int, others: Others | None) -> Matrix:
         """Return the curvature that all rows have in common: that of absent elements, and the ridge."""
         result = 2 * self._ridge(mode) * np.eye(self.rank)
-        return result if moments is None else result + self._loss.curvature_everywhere(moments, mode)
+        return result if others is None else result + self._loss.curvature_everywhere(others, mode)
 
     def _ridge(self, mode: int) -> float:
         return self.constraints.ridge[mode] if self.constraints.ridge else 0.0
 
-    def _moments(self) -> Moments:
-        """Return the moments of all factor matrices. Collective."""
+    def _others(self) -> Others:
+        """Return the products of the moments of the factor matrices over the other modes. Collective."""
         owned = [self.operator.owned(mode) for mode in range(self.operator.order)]
-        return moments_of(owned, self.operator.machine)
+        return moments_of(owned, self.operator.machine).others()
 
     def _penalty_of_others(self, solved: int) -> float:
         """Return the penalties of the modes whose rows do not include it. Collective."""

@@ -19,7 +19,7 @@ from partitioner.array_types import Floats
 
 from ..backend.formulas import Formula
 from ..backend.known_losses import loss_of
-from ..backend.losses import PHI, Maps, Moments
+from ..backend.losses import PHI, Maps, Others
 from ..models.kruskal import KruskalTensor
 from ..operators.products import RowSystems
 from ..operators.sparse.operator import SparseOperator
@@ -176,7 +176,7 @@ class ObservedApr(NewtonRows):
         return rows
 
     def _completed(
-        self, mode: int, rows: Matrix, values: Matrix, gradient: Matrix, moments: Moments | None
+        self, mode: int, rows: Matrix, values: Matrix, gradient: Matrix, others: Others | None
     ) -> EvaluatedRows:
         """Return the rows with their gradients, from Phi."""
         return EvaluatedRows(rows, values, self._sums_of_mode - gradient)

@@ -29,8 +29,8 @@ from .recent_changes import (
     VectorPlace,
 )
 
-VECTORS, MORE_ON_GPU = 2 * PAIRS + 11, 8
-"""Vectors at a time at most, of the length of a rank's part; and, on a GPU, temporary ones of a block."""
+VECTORS, MORE_ON_GPU = 2 * PAIRS + 11, 9
+"""Vectors at a time at most, of the length of a rank's part; and on a GPU a gradient, and temporary ones of a block."""
 DECREASE, SLOPE = 1e-4, 0.9  # sufficient decrease, and share of the slope that may remain (Wolfe conditions)
 NOISE = 1e-16  # relative decrease of the objective that rounding hides
 MOST_TRIALS = 25  # points of a line search

@@ -172,8 +172,12 @@ class ValueAndGradients(NamedTuple):
     @classmethod
     def empty(cls, shapes: Sequence[tuple[int, int]], device: Device) -> ValueAndGradients:
         """Return uninitialised gradients of matrices of some shapes."""
+        return cls.of(device.empty((sum(rows * columns for rows, columns in shapes),), np.float64), shapes)
+
+    @classmethod
+    def of(cls, vector: Array, shapes: Sequence[tuple[int, int]]) -> ValueAndGradients:
+        """Return the gradients in a vector."""
         ends = np.cumsum([0, *(rows * columns for rows, columns in shapes)]).tolist()
-        vector = device.empty((ends[-1],), np.float64)
         parts = zip(pairwise(ends), shapes, strict=True)
         return cls(0.0, [vector[begin:end].reshape(shape) for (begin, end), shape in parts], vector)
 

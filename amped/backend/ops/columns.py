@@ -30,6 +30,9 @@ class ColumnsProvider(Protocol):
     def sums(self, matrix: Array) -> ColumnSums:
         """Return the sums of each column."""
 
+    def totals(self, matrix: Array) -> Array:
+        """Return the sums of the columns, (R,) float64, in device memory; queued on the current stream."""
+
     def arranged(self, matrix: Array, order: NDArray[np.intp], divisor: Floats, flushed: float) -> Array:
         """Return a C-contiguous copy whose column c is column ``order[c]`` divided by ``divisor[c]``.
 

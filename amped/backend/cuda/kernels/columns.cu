@@ -27,6 +27,36 @@ column_sums(const real* __restrict__ matrix, long long rows, int columns, long l
   sums[((long long)blockIdx.x * SUMS + warp) * columns + column] = total;
 }
 
+// Each block writes the sums of some rows of 32 columns, (blocks, columns), in a fixed order.
+template <typename T>
+__device__ void sum_rows(const T* __restrict__ matrix, long long rows, int columns, long long pitch, double* __restrict__ sums) {
+  __shared__ double parts[WARPS][WARP];
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, column = blockIdx.y * WARP + lane;
+  double sum = 0;
+  if (column < columns) {
+#pragma unroll 8
+    for (long long row = (long long)blockIdx.x * WARPS + warp; row < rows; row += (long long)gridDim.x * WARPS)
+      sum += matrix[row * pitch + column];
+  }
+  parts[warp][lane] = sum;
+  __syncthreads();
+  if (warp || column >= columns) return;
+  double total = 0;
+  for (int w = 0; w < WARPS; w++) total += parts[w][lane];
+  sums[(long long)blockIdx.x * columns + column] = total;
+}
+
+extern "C" __global__ void __launch_bounds__(WARP* WARPS)
+totals(const real* __restrict__ matrix, long long rows, int columns, long long pitch, double* __restrict__ sums) {
+  sum_rows(matrix, rows, columns, pitch, sums);
+}
+
+// The same for the sums of `totals`, in one block.
+extern "C" __global__ void __launch_bounds__(WARP* WARPS)
+add_totals(const double* __restrict__ matrix, long long rows, int columns, long long pitch, double* __restrict__ sums) {
+  sum_rows(matrix, rows, columns, pitch, sums);
+}
+
 // Copies rows: column `order[c]`, divided by `divisor[c]`, becomes column c. Numbers up to `flushed` become 0.
 extern "C" __global__ void arrange(const real* __restrict__ matrix, long long rows, int columns, long long pitch,
                                    const int* __restrict__ order, const real* __restrict__ divisor, real flushed,

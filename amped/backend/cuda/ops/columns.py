@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import cupy
 import numpy as np
@@ -20,6 +21,7 @@ from ..source import REALS, unit
 
 WARP, WARPS, SUMS = 32, 8, 3  # as in columns.cu
 BLOCKS, THREADS = 1024, 256  # thread blocks that share the rows of a sum; threads of a block that arranges
+TOTAL_BLOCKS, TOTAL_ROWS = 512, 64  # of a total: thread blocks at most, and rows of each at least
 AT_ONCE = 1 << 28  # bytes arranged before they are copied to the host
 
 
@@ -34,16 +36,26 @@ class CudaColumns:
         rows, columns = matrix.shape
         blocks = max(1, min(BLOCKS, -(-rows // WARPS)))
         parts = cupy.empty((blocks, SUMS, columns), np.float64)
-        function, _ = _functions(matrix.dtype, self._device.number)
-        function((blocks, -(-columns // WARP)), (WARP * WARPS,), (*_described(matrix), parts))
+        code = _code(matrix.dtype, self._device.number)
+        code.sums((blocks, -(-columns // WARP)), (WARP * WARPS,), (*_described(matrix), parts))
         return ColumnSums(*parts.get().sum(axis=0))
+
+    def totals(self, matrix: Array) -> Array:
+        """See `ColumnsProvider`: blocks of threads sum some rows each, and one sums these."""
+        rows, columns = matrix.shape
+        blocks, across = max(1, min(TOTAL_BLOCKS, -(-rows // TOTAL_ROWS))), -(-columns // WARP)
+        parts, result = cupy.empty((blocks, columns), np.float64), cupy.empty(columns, np.float64)
+        code = _code(matrix.dtype, self._device.number)
+        code.totals((blocks, across), (WARP * WARPS,), (*_described(matrix), parts))
+        code.add_totals((1, across), (WARP * WARPS,), (*_described(parts), result))
+        return result
 
     def arranged(self, matrix: Array, order: NDArray[np.intp], divisor: Floats, flushed: float) -> Array:
         """See `ColumnsProvider`."""
         dtype, copy = matrix.dtype, cupy.empty(matrix.shape, matrix.dtype)
-        _, function = _functions(dtype, self._device.number)
+        code = _code(dtype, self._device.number)
         params = cupy.asarray(order.astype(np.int32)), cupy.asarray(divisor.astype(dtype)), dtype.type(flushed)
-        function((-(-matrix.size // THREADS),), (THREADS,), (*_described(matrix), *params, copy))
+        code.arrange((-(-matrix.size // THREADS),), (THREADS,), (*_described(matrix), *params, copy))
         return copy
 
     def on_host(self, matrix: Array, order: NDArray[np.intp], divisor: Floats, flushed: float) -> Floats:
@@ -68,7 +80,16 @@ def _described(matrix: Array) -> tuple[object, ...]:
     return np.uint64(matrix.data.ptr), np.int64(rows), np.int32(columns), np.int64(matrix.strides[0] // matrix.itemsize)
 
 
+class _Code(NamedTuple):
+    """The functions of ``columns.cu``."""
+
+    sums: CudaFunction
+    totals: CudaFunction
+    add_totals: CudaFunction
+    arrange: CudaFunction
+
+
 @cache
-def _functions(dtype: FloatDType, device: int) -> tuple[CudaFunction, CudaFunction]:
+def _code(dtype: FloatDType, device: int) -> _Code:
     module = load(unit("columns", {"REAL": REALS[dtype]}))
-    return module.get_function("column_sums"), module.get_function("arrange")
+    return _Code(*map(module.get_function, ("column_sums", "totals", "add_totals", "arrange")))

@@ -26,6 +26,8 @@ def test_columns(backend: Device, rows: int, rank: int, dtype: type) -> None:
     np.testing.assert_allclose(sums.squares, (exact**2).sum(axis=0), rtol=1e-12)
     np.testing.assert_allclose(sums.magnitudes, np.abs(exact).sum(axis=0), rtol=1e-12)
     np.testing.assert_allclose(sums.signed_squares, (exact * np.abs(exact)).sum(axis=0), rtol=1e-11, atol=1e-12)
+    totals = columns.totals(stored)
+    np.testing.assert_allclose(backend.to_host(totals), exact.sum(axis=0), rtol=1e-12, atol=1e-10)
     order, divisor = rng.permutation(rank), rng.uniform(-2, 2, rank).astype(dtype)
     np.testing.assert_array_equal(columns.on_host(stored, order, divisor, -np.inf), matrix[:, order] / divisor)
     flushed = columns.arranged(stored, order, np.ones(rank), 0.5)

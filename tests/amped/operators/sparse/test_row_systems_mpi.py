@@ -88,8 +88,8 @@ def test_value_gradient_and_newton_step(
         assert got.curvature is not None
         if zeros:
             moments = Moments.of(factors)
-            values, rows = loss.rows_everywhere(moments, mode, factors[mode])
-            matrix = loss.curvature_everywhere(moments, mode)
+            values, rows = loss.rows_everywhere(moments.others(), mode, factors[mode])
+            matrix = loss.curvature_everywhere(moments.others(), mode)
             got = RowDerivatives(got.values + values, got.gradient + rows, got.curvature + matrix)
         assert got.curvature is not None
         assert got.values.sum() == pytest.approx(value, rel=1e-11)
