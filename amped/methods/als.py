@@ -81,6 +81,7 @@ class CpAls(ConstrainedCp[Operator]):
     def __init__(self, operator: Operator, constraints: Constraints = NONE, accelerate: bool = False) -> None:
         self.operator, self.constraints = operator, constraints
         first = constraints.solved(operator.order)[0]
+        self.draws = not constraints.fixed
         # Constrained runs take the lengths of all columns out of the start.
         self.unread_start = () if constraints or not operator.machine.device.on_host else (first,)
         self._plain = PlainAls(operator, constraints) if PlainAls.suits(operator) else None

@@ -23,7 +23,7 @@ from ..models.kruskal import KruskalTensor
 from ..operators.kept_rows import Compaction, LargestOfEmpty
 from ..operators.placement import Solving
 from ..operators.sparse.operator import SparseOperator
-from .arranged import sorted_columns
+from .arranged import scale_to_unit_sums, sorted_columns
 from .captured import CapturedIterations
 from .driver import BaseMethod, MethodState
 from .initial import unit_sums
@@ -59,6 +59,7 @@ class CpApr(BaseMethod[SparseOperator]):
 
     norm = 1
     own_start, measure = None, "loglikelihood"
+    draws = True
 
     def __init__(self, operator: SparseOperator, params: Poisson) -> None:
         self.operator, self.params = operator, params
@@ -103,6 +104,10 @@ class CpApr(BaseMethod[SparseOperator]):
         """See `Method`: requires non-negative matrices; the column sums become weights."""
         scaled, self.state.arrays["weights"] = unit_sums(factors, how)
         return scaled
+
+    def drawn(self) -> None:
+        """See `Method`: the column sums become weights."""
+        self.state.arrays["weights"] = scale_to_unit_sums(self.operator)
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         state, first, update = self.state, self.state.mode, self._update

@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 
 from ..backend.device import Array, Device
 from ..backend.ops.columns import COLUMNS
+from ..backend.ops.random import RANDOM, RandomStream
+from ..errors import InputError
 from ..models.columns import arrange_columns, arrangement, readable_signs
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Placed
 
+AT_ONCE = 1 << 26  # bytes that are scaled at a time
 LARGE = 1 << 24  # bytes of the matrices together; fewer are arranged in host memory
 
 
@@ -80,6 +83,41 @@ def sorted_columns(operator: Placed, order: NDArray[np.intp], on_device: bool = 
     for factor in factors:
         arrange_columns(factor, order, flushed=tiny)
     return [operator.expand(mode, rows) for mode, rows in enumerate(factors)]
+
+
+def draws_there(operator: Placed) -> bool:
+    """Return whether random matrices are drawn where they are stored: all rows, if they are large. Collective."""
+    device, modes, comm = operator.machine.device, range(operator.order), operator.machine.everyone
+    stored = [operator.stored(mode) for mode in modes]
+    whole = operator.whole and all(len(matrix) == operator.lengths[mode] for mode, matrix in enumerate(stored))
+    able = whole and RANDOM.first(device) is not None and _is_arranged_there(device, stored, on_device=False)
+    return all(comm.allgather(able)) if comm.size > 1 else able
+
+
+def draw(operator: Placed, seed: int) -> None:
+    """Set the matrices that `random_factor` returns, without drawing them in host memory."""
+    if seed < 0:
+        raise InputError(f"seed {seed} is negative")
+    random = RANDOM.require(operator.machine.device)
+    for mode in range(operator.order):
+        operator.wait_comm()
+        random.draw(operator.stored(mode), RandomStream.of([seed, mode]))
+        operator.changed(mode)
+
+
+def scale_to_unit_sums(operator: Placed) -> NDArray[np.float64]:
+    """Scale non-negative matrices in device memory to columns of unit sum; return the products of the sums, (R,)."""
+    columns, weights = COLUMNS.require(operator.machine.device), np.ones(operator.ranks[0])
+    for mode in range(operator.order):
+        matrix = operator.stored(mode)
+        sums = columns.sums(matrix).magnitudes
+        weights *= sums
+        divisor, step = np.where(sums > 0, sums, 1), max(1, AT_ONCE // matrix[:1].nbytes)
+        for begin in range(0, len(matrix), step):
+            rows = matrix[begin : begin + step]
+            rows[...] = columns.arranged(rows, np.arange(sums.size), divisor, -np.inf)
+        operator.changed(mode)
+    return weights
 
 
 def _is_arranged_there(device: Device, stored: Sequence[Array], on_device: bool) -> bool:

@@ -92,6 +92,13 @@ class Method(Protocol):
         Raise `InputError` if the method cannot start from them.
         """
 
+    @property
+    def draws(self) -> bool:
+        """Whether it can begin with random matrices of [0, 1) that were drawn in device memory; see `drawn`."""
+
+    def drawn(self) -> None:
+        """Bring random matrices in device memory into the form that the method needs. Called instead of `started`."""
+
     def draw_by(self, seed: int) -> None:
         """Use a seed for what is drawn at random during a run that begins."""
 
@@ -126,6 +133,7 @@ class BaseMethod(Generic[P]):
     operator: P
     state: MethodState
     unread_start: Sequence[int] = ()
+    draws = False
 
     @property
     def order(self) -> int:
@@ -144,6 +152,9 @@ class BaseMethod(Generic[P]):
             return len(numbers) > self.quiet and bool((np.abs(np.diff(numbers)) < tol).all())
         change = self.change()
         return change is not None and abs(change) < tol
+
+    def drawn(self) -> None:
+        """See `Method`: any matrices will do."""
 
     def draw_by(self, seed: int) -> None:
         """See `Method`: nothing is drawn."""

@@ -26,6 +26,7 @@ from ..backend.ops.solve import SolverBytes
 from ..backend.ops.ttm import TTM
 from ..errors import InputError
 from ..methods import als, apr, constrained_als
+from ..methods.arranged import draw, draws_there
 from ..methods.constrained_als import ConstrainedAls
 from ..methods.constraints import NONE, Constraints
 from ..methods.driver import Method
@@ -368,6 +369,10 @@ def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | N
     operator = method.operator
     comm, dtype = operator.machine.everyone, operator.options.dtype
     method.draw_by(seed)
+    if comm.bcast(init is None) and method.own_start is None and method.draws and draws_there(operator):
+        together(comm, lambda: draw(operator, seed))
+        method.drawn()
+        return
     if method.own_start is not None:
         factors = list(method.own_start)
     else:

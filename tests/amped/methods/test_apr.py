@@ -21,6 +21,7 @@ from amped.backend.cuda import probe
 from amped.backend.exchange import Machine, connect
 from amped.backend.null.device import NullDevice
 from amped.errors import InputError
+from amped.methods import arranged
 from amped.methods.apr import CpApr
 from amped.methods.driver import StopRule, iterate
 from amped.methods.poisson import Poisson
@@ -135,6 +136,20 @@ def test_negative_values_and_starts_are_refused(tmp_path: Path) -> None:
     start[1][3, 1] = -0.25
     with pytest.raises(InputError, match=r"init: the matrix of mode 1 has a negative entry, -0\.25"):
         amped.cp_apr(TENSOR, 2, init=start, device="cpu")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_starts_that_the_device_scales(device: str, precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those that are scaled in host memory; a GPU scales large ones, in blocks of rows."""
+    wanted = amped.cp_apr(TENSOR, 4, max_iters=3, tol=0, device=device, precision=precision)
+    monkeypatch.setattr(arranged, "LARGE", 0)
+    monkeypatch.setattr(arranged, "AT_ONCE", 200)
+    found = amped.cp_apr(TENSOR, 4, max_iters=3, tol=0, device=device, precision=precision)
+    rtol = 1e-12 if precision == "fp64" else 1e-4
+    np.testing.assert_allclose(found.series["loglikelihood"], wanted.series["loglikelihood"], rtol=rtol)
+    np.testing.assert_allclose(found.weights, wanted.weights, rtol=rtol)
+    for one, other in zip(found.factors, wanted.factors, strict=True):
+        np.testing.assert_allclose(one, other, rtol=10 * rtol, atol=rtol)
 
 
 def test_eigenvectors_are_a_start(device: str) -> None:

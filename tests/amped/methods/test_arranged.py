@@ -15,7 +15,7 @@ RUNS: dict[str, Callable[[amped.SparseTensor], amped.KruskalTensor]] = {
     "signed": lambda X: amped.cp_als(X, 5, max_iters=4, tol=0, device="cuda"),
     "padded": lambda X: amped.cp_als(X, 7, max_iters=4, tol=0, device="cuda", precision="fp64"),
     "non-negative": lambda X: amped.cp_als(X, 8, max_iters=4, tol=0, device="cuda", nonnegative=True),
-    "counts": lambda X: amped.cp_apr(X, 5, max_iters=4, device="cuda"),
+    "counts": lambda X: amped.cp_apr(X, 5, max_iters=4, device="cuda", precision="fp64"),
 }
 
 

@@ -460,6 +460,7 @@ def test_the_sort_of_nonzeros(architecture: str) -> None:
 def test_columns_of_factor_matrices(architecture: str) -> None:
     for real in REALS.values():
         check(compiled("columns", {"REAL": real}, architecture), {"column_sums", "totals", "add_totals", "arrange"})
+        check(compiled("random", {"REAL": real}, architecture), {"draw"})
 
 
 @pytest.mark.parametrize(
