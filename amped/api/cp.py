@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from partitioner.readers import PLAIN
 
+from ..backend.device import Device
 from ..errors import InputError, warn
+from ..methods import als, apr
 from ..methods.constraints import ConstraintParams
 from ..methods.initial import Init
 from ..methods.poisson import Poisson, PoissonMethod
@@ -232,7 +234,12 @@ def cp_als(
     params = ObservedParams(mask, weights)  # type: ignore[arg-type]
     held = HoldoutParams(holdout, holdout_seed, patience)  # type: ignore[arg-type]
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]  # paths are text by now
-    with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, world())) as call:
+
+    def prepare(device: Device) -> None:
+        if mask is None and weights is None and not constraints:
+            als.prepare(device, rank, chosen.dtype, bool(nonnegative))
+
+    with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, world()), prepare) as call:
         split = call.hold_out(params, held) if held.given(call.comm) else None
         observed = split.fitted if split else call.observe(params)
         comm, machine, source = call.comm, call.machine, call.source
@@ -375,15 +382,20 @@ def cp_apr(
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]
     observing, comm = ObservedParams(mask, weights), world()  # type: ignore[arg-type]
     check_method("poisson", method, LossTraits(observing.given(comm)))
-    with session(X, chosen, deadline, verbose, side, rank, starts, observing.form(PLAIN, comm)) as call:
+
+    def prepare(device: Device) -> None:
+        if mask is None and weights is None:
+            apr.prepare(device, chosen.dtype)
+
+    with session(X, chosen, deadline, verbose, side, rank, starts, observing.form(PLAIN, comm), prepare) as call:
         observed = call.observe(observing)
         work = LossWork.of_counts(poisson, rank, max_iters * inner_iters * starts, init)
         with call.reporter.loading():
-            apr: Decomposition[KruskalTensor] = (
+            placed: Decomposition[KruskalTensor] = (
                 counts(call.source, rank, call.machine, chosen, poisson, budget, init)
                 if observed is None
                 else generalised(LossRun(call.source, observed, call.machine, chosen, work))
             )
         params = RunParams(max_iters, tol, seed, init, starts, deadline, on_device=output == DEVICE)
-        model = call.decomposed(apr, params, callback, budget)
+        model = call.decomposed(placed, params, callback, budget)
     return model

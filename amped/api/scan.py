@@ -8,6 +8,7 @@ from typing import Unpack
 
 from partitioner.readers import PLAIN
 
+from ..backend.device import Device
 from ..backend.losses import Loss
 from ..models.scanned import ScannedRank
 from ..options import OptionNames, Options, with_options
@@ -20,7 +21,7 @@ from ..runs.callback import is_true
 from ..runs.holding_out import fraction
 from ..runs.observing import Mask, ObservedParams
 from ..runs.scan_result import Scan, ScanParams, ranks_of
-from ..runs.scanning import scanned
+from ..runs.scanning import prepare_scan, scanned
 from .arguments import BOOLEAN, MODE, argument_options, function_of, optional
 from .gcp import LOSS_ARGUMENTS, MethodName
 from .sessions import SideOutputs, session
@@ -133,7 +134,12 @@ def scan(
     params = params.resolved(elements.given(world()))
     chosen = Options(**options)
     side, form = SideOutputs(metrics=metrics), elements.form(PLAIN, world())  # type: ignore[arg-type]
-    with session(X, chosen, deadline, verbose, side, form=form) as call:
+
+    def prepare(device: Device) -> None:
+        if mask is None:
+            prepare_scan(device, params, chosen)
+
+    with session(X, chosen, deadline, verbose, side, form=form, prepare=prepare) as call:
         observed = call.observe_all(elements) if holdout else call.observe(elements)
         call.reporter.machine(call.machine, chosen)
         table, stop = ScanTable(call.display), StopOnRequest()

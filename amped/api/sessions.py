@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from partitioner.host.stages import STAGES
 from partitioner.readers import PLAIN, ReadOptions
 
+from ..backend.device import Device
 from ..errors import InputError, warn
 from ..files import Outputs, check_apart
 from ..methods.driver import never
@@ -164,13 +165,19 @@ def session(
     rank: int | tuple[int, ...] | None = None,
     starts: int = 1,
     form: ReadOptions = PLAIN,
+    prepare: Callable[[Device], object] | None = None,
 ) -> Iterator[CallSession]:
-    """Claim the outputs of a call, connect the devices, and open the tensor. Collective."""
+    """Claim the outputs of a call, connect the devices, and open the tensor. Collective.
+
+    `prepare` starts compiling for a GPU, which compiles while the tensor is read.
+    """
     comm = world()
     with closing(CallSession(comm, options, side)) as call:
         call.claim(rank, starts, X)
         with watched(comm, deadline) as aborts:
             logged = comm.bcast(logs.enabled())
             call.bring_up(aborts, not verbose, enabled=bool(verbose) or side.metrics is not None or logged)
+            if prepare is not None and not call.machine.device.on_host:
+                prepare(call.machine.device)
             call.read(X, form=form)
             yield call

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from partitioner.array_types import HostArray
+from partitioner.array_types import FloatDType, HostArray
 
 from ..parallel.mpi import Comm, Reduction
 
@@ -155,6 +155,12 @@ class Device(Protocol):
 
     def fill(self, targets: Sequence[Array], sources: Sequence[HostArray]) -> None:
         """Copy 1-d host arrays into device arrays, possibly of other types, at the full speed of the link."""
+
+    def prepare(self, order: int, dtype: FloatDType) -> None:
+        """Start compiling what shards of any sparse tensor of this order need; return immediately."""
+
+    def set_rows(self, target: Array, source: HostArray) -> None:
+        """Copy a host matrix into a device matrix whose rows may be padded."""
 
     def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]], whole: int) -> Callable[[], None]:
         """Start filling 1-d device arrays from functions that write to host memory; return a function that waits.

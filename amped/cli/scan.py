@@ -20,7 +20,7 @@ from ..report.figures import check_picture
 from ..report.scan_text import ScanTable
 from ..runs.holding_out import fraction
 from ..runs.scan_result import Scan, ScanParams, ranks_of
-from ..runs.scanning import scanned
+from ..runs.scanning import prepare_scan, scanned
 from .job import Job, VerbSession
 from .requests import TOLERANCES, Masked
 
@@ -95,6 +95,8 @@ def scan(request: ScanRequest, session: VerbSession) -> int:
     """Compare numbers of components: how much they explain, and how stable they are."""
     comm, stop = session.comm, session.stop
     with Job(request, session) as job:
+        if not job.machine.device.on_host and request.mask is None:
+            prepare_scan(job.machine.device, request.params, request.options)
         job.open()
         observed = job.observe_all(request.observed) if request.holdout else job.observe(request.observed)
         job.say_machine()

@@ -117,7 +117,7 @@ class Workspace:
             if rank == place.shape[1]:
                 self._device.fill([place.reshape(-1)], [rows.reshape(-1)])
             else:
-                place[:, columns or slice(0, rank)] = self._device.to_device(rows)
+                self._device.set_rows(place[:, columns or slice(0, rank)], rows)
         self.changed(mode)
 
     def stored(self, mode: int, matrices: Array | None = None) -> Array:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from partitioner.array_types import Floats
+from partitioner.array_types import FloatDType, Floats
 from partitioner.host.jit import load_compiler
 from partitioner.readers import PLAIN, ReadOptions, is_dense, read_sparse, with_zeros
 from partitioner.shards.sorters import has_cupy, wake
@@ -270,6 +270,7 @@ def multi_run_als(
     most, order, provider = max(ranks.values()), len(source.shape), batch_equations(machine.device)
     if provider and most > provider.batch_columns:
         provider = None
+    prepare_runs(machine.device, most, options.dtype, bool(constraints.nonnegative))
     single = als.solving_bytes(machine, options.dtype, order, constraints)
 
     def solving(rows: int, width: int) -> SolverBytes:
@@ -289,6 +290,13 @@ def multi_run_als(
     if provider:
         return BatchedAlsRuns(operator, start, provider, most, len(ranks), constraints)
     return AlsRuns(operator, start)
+
+
+def prepare_runs(device: Device, most: int, dtype: FloatDType, nonnegative: bool) -> None:
+    """Start compiling the code that several runs of at most `most` components need in addition to MTTKRPs."""
+    provider = batch_equations(device)
+    if provider and most <= provider.batch_columns:
+        provider.prepare(most, dtype, several=True, nonnegative=nonnegative)
 
 
 def max_shared_rank(device: Device) -> int:

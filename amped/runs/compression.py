@@ -37,6 +37,7 @@ from .compiling import Work, chosen, uncompiled
 from .kinds import CoreSource, kind_of
 
 MAX_CORE_SIZE = 1 << 18  # elements of a core whose CP decomposition takes seconds
+SMALL = 1 << 24  # bytes of a product that is multiplied faster in host memory
 START_ITERATIONS, START_TOLERANCE = 10, 1e-4
 
 
@@ -141,10 +142,20 @@ def _consistent(
     operator = core_operator(source, ranks, machine, options)
     for mode, inverse in enumerate(inverses):
         operator.set_factor(mode, inverse.T)
-    last = operator.order - 1
+    last, device = operator.order - 1, operator.machine.device
     product = operator.compute(Ttmc(), last)
+    if operator.machine.comm.size == 1 and not device.on_host and product.nbytes <= SMALL:
+        return consistency(_core(device.to_host(product), inverses) + further)
     core = core_of(operator, product, machine.device.empty(operator.owned(last).shape, np.float64), last)
     return consistency(core + further)
+
+
+def _core(product: NDArray[np.float64], inverses: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return the core from the TTMc of the last mode, (rows, product of the other ranks), in host memory.
+
+    To multiply small matrices, a GPU would load a library for a third of a second.
+    """
+    return (inverses[-1] @ product).T.reshape([len(inverse) for inverse in inverses])
 
 
 def consistent_with_gaps(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from partitioner.array_types import Floats
 from partitioner.tensors.interop import factors_of
 
+from ..backend.device import Device
 from ..backend.exchange import Machine
 from ..backend.ops.phi import interleaved
 from ..errors import InputError
@@ -36,6 +37,7 @@ from .assembly import (
     max_shared_rank,
     multi_run_als,
     multi_run_apr,
+    prepare_runs,
 )
 from .compression import consistent, consistent_with_gaps, prepare_consistency
 from .gcp import generalised
@@ -91,6 +93,13 @@ def scanned(
     return Scan(tuple(tried), tuple(models), suggestion(tried), scanner.seconds)
 
 
+def prepare_scan(device: Device, params: ScanParams, options: Options) -> None:
+    """Start compiling code for a GPU that runs at once need besides that of the tensor; return immediately."""
+    shared = [rank for rank in params.ranks if rank <= max_shared_rank(device)]
+    if params.method == "als" and shared:
+        prepare_runs(device, max(shared), options.dtype, params.nonnegative)
+
+
 Key = tuple[int, int]  # the number of components, and the number of the start
 
 
@@ -127,9 +136,7 @@ class _Scanner:
 
     def results(self, ranks: Sequence[int]) -> Iterator[tuple[ScannedRank, KruskalTensor]]:
         """Decompose with these numbers of components; yield the figures and the best model for each."""
-        starts, source = self._params.starts, self._whole.source
-        for rank in filter(self._has_consistency, ranks):
-            prepare_consistency(source, self._machine, self._options, rank)
+        starts = self._params.starts
         with self._timed("runs"):
             whole = self._runs(self._whole, ranks, starts)
         with self._timed("halves"):
@@ -234,6 +241,7 @@ class _Scanner:
             method = self._multi_method(part.source, ranks)
         except InputError:  # too little memory; another error is raised again by the single runs
             return {}
+        self._prepare_consistency(ranks.values())
         placing, runs = (time.perf_counter() - began) / len(ranks), dict[Key, _Run]()
         with self._stop.listening():
             for key, run in method.run(ranks, self._run_params(0).rule, self.stopped):
@@ -253,6 +261,7 @@ class _Scanner:
         """Compute the runs of one number of components one after another."""
         runs, began = dict[Key, _Run](), time.perf_counter()
         method = self._method(part, rank)
+        self._prepare_consistency([rank])
         for number, params in enumerate(starts):
             if number:
                 method.restart()
@@ -310,6 +319,11 @@ class _Scanner:
         """Return whether models have a core consistency: cores are not large, and columns can be independent."""
         shape = self._whole.source.shape
         return self._params.least_squares and rank ** len(shape) <= MAX_CORE_SIZE and rank <= min(shape)
+
+    def _prepare_consistency(self, ranks: Iterable[int]) -> None:
+        """Start compiling the code of core consistencies; runs come first, whose code has been requested by then."""
+        for rank in filter(self._has_consistency, dict.fromkeys(ranks)):
+            prepare_consistency(self._whole.source, self._machine, self._options, rank)
 
     def _consistency(self, model: KruskalTensor) -> float | None:
         """Return the core consistency, if there is one."""

@@ -72,6 +72,8 @@ class Session:
         reading = None
         if self.reporter.enabled:
             reading = self.display.rows if path and is_table(path, form) else self.display.reading
+        if getattr(tensor, "kind", None) == "sparse":  # the order of a file is not known yet
+            self.machine.device.prepare(len(tensor.shape), self.options.dtype)  # type: ignore[union-attr]
         with self.reporter.compiling(), self.display.within("reading" if path else None), STAGES.of("read"):
             self.source = open_tensor(tensor, self.machine, self.options, reading, verify, form)
         self.reporter.source(Path(self.tensor).name, self.source)

@@ -139,7 +139,7 @@ class HostBatches:
     def suits(self, rank: int) -> bool:
         return False
 
-    def prepare(self, rank: int, dtype: Any) -> None:
+    def prepare(self, rank: int, dtype: Any, several: bool = False, nonnegative: bool = False) -> None:
         """See `EquationsProvider`: nothing to compile."""
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:

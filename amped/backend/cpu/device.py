@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from partitioner.array_types import HostArray
+from partitioner.array_types import FloatDType, HostArray
 from partitioner.host.memory import available_memory
 from partitioner.host.threads import fair_threads, parallel_map, usable_cores
 from partitioner.tensors.npy_file import PART, PIECE, READERS, RUN
@@ -97,6 +97,12 @@ class CpuDevice:
     def fill(self, targets: Sequence[Array], sources: Sequence[HostArray]) -> None:
         for target, source in zip(targets, sources, strict=True):
             np.copyto(target, source, casting="same_kind")
+
+    def prepare(self, order: int, dtype: FloatDType) -> None:
+        """See `Device`: compiled code is cached on disk."""
+
+    def set_rows(self, target: Array, source: HostArray) -> None:
+        target[...] = source
 
     def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]], whole: int) -> Callable[[], None]:
         def fill(run: Sequence[tuple[Array, Write]]) -> None:

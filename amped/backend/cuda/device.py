@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from partitioner.array_types import HostArray
+from partitioner.array_types import FloatDType, HostArray
 from partitioner.cuda import sort_keys
 from partitioner.cuda.code import prepare
 from partitioner.cuda.copies import READING_SLOTS, Copies, copies, readings
@@ -22,10 +22,11 @@ from partitioner.tensors.npy_file import PART, READERS
 from ...parallel.mpi import Comm
 from ..blas import limit_blas
 from ..device import Array, Collectives, Movable, Write
+from . import padded_rows
 from .clock import HIGHEST, CudaClock, untimed
 from .layout import VECTOR, Limits
 from .replay import CudaReplay
-from .source import unit
+from .source import packer, unit
 
 RUNTIME_BYTES = 600 << 20  # CUDA context, cuBLAS workspace and NCCL buffers
 LARGE = 1 << 24  # copies of at least this many bytes are staged by threads, whose memory takes 20 ms to allocate
@@ -121,6 +122,17 @@ class CudaDevice:
         pairs = zip(sources, targets, strict=True)
         staging.wait([piece for source, target in pairs for piece in staging.send(source, target)])
 
+    def prepare(self, order: int, dtype: FloatDType) -> None:
+        prepare([packer(order - 1, dtype)])
+
+    def set_rows(self, target: Array, source: HostArray) -> None:
+        """See `Device`: a small matrix without a kernel, for which CuPy would run a compiler."""
+        rows = np.ascontiguousarray(source, target.dtype)
+        if padded_rows.is_small(target):
+            padded_rows.from_host(target, rows)
+        else:
+            target[...] = cupy.asarray(rows)
+
     def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]], whole: int) -> Callable[[], None]:
         if whole >= LARGE:
             return readings(self.number).begin(runs).wait
@@ -139,6 +151,8 @@ class CudaDevice:
             return None
 
     def to_host(self, array: Array) -> NDArray[Any]:
+        if not array.flags.c_contiguous and padded_rows.is_small(array):
+            return padded_rows.to_host(array)
         if array.nbytes < LARGE or not array.flags.c_contiguous:
             small: NDArray[Any] = cupy.asnumpy(array)
             return small

@@ -19,9 +19,9 @@ from partitioner.cuda.cubins import CudaSource
 from partitioner.cuda.pinned import pinned_empty
 
 from ..device import Array
-from ..ops.mttkrp import NOTHING_STORED, Kernel, Share
+from ..ops.mttkrp import NOTHING_STORED, Kernel
 from .layout import ALIGNMENT, SORTING, Jobs, Limits, MemoryPart, PackedLayout, bases, cut_jobs
-from .source import REALS, by_value, unit
+from .source import by_value, packer
 
 THREADS, SUMMING = 128, 1024  # threads of a block; of a block that computes prefix sums
 AHEAD = 2  # runs that a thread reads ahead
@@ -108,11 +108,6 @@ def copied(memory: Any, buffer: Array) -> Array:
     return target
 
 
-def packer(share: Share) -> CudaSource:
-    """Return the code that packs nonzeros of this kind."""
-    return unit("pack", {"INPUTS": len(share.lengths), "REAL": REALS[share.dtype]})
-
-
 class PackingCode(NamedTuple):
     """The compiled functions of ``pack.cu``."""
 
@@ -153,7 +148,7 @@ def make_shard(
     first_row, last_row = (int(columns[0][at]) for at in (0, -1))
     rows = last_row - first_row + 1
     packed = by_value(_packed_layout(layout, jobs.tile.size, continues, first_row, rows))
-    code = _packer(packer(layout.share), values.device.id)
+    code = _packer(packer(len(layout.share.lengths), layout.share.dtype), values.device.id)
     chunks = jobs.tile.size * layout.groups
     grid = (-(-chunks // THREADS),)
     on_device = cupy.asarray(table.view(np.uint8)), cupy.asarray(spans.view(np.uint8))
@@ -186,7 +181,10 @@ def _tiles(inputs: Sequence[Array], layout: PackedLayout) -> tuple[Any, Array | 
     nonzeros, tiles = inputs[0].size, math.prod(layout.grid)
     if tiles == 1:
         return np.array([nonzeros]), None
-    number, tile = _packer(packer(layout.share), inputs[0].device.id).number_tiles, cupy.zeros(nonzeros, np.int32)
+    number, tile = (
+        _packer(packer(len(layout.share.lengths), layout.share.dtype), inputs[0].device.id).number_tiles,
+        cupy.zeros(nonzeros, np.int32),
+    )
     for column, parts, block in zip(inputs, layout.grid, layout.blocks, strict=True):
         if parts > 1:
             counts = np.int32(parts), np.int32(block), np.int64(nonzeros)

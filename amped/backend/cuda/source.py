@@ -54,6 +54,11 @@ def unit(name: str, macros: Mapping[str, str | int]) -> CudaSource:
     return CudaSource(name, text(name), compile_options(macros))
 
 
+def packer(inputs: int, dtype: FloatDType) -> CudaSource:
+    """Return the code that packs nonzeros with indices of `inputs` modes besides those of their rows."""
+    return unit("pack", {"INPUTS": inputs, "REAL": REALS[dtype]})
+
+
 def with_formulas(name: str, formulas: Mapping[str, Formula | None], kind: str = "double") -> str:
     """Return the text of a CUDA source after functions such as `map_value`, which evaluate formulas of a type.
 

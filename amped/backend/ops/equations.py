@@ -202,8 +202,11 @@ class EquationsProvider(Protocol):
     def suits(self, rank: int) -> bool:
         """Return whether single runs of this rank are supported."""
 
-    def prepare(self, rank: int, dtype: FloatDType) -> None:
-        """Start compiling the code for a single run of this rank; return immediately."""
+    def prepare(self, rank: int, dtype: FloatDType, several: bool = False, nonnegative: bool = False) -> None:
+        """Start compiling the code for a run of this rank; return immediately.
+
+        For `several` runs of at most this rank it includes the code that solves rows, some of them `nonnegative`.
+        """
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
         """Return the device memory of equations.

@@ -195,7 +195,7 @@ class CpuEquationsProvider:
     def suits(self, rank: int) -> bool:
         return True
 
-    def prepare(self, rank: int, dtype: FloatDType) -> None:
+    def prepare(self, rank: int, dtype: FloatDType, several: bool = False, nonnegative: bool = False) -> None:
         """See `EquationsProvider`: compiled code is cached on disk."""
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:

@@ -39,24 +39,3 @@ solve(Runs runs, int again, const double* __restrict__ source, long long source_
   __syncthreads();
   sums.write(shared, parts + (run.number * (long long)gridDim.x + blockIdx.x) * ENTRIES, far, near);
 }
-
-// Writes the Gram matrix of the rows of a factor matrix to `parts`, per thread block; the other sums are 0.
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-gram(const REAL* __restrict__ matrix, long long stride, long long rows, double* __restrict__ parts) {
-  __shared__ double shared[ENTRIES];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, far = lane / 4, near = lane % 4;
-  RowSums sums;
-  for (long long first = (blockIdx.x * (long long)WARPS + warp) * SIDE; first < rows; first += gridDim.x * (long long)(WARPS * SIDE)) {
-    Numbers numbers;
-#pragma unroll
-    for (int a = 0; a < WIDE; a++)
-#pragma unroll
-      for (int e = 0; e < 2; e++) {
-        const long long row = first + 2 * near + e;
-        const int column = a * SIDE + far;
-        numbers[a][e] = row < rows && column < RANK ? (double)matrix[row * stride + column] : 0;
-      }
-    sums.add_gram(numbers);
-  }
-  sums.write(shared, parts + blockIdx.x * (long long)ENTRIES, far, near);
-}

@@ -30,6 +30,7 @@ from ...ops.equations import (
 )
 from ...ops.nonnegative import System
 from ..device import CudaDevice
+from ..padded_rows import on_device
 from ..source import ALONE, by_value
 
 KEEP_BLOCKS, VECTOR = 1024, 16
@@ -143,7 +144,7 @@ class DeviceMatrices:
     def report(self) -> None:
         if self._is_batch:
             facts = self.reported.view(np.float64).reshape(-1, FACTS)
-            cupy.copyto(facts, self._states[:, :FACTS])
+            on_device(facts, self._states[:, :FACTS])
 
     def status(self) -> list[EquationsStatus]:
         self.report()

@@ -23,7 +23,9 @@ from ..device import CudaDevice
 from ..launches.device_matrices import DeviceMatrices, strides_of
 from ..launches.equations_large import WideEquations, side_of, wide_bytes, wide_unit
 from ..launches.fused_rows import rows_unit
-from . import nonnegative, solve
+from . import nonnegative as hals
+from . import solve
+from .gram import gram_unit
 
 INVERTING = 6  # temporary matrices while a pseudo-inverse is computed on the device
 MOST_COLUMNS = 48  # one thread block holds the matrix in registers; with more, several blocks are faster
@@ -65,7 +67,7 @@ class CudaEquations(DeviceMatrices):
         blocks = blocks_of(max(case.rows), case.places, device)
         how = device, self._columns, case.dtype, blocks, LEAST_ROWS, case.places, self._runs
         self._solving = solve.solving_rows(*how)
-        self._sweeping = nonnegative.sweeping_rows(*how) if case.bounds.nonnegative else None
+        self._sweeping = hals.sweeping_rows(*how) if case.bounds.nonnegative else None
 
     def _launch(self, name: str, *arguments: object) -> None:
         function = getattr(self._functions, name)
@@ -85,7 +87,7 @@ class CudaEquations(DeviceMatrices):
         if not self._is_batch:
             self._rows.run(mode, source, self.inverse, self.system, target, sums, again)
         elif self._sweeping and mode in self._bounds.nonnegative:
-            own = nonnegative.operands(self._systems, 0 if again else self._bounds.sweeps, sums)
+            own = hals.operands(self._systems, 0 if again else self._bounds.sweeps, sums)
             self._sweeping.run(source, own, target, sums, self.totals[0].size, again)
         else:
             self._solving.run(source, solve.operands(self._inverses, sums), target, sums, self.totals[0].size, again)
@@ -121,8 +123,14 @@ class CudaEquationsProvider:
     def suits(self, rank: int) -> bool:
         return rank <= MOST_COLUMNS
 
-    def prepare(self, rank: int, dtype: FloatDType) -> None:
-        prepare([rows_unit("equations", rank, dtype)])
+    def prepare(self, rank: int, dtype: FloatDType, several: bool = False, nonnegative: bool = False) -> None:
+        columns = padded(rank) if several else rank
+        units = [rows_unit("equations", columns, dtype, several), gram_unit(dtype)]
+        if several:
+            units.append(solve.solving_unit(columns, dtype, batch=True))
+        if several and nonnegative:
+            units.append(hals.sweeping_unit(columns, dtype, hals.file_of(columns, self._device), batch=True))
+        prepare(units)
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
         if places == 1:
@@ -146,8 +154,8 @@ class WideEquationsProvider:
     def suits(self, rank: int) -> bool:
         return True
 
-    def prepare(self, rank: int, dtype: FloatDType) -> None:
-        prepare([wide_unit(dtype, side_of(self._device))])
+    def prepare(self, rank: int, dtype: FloatDType, several: bool = False, nonnegative: bool = False) -> None:
+        prepare([wide_unit(dtype, side_of(self._device)), gram_unit(dtype)])
 
     def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
         """See `EquationsProvider`: includes the memory to compute a pseudo-inverse."""

@@ -1,4 +1,4 @@
-"""Gram matrices on the GPU: launching ``gram`` of ``solve.cu``."""
+"""Gram matrices on the GPU: compiling and launching ``gram.cu``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 
 from partitioner.array_types import FloatDType
 from partitioner.cuda.code import load
-from partitioner.cuda.cubins import CudaFunction
+from partitioner.cuda.cubins import CudaFunction, CudaSource
 
 from ...device import Array
 from ...ops.gram import GRAM, GramProvider
 from ..device import CudaDevice
 from ..launches.device_matrices import strides_of
-from ..launches.fused_rows import ADDED, NOWHERE, THREADS
-from ..source import ALONE
-from . import solve
+from ..source import REALS, unit
+
+MOST_COLUMNS, THREADS, ADDED, TILE = 64, 256, 32, 32  # as in gram.cu
+BLOCKS = 2  # per multiprocessor
 
 
 class CudaGram:
@@ -28,20 +29,22 @@ class CudaGram:
         self._device = device
 
     def suits(self, rank: int) -> bool:
-        return self._device.capability >= solve.LEAST_CAPABILITY and rank <= solve.MOST_COLUMNS
+        return rank <= MOST_COLUMNS
 
     def bytes(self, rows: int, rank: int) -> int:
-        return 8 * rank * (solve.blocks_of(rows, self._device) * (rank + 2) + rank + 1)
+        return 8 * rank * rank * (self._blocks(rows) + 1)
+
+    def _blocks(self, rows: int) -> int:
+        """Return the number of thread blocks that share `rows` rows."""
+        return min(-(-rows // TILE), self._device.limits.processors * BLOCKS)
 
     def gram(self, matrix: Array) -> Array:
-        (rows, rank), blocks = matrix.shape, solve.blocks_of(len(matrix), self._device)
-        total, largest = cupy.zeros((rank, rank), np.float64), cupy.empty(rank, np.float64)
+        (rows, rank), blocks = matrix.shape, self._blocks(len(matrix))
+        parts, total = cupy.empty((blocks, rank, rank), np.float64), cupy.empty((rank, rank), np.float64)
+        function, add = _functions(matrix.dtype, self._device.number)
         if rows:
-            parts = cupy.empty((blocks, rank + 2, rank), np.float64)
-            function, add = _functions(rank, matrix.dtype, self._device.number)
-            function((blocks,), (THREADS,), (matrix, *strides_of(matrix), np.int64(rows), parts))
-            sums = parts, np.int32(blocks), total, NOWHERE, largest, np.int64(0)
-            add((-(-parts[0].size // ADDED), 1), (THREADS,), (ALONE, np.int32(0), *sums))
+            function((blocks,), (THREADS,), (matrix, *strides_of(matrix), np.int64(rows), np.int32(rank), parts))
+        add((-(-total.size // ADDED),), (THREADS,), (parts, np.int32(blocks), np.int32(total.size), total))
         return total
 
 
@@ -51,7 +54,12 @@ def providers(device: CudaDevice) -> Sequence[GramProvider]:
     return [CudaGram(device)]
 
 
+def gram_unit(dtype: FloatDType) -> CudaSource:
+    """Return the code for matrices of a type."""
+    return unit("gram", {"REAL": REALS[dtype]})
+
+
 @cache
-def _functions(rank: int, dtype: FloatDType, device: int) -> tuple[CudaFunction, CudaFunction]:
-    module = load(solve.solving_unit(rank, dtype))
+def _functions(dtype: FloatDType, device: int) -> tuple[CudaFunction, CudaFunction]:
+    module = load(gram_unit(dtype))
     return module.get_function("gram"), module.get_function("add_parts")

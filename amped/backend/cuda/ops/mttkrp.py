@@ -22,7 +22,7 @@ from ..coordinates import ATOMIC, PERMUTED, CoordinateShard
 from ..device import CudaDevice
 from ..layout import Limits, MemoryPart, PackedLayout, gains, kernel_names, make_layout, most_long_runs, shard_bytes
 from ..shard import CudaShard, ShardCode
-from ..source import by_value, unit
+from ..source import by_value, packer, unit
 
 FAN_IN = 16  # as in combine.cuh
 THREADS = 128
@@ -55,7 +55,7 @@ class Packed:
 
     def prepare(self, share: Share) -> None:
         layout = make_layout(self.name, share, self._limits)
-        prepare([packing.packer(layout.share), unit("combine", {}), unit("mttkrp", dict(layout.macros))])
+        prepare([packer(len(share.lengths), share.dtype), unit("combine", {}), unit("mttkrp", dict(layout.macros))])
 
     def bytes(self, share: Share, nnz: int) -> KernelBytes:
         if not nnz:

@@ -38,9 +38,7 @@ class HalsSolver:
         return rank <= MOST_COLUMNS and shared_bytes(rank, self._device) <= self._limits.shared
 
     def prepare(self, rank: int, dtype: FloatDType) -> None:
-        wide = is_wide(rank, self._device)
-        of_start = [] if wide else [solve.solving_unit(rank, dtype)]  # Gram matrices of the start
-        prepare([sweeping_unit(rank, dtype, file_of(rank, self._device)), *of_start])
+        prepare([sweeping_unit(rank, dtype, file_of(rank, self._device))])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         return SolverBytes(8 * rank * self._blocks(rows, rank) * (rank + 2))
