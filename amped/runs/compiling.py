@@ -25,13 +25,13 @@ COMPILING = {
     "ttm": 1.0,
     "rows": 10.0,
     ROWS: 5.0,
-    SYSTEMS: 4.0,
-    MATRICES: 4.0,
+    SYSTEMS: 7.0,
+    MATRICES: 7.0,
     SAMPLES: 4.0,
 }  # seconds, about
 CODE = {name: Compilable(name, seconds, FOLDERS) for name, seconds in COMPILING.items()}
 FEW = {"phi": 5}  # components whose time an update of one mode takes besides that of its components, by product
-SWEPT, MULTIPLIED, UPDATES = 3e-9, 5e-10, {"phi": 2e-9, "rows": 8e-9, SAMPLES: 1e-8}
+SWEPT, MULTIPLIED, UPDATES = 3e-9, 5e-10, {"phi": 2e-9, "rows": 8e-9, SYSTEMS: 2e-9, SAMPLES: 1e-8}
 """Seconds without compiled code, per nonzero and component: of an iteration; of an iteration of a dense tensor; of an
 update of one mode, by product. Repeated index pairs take a third of it, hypersparse tensors four times as long."""
 SUMMED, COMPILED = 5e-9, 1e-9
@@ -126,8 +126,8 @@ def _form(machine: Machine, source: TensorSize, options: Options, work: Work) ->
 
 def _seconds(source: TensorSize, work: Work) -> float:
     """Return the estimated seconds that a run takes longer without compiled code."""
-    if (_is_dense(source) and work.product == "ttmc") or work.product == SYSTEMS:
-        return 0.0  # BLAS on both paths; formulas of vectors, of all modes at once, take less time than compiled ones
+    if _is_dense(source) and work.product == "ttmc":
+        return 0.0  # BLAS on both paths
     if work.repeats is None:
         return math.inf
     numbers = source.nnz * work.columns

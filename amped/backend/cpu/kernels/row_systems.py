@@ -15,14 +15,23 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from partitioner.host.jit import jit
+from partitioner.host.jit import inner, jit
 
 from ...formulas import FUNCTIONS, Formula
+from ..rows.equations import padded_product
+from ..rows.gram import fill, last_columns
+from ..simd.doubles import EIGHT, each, fold, fused, index, load, plus, store
+from ..simd.doubles import number as number_at
 from ..simd.thread_team import add, fork, join
-from ..simd.vectors import LINE, operation, prefetch
+from ..simd.vectors import operation
 
 if TYPE_CHECKING:
     from ..simd.vectors import Builder, Context, Operation, Signature, Type, Typing, Value, Values
+
+
+MODELS, SHARES, FOUND = range(3)
+FACTS = 3
+"""Numbers for each nonzero of a block: the model's value, its weight, and the result of a formula."""
 
 
 @cache
@@ -45,54 +54,118 @@ def call_formula(typing: Typing, address: Type, x: Type, m: Type) -> Operation:
     return types.float64(types.int64, types.float64, types.float64), generate
 
 
+@inner
+def _models(pi, count, padded, width, lower, models):  # type: ignore[no-untyped-def]
+    """Write the model's values at a block of nonzeros, at least `lower`."""
+    for j in range(0, count, EIGHT):
+        at = j * width
+        eight_models = fold(
+            padded_product(pi, at, padded, width),
+            padded_product(pi, at + width, padded, width),
+            padded_product(pi, at + 2 * width, padded, width),
+            padded_product(pi, at + 3 * width, padded, width),
+            padded_product(pi, at + 4 * width, padded, width),
+            padded_product(pi, at + 5 * width, padded, width),
+            padded_product(pi, at + 6 * width, padded, width),
+            padded_product(pi, at + 7 * width, padded, width),
+        )
+        store(models, j, eight_models)
+    for j in range(count):
+        models[j] = lower if models[j] < lower else models[j]  # NaN propagates
+
+
+@inner
+def _evaluate(formula, pi, count, rank, facts):  # type: ignore[no-untyped-def]
+    """Write a formula at a block of nonzeros, times their weights; return the sum."""
+    result = 0.0
+    for j in range(count):
+        y = facts[SHARES, j] * call_formula(formula, pi[j, rank], facts[MODELS, j])
+        facts[FOUND, j] = y
+        result += y
+    return result
+
+
+@inner
+def _add_products(pi, count, width, scales, columns, sums, at):  # type: ignore[no-untyped-def]
+    """Add the sum of a block's rows of Pi times `scales` to `columns` numbers of `sums` from `at` on."""
+    for c in range(0, columns, EIGHT):
+        of_block = each(0.0)
+        for j in range(count):
+            of_block = fused(each(scales[j]), load(pi, j * width + c), of_block)
+        if c + EIGHT <= columns:
+            store(sums, at + c, plus(load(sums, at + c), of_block))
+        else:
+            store(scales, scales.size - EIGHT, of_block)
+            for k in range(columns - c):
+                sums[at + c + k] += scales[scales.size - EIGHT + k]
+
+
+@inner
+def _add_curves(pi, count, width, rank, facts, sums):  # type: ignore[no-untyped-def]
+    """Add a block's second derivatives, from the formula's values."""
+    scales = facts[SHARES]
+    for r in range(rank):
+        for j in range(count):
+            scales[j] = facts[FOUND, j] * pi[j, r]
+        _add_products(pi, count, width, scales, rank, sums, (r + 1) * rank)
+
+
 @jit
 def add_systems(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, factors, own, row_begin, maps, parts, out, carries, products, ahead
+    number, team, threads, turn, pieces, nonzeros, own, weights, maps, parts, out, carries, scratch
 ):
     """Add the row systems of each part to `out`; for a row that is shared with another part or shard, to `carries`.
 
-    `maps` are the addresses of weight, curve and value (0: none), the lower bound of the model, and whether (1 or 0)
-    column 0 of the last factor matrix has the weights of the nonzeros, and is not part of the model;
-    `parts` are the first piece of each part and the end, and their shared rows; `products`, (parts, R), is scratch;
-    `ahead` is the prefetch distance in nonzeros, 0 for none.
+    Parameters
+    ----------
+    pieces : tuple
+        First nonzero of each piece and the end, and the row of each piece.
+    nonzeros : tuple
+        Addresses of the values and indices, of the input factor matrices, and the form, as in `rows.gram`.
+    own : tuple
+        Address of the output's rows of the mode's matrix, which is stored like the others, and the first of them.
+    weights : (2,) or (0,) int64 array
+        Addresses of the indices and of the matrix whose column 0 are the nonzeros' weights, if they have any.
+    maps : tuple
+        Addresses of weight, curve and value (0: none), and the lower bound of the model.
+    parts : tuple
+        The first piece of each part and the end, and their shared rows.
+    scratch : tuple
+        For each thread: a block of Pi, a padded row, and `FACTS` rows of a number for each nonzero of a block and eight
+        more.
     """
-    starts, rows, indices, values = nonzeros
+    starts, rows = pieces
+    columns, matrices, form = nonzeros
+    narrow, wide, stride, rank, width, block, _ = form
+    address, row_begin = own
     bounds, shared = parts
-    (weight, curve, value), lower, weighted = maps
-    modes, line = len(factors) - weighted, LINE // factors[0].itemsize
+    (weight, curve, value), lower = maps
     if number == 0:
         turn[0] = 0
-    called, rank = fork(team, number, threads), products.shape[1]
+    called = fork(team, number, threads)
+    pi, padded, facts, last = scratch[0][number], scratch[1][number], scratch[2][number], last_columns(rank)
     part = add(turn, 0, 1)
     while part < shared.size:
-        product, last = products[part], np.int64(starts[bounds[part + 1]]) - 1
         for c in range(bounds[part], bounds[part + 1]):
-            row = np.int64(rows[c])
-            own_row, sums = own[row - row_begin], carries[part] if row == shared[part] else out[row - row_begin]
-            for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
-                if ahead:
-                    for column in range(0, rank, line):
-                        prefetch(indices, factors, min(q + ahead, last), column, (0,))
-                model = 0.0
-                for r in range(rank):
-                    factor_product = 1.0
-                    for k in range(modes):
-                        factor_product *= np.float64(factors[k][indices[k][q], r])
-                    product[r] = factor_product
-                    model += factor_product * np.float64(own_row[r])
-                model = lower if model < lower else model  # NaN propagates
-                x, share = np.float64(values[q]), 1.0
-                if weighted:
-                    share = np.float64(factors[modes][indices[modes][q], 0])
+            row, begin, end = np.int64(rows[c]), np.int64(starts[c]), np.int64(starts[c + 1])
+            sums = carries[part] if row == shared[part] else out[row - row_begin]
+            for r in range(rank):
+                padded[r] = number_at(address, (row - row_begin) * stride + r, wide)
+            for first in range(begin, end, block):
+                count = min(block, end - first)
+                fill((columns, matrices, form, first, count), 0, count, pi, last)
+                _models(pi, count, padded, width, lower, facts[MODELS])
+                for j in range(count):
+                    share = 1.0
+                    if weights.size:
+                        share = number_at(weights[1], index(weights[0], first + j, narrow) * stride, wide)
+                    facts[SHARES, j] = share
                 if value:
-                    sums[sums.size - 1] += share * call_formula(value, x, model)
-                scale = share * call_formula(weight, x, model)
-                for r in range(rank):
-                    sums[r] += scale * product[r]
+                    sums[sums.size - 1] += _evaluate(value, pi, count, rank, facts)
+                _evaluate(weight, pi, count, rank, facts)
+                _add_products(pi, count, width, facts[FOUND], rank, sums, 0)
                 if curve:
-                    scale = share * call_formula(curve, x, model)
-                    for r in range(rank):
-                        for s in range(rank):
-                            sums[(r + 1) * rank + s] += scale * product[r] * product[s]
+                    _evaluate(curve, pi, count, rank, facts)
+                    _add_curves(pi, count, width, rank, facts, sums)
         part = add(turn, 0, 1)
     return join(team, called)

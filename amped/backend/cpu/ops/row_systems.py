@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,10 +15,19 @@ from ...ops.rowproblems import RowBytes
 from ..device import CpuDevice
 from ..kernels import row_systems
 from ..kernels.sums import SumScratch, threads_worth
-from ..shard import HostShard, constant
+from ..rows.gram import block_of, width_of
+from ..rows.threaded import addresses, place_of
+from ..shard import HostShard
+from ..simd.doubles import EIGHT
 from ..simd.vectors import LINE
 from ..threads import check
 from .mttkrp import TURNS
+
+
+def _block_shapes(width: int) -> list[tuple[int, ...]]:
+    """Return the shapes of a thread's scratch; see `row_systems.add_systems`."""
+    block = block_of(width)
+    return [(block, width), (width,), (row_systems.FACTS, block + EIGHT)]
 
 
 class HostSystems:
@@ -34,9 +44,10 @@ class HostSystems:
         """See `RowSystemsProvider`: Numba compiles in one thread, at the first call."""
 
     def bytes(self, kernel: Kernel, share: Share, rank: int, curved: bool, nnz: int) -> RowBytes:
-        """See `RowSystemsProvider`: carries and a product of factor rows for each part."""
-        parts = self._threads.count * TURNS
-        return RowBytes(0, parts * 8 * (system_width(rank, curved) + rank) + 2 * LINE if nnz else 0)
+        """See `RowSystemsProvider`: carries for each part, and a block of nonzeros for each thread."""
+        width, threads = width_of(rank), self._threads.count
+        numbers = threads * (TURNS * system_width(rank, curved) + sum(map(math.prod, _block_shapes(width))))
+        return RowBytes(0, 8 * numbers + 4 * LINE if nnz else 0)
 
     def make(self, shard: HostShard, share: Share) -> None:
         """See `RowSystemsProvider`: shards include the positions of rows."""
@@ -50,17 +61,24 @@ class HostSystems:
         if not shard.nnz:
             return
         buffers, shared, double = SumScratch(scratch), shard.parts.shared, np.dtype(np.float64)
-        carries, products = (buffers.take((shared.size, width), double) for width in (out.shape[1], rank))
+        carries = buffers.take((shared.size, out.shape[1]), double)
         carries.fill(0)
         codes = [formula and row_systems.compiled(formula) for formula in maps.formulas.values()]
-        addresses = np.array([code.address if code else 0 for code in codes], np.int64)
-        nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
-        inputs, size = tuple(map(constant, factors)), threads_worth(self._threads.count, shard, factors[0])
-        args = nonzeros, inputs, constant(own), shard.row_begin, (addresses, float(maps.lower), int(maps.weighted))
+        functions = np.array([code.address if code else 0 for code in codes], np.int64), float(maps.lower)
+        columns, matrices, stored = addresses(shard, factors)
+        weights, modes = np.zeros(0, np.int64), len(factors) - maps.weighted
+        if maps.weighted:
+            weights = np.array([columns[-1], matrices[-1]], np.int64)
+        width = width_of(rank)
+        nonzeros = columns[: 1 + modes], matrices[:modes], (*stored, rank, width, block_of(width), 0)
+        size = threads_worth(self._threads.count, shard, factors[0])
+        blocks = [buffers.take((self._threads.count, *shape), double) for shape in _block_shapes(width)]
+        blocks[1].fill(0)
+        place = place_of(own, factors[0])
+        assert place[1] == stored[2]
         team = self._threads.team, min(size, shared.size), np.zeros(1, np.int64)
-        check(
-            row_systems.add_systems(0, *team, *args, (shard.parts.bounds, shared), out, carries, products, shard.ahead)
-        )
+        args = tuple(shard.pieces), nonzeros, (place[0], shard.row_begin), weights, functions
+        check(row_systems.add_systems(0, *team, *args, (shard.parts.bounds, shared), out, carries, tuple(blocks)))
         for row, carry in zip(shared.tolist(), carries, strict=True):  # in order, so that sums are repeatable
             if row >= 0:
                 out[row - shard.row_begin] += carry

@@ -56,24 +56,31 @@ def part_of(width: int) -> int:
 
 
 @inner
+def last_columns(rank):  # type: ignore[no-untyped-def]
+    """Return what the last eight columns of Pi are: -1 where they are columns, and after these 1 at the value."""
+    last = np.zeros(2 * EIGHT)
+    for k in range(rank % EIGHT):
+        last[k] = -1.0
+    last[EIGHT + rank % EIGHT] = 1.0
+    return last
+
+
+@inner
 def work_of(form):  # type: ignore[no-untyped-def]
     """Return work arrays of a thread.
 
     The Gram matrix, with rows of the width; Cholesky factor; product of two of them; eliminated matrix; sums of tiles,
-    and of parts; a block of Pi; three vectors; pivots; a row, padded; the last eight columns of Pi: -1 where they are
-    columns, and 1 at the value.
+    and of parts; a block of Pi; three vectors; pivots; a row, padded; see `last_columns`.
     """
     rank, width, block = form[3], form[4], form[5]
-    last = np.zeros(2 * EIGHT)
-    last[: rank % EIGHT] = -1.0
-    last[EIGHT + rank % EIGHT] = 1.0
+    last = last_columns(rank)
     matrices = np.zeros((rank + 1, width)), np.empty((rank, rank)), np.empty((rank, rank)), np.zeros((rank, width))
     sums = np.empty((width, width)), np.empty((width, width)), np.empty((block, width))
     return (*matrices, *sums, np.empty((3, rank)), np.empty(rank, np.int64), np.zeros(width), last)
 
 
 @inner
-def _fill(row, first, count, pi, last):  # type: ignore[no-untyped-def]
+def fill(row, first, count, pi, last):  # type: ignore[no-untyped-def]
     """Write `count` rows of Pi and the values, and rows of zeros up to a multiple of eight."""
     columns, matrices, form, begin, _ = row
     narrow, wide, stride, rank, width, _, _ = form
@@ -114,7 +121,7 @@ def _multiply(pi, column, matrix, begin, count, form):  # type: ignore[no-untype
 @inner
 def only_row(row, work):  # type: ignore[no-untyped-def]
     """Write the row of Pi, and the value, of a row with one nonzero."""
-    _fill(row, 0, 1, work[6], work[10])
+    fill(row, 0, 1, work[6], work[10])
 
 
 @inner
@@ -129,7 +136,7 @@ def gram(row, work):  # type: ignore[no-untyped-def]
             store(target, n, each(0.0))
         for first in range(start, min(start + part, count), block):
             of_block = min(block, count - first)
-            _fill(row, first, of_block, pi, last)
+            fill(row, first, of_block, pi, last)
             _add_block(pi, of_block, columns, width, target)
         if start > 0:
             for n in range(0, width * width, EIGHT):
@@ -168,7 +175,7 @@ def residual(row, work):  # type: ignore[no-untyped-def]
         squares = each(0.0)
         for first in range(start, min(start + part, count), block):
             of_block = min(block, count - first)
-            _fill(row, first, of_block, pi, last)
+            fill(row, first, of_block, pi, last)
             for at in range(0, of_block * width, EIGHT * width):
                 errors = fold(
                     padded_product(pi, at, padded, width),
