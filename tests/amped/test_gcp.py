@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from command import refused, run_amped, succeeded
 from forms import exhaustive, in_turn
-from gcp import model_array, oracle, values_for
+from gcp import REFERENCES, TOLERANCE, Reference, check_reference, model_array, oracle, values_for
 from oracle import load, machine_of, random_factors, reference, splitmix_factors
 
 import amped
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.in_turn
 
 NAMES = ["huber:0.7", "negative-binomial:2", "beta:0.5", *(n for n, known in KNOWN.items() if known.default is None)]
 SHAPE = (6, 5, 4)
-TOLERANCE = {"fp32": 1e-5, "fp64": 1e-10}
 
 
 @pytest.fixture(autouse=True, params=["never", "always"])
@@ -39,40 +38,11 @@ def check(found: Any, want: tuple[float, list[np.ndarray]], rtol: float) -> None
         np.testing.assert_allclose(gradient, expected, atol=rtol * np.linalg.norm(expected))
 
 
-REFERENCES = [
-    ("nations_3d", 5, "bernoulli-logit|start only"), ("nations_3d", 5, "gamma|start only"),
-    ("nations_3d", 5, "negative-binomial-2|start only"), ("nations_3d", 5, "beta-0.5|start only"),
-    ("nations_3d", 5, "poisson|start only"), ("nations_3d", 5, "gaussian|start only"),
-    ("sparten_cpapr100_3d", 5, "bernoulli-odds|start only"), ("sparten_cpapr100_3d", 5, "rayleigh|start only"),
-    ("sparten_cpapr100_3d", 5, "poisson-log|start only"), ("sparten_cpapr100_3d", 5, "huber-0.25|start only"),
-    ("aminoacid_3d", 3, "gaussian|mask0.35"), ("aminoacid_3d", 3, "gaussian|mask0.9"),
-]  # fmt: skip
-
-
 @pytest.mark.parametrize("precision", TOLERANCE)
 @pytest.mark.parametrize("dense", [False, True])
-@pytest.mark.parametrize(("name", "rank", "key"), REFERENCES)
-def test_the_reference_at_the_start(name: str, rank: int, key: str, dense: bool, precision: Any, device: Any) -> None:
-    tensor, want = load(name), reference("gcp.json", f"{name}|R{rank}|{key}")
-    loss, _, how = key.partition("|")
-    for family in ("huber", "negative-binomial", "beta"):
-        loss = loss.replace(f"{family}-", f"{family}:")
-    given: dict[str, Any] = {}
-    if how.startswith("mask"):
-        places = np.arange(np.prod(tensor.shape), dtype=np.uint64)
-        given["mask"] = splitmix_column(63, places).reshape(tensor.shape) >= float(how[4:])
-    value, gradients = amped.objective(
-        amped.DenseTensor.of_sparse(tensor) if dense else tensor, splitmix_factors(tensor.shape, rank), loss=loss,
-        precision=precision, device=device, **given,
-    )  # fmt: skip
-    assert value == pytest.approx(want["f0"], rel=TOLERANCE[precision])
-    norms = [np.linalg.norm(gradient) for gradient in gradients]
-    np.testing.assert_allclose(norms, want["g0"], rtol=TOLERANCE[precision])
-
-
-def splitmix_column(mode: int, rows: np.ndarray) -> np.ndarray:
-    """Return the first column of the factor matrix of a mode as the reference defines it."""
-    return splitmix_factors((1,) * mode + (rows.size,), 1)[mode][:, 0]
+@pytest.mark.parametrize("case", REFERENCES)
+def test_the_reference_at_the_start(case: Reference, dense: bool, precision: Any, device: Any) -> None:
+    check_reference(world(), case, dense, precision, device)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gcp import model_array, oracle, values_for
+from gcp import REFERENCES, TOLERANCE, Reference, check_reference, model_array, oracle, values_for
 from oracle import load, random_factors, small_pieces
 
 import amped
@@ -43,6 +43,13 @@ def test_values_and_gradients(
         assert value == pytest.approx(want[0], rel=1e-12)
         for gradient, expected in zip(gradients, want[1], strict=True):
             np.testing.assert_allclose(gradient, expected, atol=1e-12 * np.linalg.norm(expected))
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("case", REFERENCES)
+def test_the_reference_at_the_start(comm: Comm, case: Reference, dense: bool, precision: Any, device: str) -> None:
+    check_reference(comm, case, dense, precision, device)
 
 
 def test_a_decomposition_is_that_of_one_rank(comm: Comm) -> None:

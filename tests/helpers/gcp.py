@@ -7,11 +7,44 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import random_factors
+from oracle import load, random_factors, reference, splitmix_factors
 
 import amped
 from amped.backend.known_losses import loss_of
 from amped.parallel.mpi import Comm
+
+Reference = tuple[str, int, str]
+"""A tensor, the number of components, and the loss, with what is computed."""
+TOLERANCE = {"fp32": 1e-5, "fp64": 1e-10}
+REFERENCES: list[Reference] = [
+    ("nations_3d", 5, "bernoulli-logit|start only"), ("nations_3d", 5, "gamma|start only"),
+    ("nations_3d", 5, "negative-binomial-2|start only"), ("nations_3d", 5, "beta-0.5|start only"),
+    ("nations_3d", 5, "poisson|start only"), ("nations_3d", 5, "gaussian|start only"),
+    ("sparten_cpapr100_3d", 5, "bernoulli-odds|start only"), ("sparten_cpapr100_3d", 5, "rayleigh|start only"),
+    ("sparten_cpapr100_3d", 5, "poisson-log|start only"), ("sparten_cpapr100_3d", 5, "huber-0.25|start only"),
+    ("aminoacid_3d", 3, "gaussian|mask0.35"), ("aminoacid_3d", 3, "gaussian|mask0.9"),
+]  # fmt: skip
+
+
+def check_reference(comm: Comm, case: Reference, dense: bool, precision: Any, device: str) -> None:
+    """Compare a loss and the norms of its gradient at the start with those of the reference. Collective."""
+    name, rank, key = case
+    tensor, want = load(name), reference("gcp.json", f"{name}|R{rank}|{key}")
+    loss, _, how = key.partition("|")
+    for family in ("huber", "negative-binomial", "beta"):
+        loss = loss.replace(f"{family}-", f"{family}:")
+    given: dict[str, Any] = {}
+    if how.startswith("mask"):
+        (numbers,) = splitmix_factors((1,) * 63 + (int(np.prod(tensor.shape)),), 1)[63:]
+        given["mask"] = numbers[:, 0].reshape(tensor.shape) >= float(how[4:])
+    X: Any = amped.DenseTensor.of_sparse(tensor) if dense else tensor
+    mine = (X, given) if comm.rank == 0 else (None, {})
+    value, gradients = amped.objective(
+        mine[0], splitmix_factors(tensor.shape, rank), loss=loss, precision=precision, device=device, **mine[1]
+    )  # type: ignore[misc]
+    assert value == pytest.approx(want["f0"], rel=TOLERANCE[precision])
+    norms = [np.linalg.norm(gradient) for gradient in gradients]
+    np.testing.assert_allclose(norms, want["g0"], rtol=TOLERANCE[precision])
 
 
 def model_array(factors: Sequence[np.ndarray]) -> np.ndarray:
