@@ -236,7 +236,7 @@ def cp_als(
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]  # paths are text by now
 
     def prepare(device: Device) -> None:
-        if mask is None and weights is None and not constraints:
+        if not constraints and all(each is None for each in (mask, weights, holdout)):
             als.prepare(device, rank, chosen.dtype, bool(nonnegative))
 
     with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, world()), prepare) as call:

@@ -136,7 +136,7 @@ def scan(
     side, form = SideOutputs(metrics=metrics), elements.form(PLAIN, world())  # type: ignore[arg-type]
 
     def prepare(device: Device) -> None:
-        if mask is None:
+        if mask is None and holdout is None:
             prepare_scan(device, params, chosen)
 
     with session(X, chosen, deadline, verbose, side, form=form, prepare=prepare) as call:

@@ -95,7 +95,7 @@ def scan(request: ScanRequest, session: VerbSession) -> int:
     """Compare numbers of components: how much they explain, and how stable they are."""
     comm, stop = session.comm, session.stop
     with Job(request, session) as job:
-        if not job.machine.device.on_host and request.mask is None:
+        if not job.machine.device.on_host and request.mask is None and request.holdout is None:
             prepare_scan(job.machine.device, request.params, request.options)
         job.open()
         observed = job.observe_all(request.observed) if request.holdout else job.observe(request.observed)

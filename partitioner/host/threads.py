@@ -62,22 +62,31 @@ def _cgroup_cores() -> int:
 def parallel_map(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
     """Run `work`, which should release the GIL, on every item; return the results in item order.
 
-    The calling thread is one of the threads, because starting another one takes as long as small pieces of work.
+    The calling thread is one of the threads, because starting another one takes as long as small pieces of work. If
+    `work` fails, that of the first item which fails is raised, after the work that has begun.
     """
     if threads == 1:
         return [work(item) for item in items]
-    given, results = list(items), dict[int, R]()
-    numbers = iter(range(len(given)))
+    given, results, errors = list(items), dict[int, R](), dict[int, BaseException]()
+    numbers = iter(range(len(given)))  # each number goes to one thread, because the interpreter's lock is held
 
     def take() -> None:
-        for number in numbers:  # each number goes to one thread
-            results[number] = work(given[number])
+        for number in numbers:
+            try:
+                results[number] = work(given[number])
+            except BaseException as error:  # items that nobody has begun are left out
+                errors[number] = error
+                deque(numbers, maxlen=0)
 
     with ThreadPoolExecutor(threads - 1) as pool:
-        others = [pool.submit(take) for _ in range(min(threads, len(given)) - 1)]
-        take()
-        for each in others:
-            each.result()
+        for _ in range(min(threads, len(given)) - 1):
+            pool.submit(take)
+        try:
+            take()
+        finally:  # also if the calling thread is interrupted between two items
+            deque(numbers, maxlen=0)
+    if errors:
+        raise errors[min(errors)]
     return [results[number] for number in range(len(given))]
 
 

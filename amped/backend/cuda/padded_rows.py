@@ -23,8 +23,9 @@ def is_small(array: Array) -> bool:
 
 
 def from_host(target: Array, rows: HostArray) -> None:
-    """Queue the copy of a C-contiguous matrix to a matrix on the device."""
+    """Copy a C-contiguous matrix to a matrix on the device."""
     _copy(_place(target), (rows.ctypes.data, rows.strides[0]), target, TO_DEVICE)
+    cupy.cuda.get_current_stream().synchronize()  # the caller may change page-locked memory
 
 
 def to_host(source: Array) -> NDArray[np.generic]:

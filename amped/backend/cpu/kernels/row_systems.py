@@ -19,8 +19,8 @@ from partitioner.host.jit import inner, jit
 
 from ...formulas import FUNCTIONS, Formula
 from ..rows.equations import padded_product
-from ..rows.gram import fill, last_columns
-from ..simd.doubles import EIGHT, each, fold, fused, index, load, plus, store
+from ..rows.gram import complete, fill, last_columns
+from ..simd.doubles import EIGHT, each, fold, fused, index, load, plus, store, total
 from ..simd.doubles import number as number_at
 from ..simd.thread_team import add, fork, join
 from ..simd.vectors import operation
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 
 MODELS, SHARES, FOUND = range(3)
-FACTS = 3
-"""Numbers for each nonzero of a block: the model's value, its weight, and the result of a formula."""
+FACTS, FEW = 3, 4
+"""Numbers for each nonzero of a block: the model's value, its weight, and the result of a formula. For fewer than `FEW`
+nonzeros the model is computed one by one."""
 
 
 @cache
@@ -57,19 +58,24 @@ def call_formula(typing: Typing, address: Type, x: Type, m: Type) -> Operation:
 @inner
 def _models(pi, count, padded, width, lower, models):  # type: ignore[no-untyped-def]
     """Write the model's values at a block of nonzeros, at least `lower`."""
-    for j in range(0, count, EIGHT):
-        at = j * width
-        eight_models = fold(
-            padded_product(pi, at, padded, width),
-            padded_product(pi, at + width, padded, width),
-            padded_product(pi, at + 2 * width, padded, width),
-            padded_product(pi, at + 3 * width, padded, width),
-            padded_product(pi, at + 4 * width, padded, width),
-            padded_product(pi, at + 5 * width, padded, width),
-            padded_product(pi, at + 6 * width, padded, width),
-            padded_product(pi, at + 7 * width, padded, width),
-        )
-        store(models, j, eight_models)
+    if count < FEW:
+        for j in range(count):
+            models[j] = total(padded_product(pi, j * width, padded, width))
+    else:
+        complete(pi, count, width)
+        for j in range(0, count, EIGHT):
+            at = j * width
+            eight_models = fold(
+                padded_product(pi, at, padded, width),
+                padded_product(pi, at + width, padded, width),
+                padded_product(pi, at + 2 * width, padded, width),
+                padded_product(pi, at + 3 * width, padded, width),
+                padded_product(pi, at + 4 * width, padded, width),
+                padded_product(pi, at + 5 * width, padded, width),
+                padded_product(pi, at + 6 * width, padded, width),
+                padded_product(pi, at + 7 * width, padded, width),
+            )
+            store(models, j, eight_models)
     for j in range(count):
         models[j] = lower if models[j] < lower else models[j]  # NaN propagates
 
@@ -108,6 +114,16 @@ def _add_curves(pi, count, width, rank, facts, sums):  # type: ignore[no-untyped
         for j in range(count):
             scales[j] = facts[FOUND, j] * pi[j, r]
         _add_products(pi, count, width, scales, rank, sums, (r + 1) * rank)
+
+
+@inner
+def _add_few(pi, count, rank, facts, sums, place):  # type: ignore[no-untyped-def]
+    """Add the gradient (`place` is 0) or the second derivatives (`rank`) of a block of few nonzeros, one by one."""
+    for j in range(count):
+        for r in range(place if place else 1):
+            scale = facts[FOUND, j] * (pi[j, r] if place else 1.0)
+            for s in range(rank):
+                sums[place + r * rank + s] += scale * pi[j, s]
 
 
 @jit
@@ -162,10 +178,13 @@ def add_systems(  # type: ignore[no-untyped-def]
                     facts[SHARES, j] = share
                 if value:
                     sums[sums.size - 1] += _evaluate(value, pi, count, rank, facts)
-                _evaluate(weight, pi, count, rank, facts)
-                _add_products(pi, count, width, facts[FOUND], rank, sums, 0)
-                if curve:
-                    _evaluate(curve, pi, count, rank, facts)
-                    _add_curves(pi, count, width, rank, facts, sums)
+                for place in range(0, 2 * rank if curve else rank, rank):
+                    _evaluate(curve if place else weight, pi, count, rank, facts)
+                    if count < FEW:
+                        _add_few(pi, count, rank, facts, sums, place)
+                    elif place:
+                        _add_curves(pi, count, width, rank, facts, sums)
+                    else:
+                        _add_products(pi, count, width, facts[FOUND], rank, sums, 0)
         part = add(turn, 0, 1)
     return join(team, called)

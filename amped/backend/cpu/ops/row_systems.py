@@ -31,7 +31,7 @@ def _block_shapes(width: int) -> list[tuple[int, ...]]:
 
 
 class HostSystems:
-    """Adds nonzero by nonzero, in double precision. See `RowSystemsProvider`."""
+    """Adds blocks of nonzeros, in double precision. See `RowSystemsProvider`."""
 
     def __init__(self, device: CpuDevice) -> None:
         self._threads = device.threads
@@ -75,7 +75,7 @@ class HostSystems:
         blocks = [buffers.take((self._threads.count, *shape), double) for shape in _block_shapes(width)]
         blocks[1].fill(0)
         place = place_of(own, factors[0])
-        assert place[1] == stored[2]
+        assert {place[1], *(factor.shape[1] for factor in factors)} == {stored[2]}
         team = self._threads.team, min(size, shared.size), np.zeros(1, np.int64)
         args = tuple(shard.pieces), nonzeros, (place[0], shard.row_begin), weights, functions
         check(row_systems.add_systems(0, *team, *args, (shard.parts.bounds, shared), out, carries, tuple(blocks)))

@@ -81,7 +81,7 @@ def work_of(form):  # type: ignore[no-untyped-def]
 
 @inner
 def fill(row, first, count, pi, last):  # type: ignore[no-untyped-def]
-    """Write `count` rows of Pi and the values, and rows of zeros up to a multiple of eight."""
+    """Write `count` rows of Pi and the values."""
     columns, matrices, form, begin, _ = row
     narrow, wide, stride, rank, width, _, _ = form
     begin, inputs = begin + first, matrices.size
@@ -104,6 +104,11 @@ def fill(row, first, count, pi, last):  # type: ignore[no-untyped-def]
     for j in range(count):
         at, value = j * width + tail, times(each(number(values, begin + j, wide)), unit)
         store(pi, at, choose(mask, load(pi, at), value))
+
+
+@inner
+def complete(pi, count, width):  # type: ignore[no-untyped-def]
+    """Write rows of zeros after `count` rows of Pi, up to a multiple of eight."""
     for at in range(count * width, -(-count // EIGHT) * EIGHT * width, EIGHT):
         store(pi, at, each(0.0))
 
@@ -137,6 +142,7 @@ def gram(row, work):  # type: ignore[no-untyped-def]
         for first in range(start, min(start + part, count), block):
             of_block = min(block, count - first)
             fill(row, first, of_block, pi, last)
+            complete(pi, of_block, width)
             _add_block(pi, of_block, columns, width, target)
         if start > 0:
             for n in range(0, width * width, EIGHT):
@@ -176,6 +182,7 @@ def residual(row, work):  # type: ignore[no-untyped-def]
         for first in range(start, min(start + part, count), block):
             of_block = min(block, count - first)
             fill(row, first, of_block, pi, last)
+            complete(pi, of_block, width)
             for at in range(0, of_block * width, EIGHT * width):
                 errors = fold(
                     padded_product(pi, at, padded, width),

@@ -24,7 +24,7 @@ from ..split import Matrix
 WIDTH = 2048  # columns of a tile, at most
 ELEMENTS = 1 << 17  # evaluated at once by a thread: with fewer, threads wait for Python's lock
 PARTS, TILES = 4, 8  # parts per thread, if each has several tiles
-TEMPORARY = 8  # arrays of the size of a tile
+TEMPORARY = 10  # arrays of the size of a tile
 PRODUCT, CONVERTED = -1, -2  # numbers of temporary arrays
 
 
