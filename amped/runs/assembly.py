@@ -20,7 +20,7 @@ from ..backend.choose import choose
 from ..backend.device import Device
 from ..backend.exchange import Machine, connect
 from ..backend.ops.dense import DENSE
-from ..backend.ops.equations import batch_equations
+from ..backend.ops.equations import EquationsProvider, batch_equations
 from ..backend.ops.phi import interleaved
 from ..backend.ops.solve import SolverBytes
 from ..backend.ops.ttm import TTM
@@ -267,9 +267,8 @@ def multi_run_als(
     `ranks` has the number of components of each run, by key; `seed` returns the seed of a run.
     """
     machine = chosen(machine, source, options, Work(columns, budget.repeats))
-    most, order, provider = max(ranks.values()), len(source.shape), batch_equations(machine.device)
-    if provider and most > provider.batch_columns:
-        provider = None
+    most, order = max(ranks.values()), len(source.shape)
+    provider = _batches(machine.device, most)
     prepare_runs(machine.device, most, options.dtype, bool(constraints.nonnegative))
     single = als.solving_bytes(machine, options.dtype, order, constraints)
 
@@ -294,9 +293,14 @@ def multi_run_als(
 
 def prepare_runs(device: Device, most: int, dtype: FloatDType, nonnegative: bool) -> None:
     """Start compiling the code that several runs of at most `most` components need in addition to MTTKRPs."""
-    provider = batch_equations(device)
-    if provider and most <= provider.batch_columns:
+    if provider := _batches(device, most):
         provider.prepare(most, dtype, several=True, nonnegative=nonnegative)
+
+
+def _batches(device: Device, most: int) -> EquationsProvider | None:
+    """Return what solves several runs of at most `most` components by one launch; None if the device does not."""
+    provider = batch_equations(device)
+    return provider if provider and most <= provider.batch_columns else None
 
 
 def max_shared_rank(device: Device) -> int:

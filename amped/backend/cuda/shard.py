@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from partitioner.array_types import HostArray
 from partitioner.cuda import sort
 from partitioner.cuda.code import load
-from partitioner.cuda.cubins import CudaSource
 from partitioner.cuda.pinned import pinned_empty
 
 from ..device import Array
@@ -118,7 +117,8 @@ class PackingCode(NamedTuple):
 
 
 @cache
-def _packer(code: CudaSource, device: int) -> PackingCode:
+def _packing_code(layout: PackedLayout, device: int) -> PackingCode:
+    code = packer(len(layout.share.lengths), layout.share.dtype)
     return PackingCode(*map(load(code).get_function, PackingCode._fields))
 
 
@@ -148,7 +148,7 @@ def make_shard(
     first_row, last_row = (int(columns[0][at]) for at in (0, -1))
     rows = last_row - first_row + 1
     packed = by_value(_packed_layout(layout, jobs.tile.size, continues, first_row, rows))
-    code = _packer(packer(len(layout.share.lengths), layout.share.dtype), values.device.id)
+    code = _packing_code(layout, values.device.id)
     chunks = jobs.tile.size * layout.groups
     grid = (-(-chunks // THREADS),)
     on_device = cupy.asarray(table.view(np.uint8)), cupy.asarray(spans.view(np.uint8))
@@ -181,10 +181,7 @@ def _tiles(inputs: Sequence[Array], layout: PackedLayout) -> tuple[Any, Array | 
     nonzeros, tiles = inputs[0].size, math.prod(layout.grid)
     if tiles == 1:
         return np.array([nonzeros]), None
-    number, tile = (
-        _packer(packer(len(layout.share.lengths), layout.share.dtype), inputs[0].device.id).number_tiles,
-        cupy.zeros(nonzeros, np.int32),
-    )
+    number, tile = _packing_code(layout, inputs[0].device.id).number_tiles, cupy.zeros(nonzeros, np.int32)
     for column, parts, block in zip(inputs, layout.grid, layout.blocks, strict=True):
         if parts > 1:
             counts = np.int32(parts), np.int32(block), np.int64(nonzeros)

@@ -18,9 +18,9 @@ from numba import types
 from partitioner.host.jit import inner, jit
 
 from ...formulas import FUNCTIONS, Formula
-from ..rows.equations import padded_product
+from ..rows.equations import eight_products, padded_product
 from ..rows.gram import complete, fill, last_columns
-from ..simd.doubles import EIGHT, each, fold, fused, index, load, plus, store, total
+from ..simd.doubles import EIGHT, each, fused, index, load, plus, store, total
 from ..simd.doubles import number as number_at
 from ..simd.thread_team import add, fork, join
 from ..simd.vectors import operation
@@ -64,18 +64,7 @@ def _models(pi, count, padded, width, lower, models):  # type: ignore[no-untyped
     else:
         complete(pi, count, width)
         for j in range(0, count, EIGHT):
-            at = j * width
-            eight_models = fold(
-                padded_product(pi, at, padded, width),
-                padded_product(pi, at + width, padded, width),
-                padded_product(pi, at + 2 * width, padded, width),
-                padded_product(pi, at + 3 * width, padded, width),
-                padded_product(pi, at + 4 * width, padded, width),
-                padded_product(pi, at + 5 * width, padded, width),
-                padded_product(pi, at + 6 * width, padded, width),
-                padded_product(pi, at + 7 * width, padded, width),
-            )
-            store(models, j, eight_models)
+            store(models, j, eight_products(pi, j * width, padded, width))
     for j in range(count):
         models[j] = lower if models[j] < lower else models[j]  # NaN propagates
 

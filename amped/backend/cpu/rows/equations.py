@@ -10,7 +10,7 @@ import numpy as np
 from partitioner.host.jit import inner
 
 from ...row_constants import CONSISTENT, DOUBTED, LEAST_PIVOT, ROUNDING
-from ..simd.doubles import EIGHT, each, fused, load, store, times, total
+from ..simd.doubles import EIGHT, each, fold, fused, load, store, times, total
 from ..simd.thread_team import inlined
 
 
@@ -21,6 +21,21 @@ def padded_product(pi, at, row, width):  # type: ignore[no-untyped-def]
     for c in range(EIGHT, width, EIGHT):
         result = fused(load(pi, at + c), load(row, c), result)
     return result
+
+
+@inlined
+def eight_products(pi, at, padded, width):  # type: ignore[no-untyped-def]
+    """Return the inner products of eight rows of Pi, from `at` on, and a padded row."""
+    return fold(
+        padded_product(pi, at, padded, width),
+        padded_product(pi, at + width, padded, width),
+        padded_product(pi, at + 2 * width, padded, width),
+        padded_product(pi, at + 3 * width, padded, width),
+        padded_product(pi, at + 4 * width, padded, width),
+        padded_product(pi, at + 5 * width, padded, width),
+        padded_product(pi, at + 6 * width, padded, width),
+        padded_product(pi, at + 7 * width, padded, width),
+    )
 
 
 @inlined

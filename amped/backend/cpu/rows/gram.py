@@ -21,7 +21,6 @@ from ..simd.doubles import (
     choose,
     each,
     eight,
-    fold,
     fused,
     index,
     load,
@@ -34,7 +33,7 @@ from ..simd.doubles import (
 )
 from ..simd.outer import add_4x1, add_4x2, add_8x1, add_8x2
 from . import model
-from .equations import padded_product
+from .equations import eight_products
 
 BLOCK_NUMBERS = 3072  # numbers of Pi in a block
 HALF = EIGHT // 2  # rows of a small tile
@@ -184,16 +183,7 @@ def residual(row, work):  # type: ignore[no-untyped-def]
             fill(row, first, of_block, pi, last)
             complete(pi, of_block, width)
             for at in range(0, of_block * width, EIGHT * width):
-                errors = fold(
-                    padded_product(pi, at, padded, width),
-                    padded_product(pi, at + width, padded, width),
-                    padded_product(pi, at + 2 * width, padded, width),
-                    padded_product(pi, at + 3 * width, padded, width),
-                    padded_product(pi, at + 4 * width, padded, width),
-                    padded_product(pi, at + 5 * width, padded, width),
-                    padded_product(pi, at + 6 * width, padded, width),
-                    padded_product(pi, at + 7 * width, padded, width),
-                )
+                errors = eight_products(pi, at, padded, width)
                 squares = fused(errors, errors, squares)
         result += total(squares)
     return result
