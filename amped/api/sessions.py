@@ -120,21 +120,24 @@ class CallSession(Session):
     ) -> M:
         """Run a method, with a callback after each iteration, and return the model. Collective."""
         checkpoints = self._side.params(params.seed, init_name(params.init))
-        watcher = CallbackObserver(callback, self._model) if any(self.comm.allgather(callback is not None)) else None
+        watcher = CallbackObserver(callback, self._so_far) if any(self.comm.allgather(callback is not None)) else None
         observers, stop = ([watcher], lambda: watcher.stopped) if watcher else ([], never)
         run = self.begin(method, params._replace(checkpoint=checkpoints), budget, observers, stop)
         run.iterate()
         with STAGES.of("write"):
-            model = self._model(run)
+            model = self._recorded(run, run.final_model())
         run.end(model.run)
         if self.reporter.enabled:
             self.reporter.model(model)
         self._write_report(model)
         return model
 
-    def _model(self, run: Run[M]) -> M:
-        """Return the model of a run so far, with its record."""
-        model, path = run.model(), self.source.path
+    def _so_far(self, run: Run[M]) -> M:
+        return self._recorded(run, run.model())
+
+    def _recorded(self, run: Run[M], model: M) -> M:
+        """Return a run's model with its record."""
+        path = self.source.path
         model.run = run.facts() | ({} if path is None else {"tensor": os.fspath(path)})
         if not run.seeded:
             model.run["seed"] = None

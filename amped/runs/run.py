@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from signal import Signals
-from typing import Any, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast
 
 from partitioner.errors import one_line
 from partitioner.host.stages import STAGES
-from partitioner.tensors.device_arrays import is_on_gpu
+from partitioner.tensors.device_arrays import is_on_gpu, on_host
 
 from ..backend.byte_count import ByteCount
 from ..backend.device import Device
@@ -35,6 +35,9 @@ from ..report.record import init_name, run_facts
 from . import checkpoint
 from .assembly import begin
 from .saver import Saver
+
+if TYPE_CHECKING:
+    from ..models.kruskal import KruskalTensor
 
 
 class CheckpointParams(NamedTuple):
@@ -235,7 +238,7 @@ class Run(Generic[M_co]):
         return [list(of_ranks) for of_ranks in zip(*self._comm.allgather(self._exchanged), strict=True)]
 
     def model(self) -> M_co:
-        """Return the model, with the tensor's labels."""
+        """Return this rank's model, with the tensor's labels."""
         model = self._model_on_device() if self.params.on_device else self.method.model()
         return model.labelled(self.source.labels)
 
@@ -257,6 +260,18 @@ class Run(Generic[M_co]):
             method.on_device = False
         device.synchronize()  # the caller may use another stream
         assert model is not None
+        return model
+
+    def final_model(self) -> M_co:
+        """Return rank 0's model with the tensor's labels: replicas may differ in rounding. Collective."""
+        model, others = self.model(), self.method.operator.machine.others
+        if others is None:
+            return model
+        result = cast("KruskalTensor", model)  # only CP-ALS has replicas
+        result.weights = share(others, result.weights)
+        for mode, factor in enumerate(result.factors):
+            rows = share(others, on_host(factor))
+            result.factors[mode] = self._device.to_device(rows) if is_on_gpu(factor) else rows
         return model
 
     def facts(self) -> dict[str, object]:

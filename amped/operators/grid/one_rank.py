@@ -32,8 +32,8 @@ def on_one_rank(
 def replica(source: ModeCopies, machine: Machine, setting: Setting, budget: Budget | None = None) -> SparseOperator:
     """Place the whole tensor on the device of each rank. Collective.
 
-    Kernels are chosen by each rank, so results may differ in rounding. Methods follow rank 0's fits; see
-    `Machine.everyone`.
+    Kernels are chosen by each rank, so results may differ in rounding. Methods follow rank 0's fits, and return its
+    model; see `Machine.everyone`.
     """
     block = whole_block(source, machine.comm, setting.options.dtype)
     operator = on_one_rank(source, block, machine, setting, budget)

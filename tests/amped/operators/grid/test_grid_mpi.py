@@ -31,6 +31,7 @@ import amped
 from amped.backend.exchange import Machine
 from amped.errors import InputError
 from amped.methods.updates import DivergedError, LeastSquares
+from amped.models.kruskal import KruskalTensor
 from amped.operators.grid.operator import GridOperator
 from amped.operators.sources.sparse import open_source
 from amped.parallel.calls import PATIENCE_SECONDS
@@ -95,6 +96,26 @@ def test_cp_als_follows_the_same_path_on_every_grid(comm: Comm, device: str, opt
         if comm.rank == 0:
             assert np.allclose(model.fits, expected.fits, rtol=0, atol=1e-12)
             assert all(np.allclose(*both, atol=1e-10) for both in zip(model.factors, expected.factors, strict=True))
+
+
+def test_replicas_that_differ_in_rounding_return_the_same(
+    comm: Comm, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrange = KruskalTensor.arrange
+
+    def inexact(model: KruskalTensor, *arguments: Any) -> KruskalTensor:
+        result = arrange(model, *arguments)
+        result.weights = result.weights * (1 + 1e-15 * comm.rank)
+        result.factors = [factor * (1 + 1e-15 * comm.rank) for factor in result.factors]
+        return result
+
+    monkeypatch.setattr(KruskalTensor, "arrange", inexact)
+    for output in ("host", "device"):
+        model = amped.cp_als(
+            tensor() if comm.rank == 0 else None, 3, max_iters=2, grid="replicated", device=device, output=output
+        )
+        parts = [part.tobytes() for part in (model.weights, *model.host_factors)]
+        assert comm.allgather(parts) == [parts] * comm.size
 
 
 def test_heavy_rows_are_split(comm: Comm, machine: Any) -> None:
