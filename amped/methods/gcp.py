@@ -172,8 +172,12 @@ class Gcp(LossMethod):
         for mode, place in zip(modes, self._places, strict=True):
             if mode in constraints.nonnegative:
                 lower[place] = 0.0
-        threads = device.cores if device.on_host else fair_threads(operator.machine.comm)
-        vectors = VectorPlace(device.xp if self._on_device else np, threads)
+        if device.on_host:
+            vectors = VectorPlace(np, device.cores)
+        elif self._on_device:  # other threads would use GPU 0 and another stream
+            vectors = VectorPlace(device.xp)
+        else:
+            vectors = VectorPlace(np, fair_threads(operator.machine.comm))
         self._xp, self._steps = vectors.xp, QuasiNewton(operator.machine.comm, lower, vectors)
         super().__init__(operator, loss, constraints, facts)
 
