@@ -10,7 +10,8 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from partitioner import __version__
 from partitioner.flags import Parser, add_flags, plain_warnings
@@ -20,22 +21,7 @@ from partitioner.host.signals import end, number_of
 from partitioner.readers import ReadOptions
 from partitioner.wording import command_line
 
-from .cli.compare import CompareRequest, compare
-from .cli.cpd import CpdRequest, cpd
-from .cli.example import example, example_line
-from .cli.job import VerbSession
-from .cli.mttkrp import MttkrpRequest, mttkrp
-from .cli.plan import PlanRequest, plan
-from .cli.predict import PredictRequest, predict
-from .cli.report import ReportRequest, report
 from .cli.requests import Request
-from .cli.residuals import ResidualsRequest, residuals
-from .cli.scan import ScanRequest, scan
-from .cli.show import ShowRequest, info, show
-from .cli.table import TableRequest, table
-from .cli.ttm import TtmRequest, ttm
-from .cli.tucker import TuckerRequest, tucker
-from .cli.update import UpdateRequest, update
 from .errors import InputError
 from .options import Options
 from .parallel.mpi import Comm, SingleComm, abort_all, world
@@ -43,23 +29,56 @@ from .parallel.progress import CURRENT, LOADING_SECONDS
 from .parallel.stopping import StopRequest
 from .parallel.watchdog import Watchdog, ending, starting
 
-Verb = Callable[[Any, VerbSession], int]
-VERBS: dict[Verb, tuple[type[Request], str]] = {  # the request of each verb, and an example
-    cpd: (CpdRequest, "mpirun -n 4 python -m amped.run cpd nell-2.tns --rank 32 --output nell-2-model"),
-    tucker: (TuckerRequest, "amped tucker nell-2.tns --rank 16,16,16 --output nell-2-tucker"),
-    mttkrp: (MttkrpRequest, "amped mttkrp nell-2.tns --rank 32 --mode 0 --repeat 10"),
-    ttm: (TtmRequest, "amped ttm nell-2.tns --mode 2 --rank 16 --output nell-2-mode2.npz"),
-    plan: (PlanRequest, "amped plan nell-2.tns --rank 32 --ranks 4"),
-    info: (Request, "amped info nell-2.tns"),
-    residuals: (ResidualsRequest, "amped residuals flights-rank10 flights.csv --top 100 --output residuals.csv"),
-    scan: (ScanRequest, "amped scan flights --rank 1-16 --starts 5"),
-    show: (ShowRequest, "amped show flights-rank10 --top 5"),
-    predict: (PredictRequest, "amped predict flights-rank10 --at june.csv --output june-predicted.csv"),
-    update: (UpdateRequest, "amped update january-rank10 february.csv --mode 2 --output february-rank10"),
-    compare: (CompareRequest, "amped compare january-rank10 february-rank10 --plot changes.png"),
-    report: (ReportRequest, "amped report flights-rank10 --tensor flights.csv --output flights.html"),
-    table: (
-        TableRequest,
+if TYPE_CHECKING:
+    from .cli.job import VerbSession
+
+Command = Callable[[Any, "VerbSession"], int]
+
+
+class Verb(NamedTuple):
+    """A verb, whose module is imported on use; the first line of its function is its help."""
+
+    module: str  # with the function of the verb's name
+    request: str
+    example: str
+
+    def command(self, name: str) -> tuple[Command, type[Request]]:
+        """Return the function of the verb `name`, and its request."""
+        module = import_module(self.module, __package__)
+        return getattr(module, name), getattr(module, self.request)
+
+
+VERBS = {
+    "cpd": Verb(
+        ".cli.cpd", "CpdRequest", "mpirun -n 4 python -m amped.run cpd nell-2.tns --rank 32 --output nell-2-model"
+    ),
+    "tucker": Verb(".cli.tucker", "TuckerRequest", "amped tucker nell-2.tns --rank 16,16,16 --output nell-2-tucker"),
+    "mttkrp": Verb(".cli.mttkrp", "MttkrpRequest", "amped mttkrp nell-2.tns --rank 32 --mode 0 --repeat 10"),
+    "ttm": Verb(".cli.ttm", "TtmRequest", "amped ttm nell-2.tns --mode 2 --rank 16 --output nell-2-mode2.npz"),
+    "plan": Verb(".cli.plan", "PlanRequest", "amped plan nell-2.tns --rank 32 --ranks 4"),
+    "info": Verb(".cli.show", "Request", "amped info nell-2.tns"),
+    "residuals": Verb(
+        ".cli.residuals",
+        "ResidualsRequest",
+        "amped residuals flights-rank10 flights.csv --top 100 --output residuals.csv",
+    ),
+    "scan": Verb(".cli.scan", "ScanRequest", "amped scan flights --rank 1-16 --starts 5"),
+    "show": Verb(".cli.show", "ShowRequest", "amped show flights-rank10 --top 5"),
+    "predict": Verb(
+        ".cli.predict", "PredictRequest", "amped predict flights-rank10 --at june.csv --output june-predicted.csv"
+    ),
+    "update": Verb(
+        ".cli.update", "UpdateRequest", "amped update january-rank10 february.csv --mode 2 --output february-rank10"
+    ),
+    "compare": Verb(
+        ".cli.compare", "CompareRequest", "amped compare january-rank10 february-rank10 --plot changes.png"
+    ),
+    "report": Verb(
+        ".cli.report", "ReportRequest", "amped report flights-rank10 --tensor flights.csv --output flights.html"
+    ),
+    "table": Verb(
+        ".cli.table",
+        "TableRequest",
         "amped table flights.parquet --key carrier --key dest --key 'hour(time_hour)' --output flights",
     ),
 }
@@ -67,8 +86,11 @@ PARTITION, WARMUP = "partition", "warmup"
 TOP_EXAMPLE = "amped cpd flights.csv --key carrier --key dest --key 'hour(time_hour)' --rank 10 --nonnegative"
 
 
-def parser() -> Parser:
-    """Return the parser of the command line, whose flags are the fields of the requests and options."""
+def parser(*wanted: str) -> Parser:
+    """Return the parser of the command line, whose flags are the fields of the requests and options.
+
+    If verbs are `wanted`, others have no flags.
+    """
     top = Parser(
         prog="amped",
         description="Sparse tensor decomposition on all GPUs or CPUs of a run. Without a verb, an example runs.",
@@ -76,9 +98,13 @@ def parser() -> Parser:
     )
     top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
-    for function, (request, usage) in VERBS.items():
-        doc, name = function.__doc__, function.__name__
-        verb = verbs.add_parser(name, help=doc, description=doc, epilog=f"example: {usage}")
+    for name, described in VERBS.items():
+        if wanted and name not in wanted:
+            verbs.add_parser(name)
+            continue
+        function, request = described.command(name)
+        doc = function.__doc__
+        verb = verbs.add_parser(name, help=doc, description=doc, epilog=f"example: {described.example}")
         verb.set_defaults(function=function, request=request)
         verb.add_argument("tensor", **request.POSITIONAL)
         if request.SECOND is not None:
@@ -98,8 +124,11 @@ def parser() -> Parser:
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; without a verb, it is that of the example with further flags."""
     if argv and (not argv[0].startswith("-") or argv[0] in ("-h", "--help", "--version")):
-        return parser().parse_args(argv)
-    args = parser().parse_args([*example_line(), *argv])
+        wanted = [argv[0]] if argv[0] in VERBS else []
+        return parser(*wanted).parse_args(argv)
+    from .cli.example import example, example_line
+
+    args = parser("cpd").parse_args([*example_line(), *argv])
     args.function = example
     return args
 
@@ -150,6 +179,8 @@ def _run(comm: Comm, argv: Sequence[str], stop: StopRequest) -> int:
     sys.excepthook = abort_all(comm)
     if (parsed := parse(comm, argv)) is None:
         return 0
+    from .cli.job import VerbSession
+
     function, request = parsed
     limit = request.deadline or (LOADING_SECONDS if comm.size > 1 else math.inf)
     with ending(comm), CURRENT.limited(limit), _watchdog(comm, request.deadline) as watchdog:
@@ -159,9 +190,9 @@ def _run(comm: Comm, argv: Sequence[str], stop: StopRequest) -> int:
         return code
 
 
-def parse(comm: Comm, argv: Sequence[str]) -> tuple[Verb, Request] | None:
+def parse(comm: Comm, argv: Sequence[str]) -> tuple[Command, Request] | None:
     """Return the verb and its request, equal on all ranks; None for ``--help`` and ``--version``. Collective."""
-    parsed: tuple[Verb, Request] | None = None
+    parsed: tuple[Command, Request] | None = None
 
     def parse_here() -> dict[str, str | None]:
         nonlocal parsed

@@ -139,7 +139,7 @@ def commands(page: Path) -> Iterator[str]:
     for command in re.findall(f"{shown}|{inline}", text, re.MULTILINE):
         line = "".join(command)
         verb, then = line.split()[:2]
-        whole = verb in {function.__name__ for function in VERBS} and not then.startswith("-")
+        whole = verb in VERBS and not then.startswith("-")
         if whole and not re.search(r"\.\.\.|\b(TENSOR|FILE|MODEL|STORE|[A-Z])\b", line):
             yield line
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from partitioner.array_types import FloatDType, Floats
 from partitioner.host.jit import load_compiler
 from partitioner.readers import PLAIN, ReadOptions, is_dense, read_sparse, with_zeros
-from partitioner.shards.sorters import has_cupy, wake
+from partitioner.shards.sorters import wake
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 
@@ -63,8 +63,6 @@ Tensor = SparseTensor | DenseTensor | Floats | str | os.PathLike[str] | None
 def bring_up(options: Options, comm: Comm) -> Machine:
     """Connect the device and the exchange between ranks; check the options against the device. Collective."""
     wake(options.device, comm.local_rank)
-    if options.device != "cpu" and has_cupy():
-        load_compiler()  # while the device wakes
     device = together(comm, lambda: choose(options.device, comm, options.threads))
     together(comm, lambda: _check_options(options, device))
     return connect(device, comm)

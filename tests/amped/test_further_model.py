@@ -13,7 +13,7 @@ import pytest
 from command import run_amped, small_tns, succeeded
 from numpy.typing import NDArray
 
-import amped.run
+import amped
 from amped.api.sessions import session
 from amped.cli.decompose import decompose
 from amped.cli.job import Job, VerbSession
@@ -24,6 +24,7 @@ from amped.methods.als import CpAls
 from amped.operators.sources.protocols import DescribedSource
 from amped.operators.sparse.tuning import Budget
 from amped.options import Options
+from amped.run import VERBS, Verb
 from amped.runs.assembly import place, solving_bytes
 from amped.runs.run import RunParams
 from partitioner.tensors.labels import Labelled
@@ -93,7 +94,7 @@ HOW = {"device": "cpu", "precision": "fp64", "threads": 1}
 
 
 def test_a_request_is_all_that_the_command_line_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(amped.run.VERBS, balanced, (BalancedRequest, "amped balanced x.tns --rank 3"))
+    monkeypatch.setitem(VERBS, "balanced", Verb(__name__, "BalancedRequest", "amped balanced x.tns --rank 3"))
     path = small_tns(folder)
     flags = ["--rank", 3, "--device", "cpu", "--precision", "fp64", "--threads", 1, "--checkpoint", "c"]
     succeeded(run_amped("balanced", path, *flags, "--max-iters", 2, "--output", "part"))

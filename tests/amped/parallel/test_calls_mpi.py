@@ -182,8 +182,7 @@ VALUES = {"init": "nvecs", "grid": "2x1x1", "accelerate": "off", "encoding": "la
 def flags() -> list[Any]:
     """Return each verb with each of its flags, as passed to one rank: by default each flag with one verb."""
     found, seen = list[Any](), set[str]()
-    for function in VERBS:
-        verb = function.__name__
+    for verb in VERBS:
         choices = next(action.choices for action in parser()._actions if action.choices)
         for action in choices[verb]._actions:  # type: ignore[index, union-attr, call-overload]
             if action.option_strings and action.dest != "help":
