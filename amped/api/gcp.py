@@ -14,7 +14,7 @@ from partitioner.readers import PLAIN
 from ..backend.losses import Loss
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
-from ..methods.gcp import GENERAL, MAX_ITERS, tolerance_of
+from ..methods.gcp import GENERAL, MAX_ITERS, Gcp, prepare, tolerance_of
 from ..methods.initial import Init
 from ..methods.poisson import PoissonMethod
 from ..methods.stochastic import MOST_SAMPLES, SAMPLINGS, SamplingName
@@ -228,7 +228,8 @@ def cp(
     limits = MAX_ITERS if max_iters is None else max_iters, tolerance_of(chosen_method) if tol is None else tol
     chosen = Options(**options)
     side = SideOutputs(checkpoint, every, resume, metrics, report)  # type: ignore[arg-type]
-    with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, comm)) as call:
+    compiling = prepare if chosen_method == Gcp.name else None
+    with session(X, chosen, deadline, verbose, side, rank, starts, params.form(PLAIN, comm), compiling) as call:
         split = call.hold_out(params, held) if held.given(comm) else None
         observed = split.fitted if split else call.observe(params)
         requested = ConstraintParams(loss.nonnegative or nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]

@@ -147,6 +147,8 @@ class CpdRequest(Masked, Modelled, RunRequest[KruskalTensor]):
             return
         if self.counts:
             apr.prepare(device, dtype)
+        elif self.chosen_method == gcp.Gcp.name:
+            gcp.prepare(device)
         elif not self.general:
             als.prepare(device, self.rank, dtype, bool(self.constraint_params.nonnegative))
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from partitioner.host.threads import parallel_map, threads_for
 
 from ..backend.losses import Loss, Others
+from ..backend.ops.lbfgs import Point
 from ..backend.ops.solve import SolverBytes
 from ..operators.base import in_turn
 from ..operators.products import RowSystems
@@ -25,7 +26,6 @@ from .constraints import Constraints
 from .gcp import LossMethod
 from .newton import RowDerivatives, derivatives, newton_steps
 from .quasi_newton import scaled
-from .recent_changes import Point
 from .updates import DivergedError
 
 Matrix = NDArray[np.float64]

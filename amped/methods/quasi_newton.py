@@ -15,22 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..backend.ops.lbfgs import LbfgsVectors, Matrix, NewtonStep, Point, Reach, Vector
 from ..parallel.mpi import Comm
-from .recent_changes import (
-    CURVED,
-    HOST,
-    PAIRS,
-    Matrix,
-    Passes,
-    Point,
-    QuadraticModel,
-    RecentChanges,
-    Vector,
-    VectorPlace,
-)
+from .recent_changes import CURVED, PAIRS, QuadraticModel, RecentChanges
 
-VECTORS, MORE_ON_GPU = 2 * PAIRS + 11, 9
-"""Vectors at a time at most, of the length of a rank's part; and on a GPU a gradient, and temporary ones of a block."""
+VECTORS, MORE_ON_GPU = 2 * PAIRS + 11, 5
+"""Vectors at a time at most, of the length of a rank's part; and on a GPU a gradient, and those of a ridge."""
 DECREASE, SLOPE = 1e-4, 0.9  # sufficient decrease, and share of the slope that may remain (Wolfe conditions)
 NOISE = 1e-16  # relative decrease of the objective that rounding hides
 MOST_TRIALS = 25  # points of a line search
@@ -86,45 +76,39 @@ class QuasiNewton:
     Parameters
     ----------
     comm : Comm
-    lower : (n,) array
-        Lower bound of each entry of this rank's part; may be minus infinity.
-        In host memory.
-    place : VectorPlace
-        Of all other vectors.
+    vectors : LbfgsVectors
+        With the lower bounds of this rank's part.
     """
 
-    def __init__(self, comm: Comm, lower: Vector, place: VectorPlace = HOST) -> None:
-        self._comm, self._passes, self._xp = comm, Passes(comm, lower.size, place), place.xp
-        xp, same = place.xp, bool(lower.size) and bool((lower == lower[0]).all())
-        # Passes need not read equal bounds from memory.
-        self._lower = xp.broadcast_to(xp.asarray(lower[:1]), lower.shape) if same else xp.asarray(lower)
-        self._step = xp.empty(lower.size)
-        self._recent, self._size = RecentChanges(lower.size, xp), 1.0
-        bounded = bool(np.isfinite(lower).any())
-        self._bounded = any(comm.allgather(bounded)) if comm.size > 1 else bounded
-        self.dot, self.summed = self._passes.dot, self._passes.summed
+    def __init__(self, comm: Comm, vectors: LbfgsVectors) -> None:
+        self._comm, self._vectors, self._step = comm, vectors, vectors.empty()
+        self._recent, self._size = RecentChanges(vectors), 1.0
+        self._bounded = any(comm.allgather(vectors.bounded)) if comm.size > 1 else vectors.bounded
 
     def forget(self) -> None:
         """Discard the recent changes."""
         self._recent.forget()
+
+    def summed(self, numbers: Vector) -> Vector:
+        """Return the sum of an array over all ranks, in its place."""
+        if self._comm.size > 1:
+            self._comm.all_reduce(numbers, "sum")
+        return numbers
+
+    def dot(self, one: Vector, other: Vector) -> float:
+        """Return the inner product over all ranks."""
+        return self._sum(self._vectors.dot(one, other))
+
+    def _sum(self, number: float) -> float:
+        return float(self.summed(np.array([number]))[0])
 
     def largest(self, point: Point) -> float:
         """Return the largest magnitude of an entry of the gradient that may change, on any rank; zero at an optimum.
 
         Entries at their bound whose decrease would decrease the objective may not change.
         """
-
-        def largest(b: slice) -> float:
-            return float(abs(self._projected_gradient(point, b)).max())  # no block is empty
-
-        mine = max(self._passes.each(largest), default=0.0)
+        mine = self._vectors.largest(point)
         return max(self._comm.allgather(mine)) if self._comm.size > 1 else mine
-
-    def _projected_gradient(self, point: Point, b: slice) -> Vector:
-        """Return a block of the gradient, in which entries that may not change are zero; see `largest`."""
-        gradient = point.gradient[b]
-        free: Vector = self._xp.where((point.x[b] > self._lower[b]) | (gradient < 0), gradient, 0.0)
-        return free
 
     def search(self, point: Point, evaluate: Callable[[Vector], Point]) -> LineSearch:
         """Return a point with a sufficiently lower objective on the line along the direction; it is evaluated last."""
@@ -134,12 +118,12 @@ class QuasiNewton:
         low, high, size = 0.0, math.inf, 1.0  # the ends of an interval with a minimum, and a trial point
         low_slope, best, least = slope, None, point.value
         for trial in range(1, MOST_TRIALS + 1):
-            new = evaluate(self._at(point.x, size, step))
+            new = evaluate(self._vectors.moved(point.x, size, step))
             if not new.value <= point.value + DECREASE * size * slope:  # also if it is not finite
                 high = size
                 size = low + (high - low) * _interpolated(point.value, size * slope, new.value)
                 continue
-            new_slope, square = self._changes(point, new, step)
+            new_slope, square = self.summed(self._vectors.changes(point, new, step)).tolist()
             found = _Accepted(new, size * (new_slope - slope), square)
             if new.value < least:
                 best, least = found, new.value
@@ -156,34 +140,12 @@ class QuasiNewton:
         evaluate(best.point.x)  # again, because the caller holds the last trial
         return self._accept(point, best, MOST_TRIALS + 1)
 
-    def _changes(self, point: Point, new: Point, step: Vector) -> tuple[float, float]:
-        """Return the slope along a step at a new point, and the squared change of the gradient."""
-
-        def products(b: slice) -> Vector:
-            change = new.gradient[b] - point.gradient[b]
-            return self._passes.products((new.gradient[b], step[b]), (change, change))
-
-        slope, square = self._passes.total(products, (2,)).tolist()
-        return slope, square
-
     def _accept(self, point: Point, found: _Accepted, trials: int) -> LineSearch:
         """Store the change from a point to another one if the gradient's change has positive curvature."""
         if found.curvature > CURVED * found.square:
             self._recent.add(point, found.point)
             self._size = found.curvature / found.square
         return LineSearch(found.point, trials)
-
-    def _at(self, x: Vector, size: float, step: Vector) -> Vector:
-        """Return ``x + size * step``, within the bounds in spite of rounding."""
-        xp, result = self._xp, self._xp.empty_like(x)
-
-        def move(b: slice) -> None:
-            xp.multiply(step[b], size, out=result[b])
-            result[b] += x[b]
-            xp.maximum(result[b], self._lower[b], out=result[b])
-
-        self._passes.each(move)
-        return result  # type: ignore[no-any-return]
 
     def _direction(self, point: Point) -> Direction:
         """Return a direction of descent that leads to a point within the bounds."""
@@ -198,63 +160,19 @@ class QuasiNewton:
 
     def _steepest(self, point: Point) -> Direction:
         """Return the direction of the projected gradient."""
+        size = math.sqrt(self._sum(self._vectors.square(point)))
+        return self._towards(self._vectors.steepest(point, min(1.0, 1 / (size or 1.0)), self._step))
 
-        def square(b: slice) -> Vector:
-            gradient = self._projected_gradient(point, b)
-            return self._passes.products((gradient, gradient))
-
-        size = math.sqrt(self._passes.total(square, (1,))[0])
-        factor = min(1.0, 1 / (size or 1.0))
-        return self._towards(point, lambda b: point.x[b] - factor * self._projected_gradient(point, b))
-
-    def _towards(self, point: Point, target: Callable[[slice], Vector]) -> Direction:
-        """Return the direction to the projection of a point, of which `target` returns blocks.
-
-        It is valid until the next call.
-        """
-        step, xp = self._step, self._xp
-
-        def block(b: slice) -> tuple[float, float]:
-            own, x, lower = step[b], point.x[b], self._lower[b]
-            xp.subtract(xp.maximum(target(b), lower), x, out=own)
-            slope, longest = float(xp.vdot(point.gradient[b], own)), math.inf
-            if self._bounded:
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    longest = float(xp.where(own < 0, (lower - x) / own, math.inf).min())
-            return slope, longest
-
-        parts = self._passes.each(block)
-        slope = self.summed(np.array([sum(part[0] for part in parts)], np.float64))  # also without entries
-        longest = min((part[1] for part in parts), default=math.inf)
-        if self._comm.size > 1:
-            longest = min(self._comm.allgather(longest))
-        return Direction(step, float(slope[0]), longest)
-
-    def _path_step(self, point: Point, size: float, b: slice) -> Vector:
-        """Return a block of the step to a point of the path; see `_Path`."""
-        result = point.gradient[b] * -size
-        result += point.x[b]
-        self._xp.maximum(result, self._lower[b], out=result)
-        result -= point.x[b]
-        return result
+    def _towards(self, mine: Reach) -> Direction:
+        """Return the direction of the step that was set; it is valid until the next call."""
+        longest = min(self._comm.allgather(mine.longest)) if self._comm.size > 1 else mine.longest
+        return Direction(self._step, self._sum(mine.slope), longest)
 
     def _on_path(self, point: Point, *sizes: float) -> list[_Path]:
         """Return points of the path, after adding a new pair of changes; none if that leaves no changes."""
-        recent, xp = self._recent, self._xp
-        new = recent.coming
-
-        def products(b: slice) -> Matrix:
-            every, right = recent.block(b), xp.empty((new + len(sizes), b.stop - b.start))
-            right[:new] = recent.new(b)
-            for step, size in zip(right[new:], sizes, strict=True):
-                step[...] = self._path_step(point, size, b)
-            result = xp.zeros((recent.rows + 2, len(right)))
-            result[:-2] = every @ right.T
-            result[-2, new:] = self._passes.products(*((step, step) for step in right[new:]))
-            result[-1] = right @ point.gradient[b]
-            return result  # type: ignore[no-any-return]
-
-        found = self._passes.total(products, (recent.rows + 2, new + len(sizes)))
+        recent = self._recent
+        new = 0 if recent.coming is None else 2
+        found = self.summed(self._vectors.products(point, sizes, recent.vectors, recent.coming))
         recent.complete(found[:-2, :new])
         model = recent.model
         if model is None:
@@ -283,34 +201,17 @@ class QuasiNewton:
         Hessian by the formula of Sherman, Morrison and Woodbury.
         """
         theta, vectors, shares = model.theta, model.vectors, model.middle @ cauchy.inner
-
         grams, right = self._free_products(point, cauchy, model)
         system = np.eye(len(grams)) - model.middle @ grams / theta
         solved = np.linalg.solve(system, model.middle @ (right - grams @ shares))
-        weights = self._xp.asarray(solved / theta**2 - shares / theta)
-
-        def target(b: slice) -> Vector:
-            start = self._path_step(point, cauchy.size, b) + point.x[b]
-            change = point.gradient[b] / theta + weights @ vectors[:, b]
-            return self._xp.where(start > self._lower[b], point.x[b] - change, start)  # type: ignore[no-any-return]
-
-        return self._towards(point, target)
+        newton = NewtonStep(cauchy.size, theta, solved / theta**2 - shares / theta, vectors)
+        return self._towards(self._vectors.minimum(point, newton, self._step))
 
     def _free_products(self, point: Point, cauchy: _Path, model: QuadraticModel) -> tuple[Matrix, Vector]:
         """Return ``W^T W`` and ``W^T (gradient + theta s)``, s being the step, of entries inside the bounds there."""
         if not self._bounded:
             return model.grams, (model.theta - 1 / cauchy.size) * cauchy.inner
-
-        def products(b: slice) -> Matrix:
-            step, some = self._path_step(point, cauchy.size, b), model.vectors[:, b]
-            free = step + point.x[b] > self._lower[b]
-            whole = self._xp is np and free.all()  # which CuPy would compile for seconds
-            chosen = some if whole else some * free
-            step *= model.theta
-            step += point.gradient[b]
-            return self._xp.column_stack([chosen @ some.T, chosen @ step])  # type: ignore[no-any-return]
-
-        found = self._passes.total(products, (len(model.vectors), len(model.vectors) + 1))
+        found = self.summed(self._vectors.free_products(point, cauchy.size, model.vectors, model.theta))
         return found[:, :-1], found[:, -1]
 
 

@@ -20,6 +20,7 @@ from partitioner.validate import real, whole
 from ..backend.counter_rng import key_of
 from ..backend.device import Array
 from ..backend.losses import Loss
+from ..backend.ops.lbfgs import Point
 from ..backend.ops.sampled import MOMENTS, StepMethod, StepRule, Stratum
 from ..errors import InputError, warn
 from ..operators.sparse.sampled import SampledOperator
@@ -27,7 +28,6 @@ from .constraints import Constraints
 from .driver import MethodState
 from .gcp import LossMethod
 from .quasi_newton import scaled
-from .recent_changes import Point
 from .updates import DivergedError
 
 SamplingName = Literal["stratified", "semi-stratified", "uniform", "nonzeros"]

@@ -1,15 +1,17 @@
-"""The model of recent changes, compared with updates of a whole matrix, and passes over blocks."""
+"""The model of recent changes, compared with updates of a whole matrix, and passes over blocks in host memory."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from amped.methods import recent_changes
-from amped.methods.recent_changes import PAIRS, Passes, Point, RecentChanges, VectorPlace
-from amped.parallel.mpi import world
+from amped.backend.ops.lbfgs import Point
+from amped.methods import host_vectors
+from amped.methods.host_vectors import HostVectors
+from amped.methods.recent_changes import PAIRS, RecentChanges
 
 LENGTH = 23
+UNBOUNDED = np.full(LENGTH, -np.inf)
 
 
 def updated(changes: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
@@ -25,19 +27,15 @@ def updated(changes: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
 def added(recent: RecentChanges, point: Point, new: Point) -> None:
     """Add a change in a pass over blocks."""
     recent.add(point, new)
-
-    def products(b: slice) -> np.ndarray:
-        own = recent.new(b)
-        return recent.block(b) @ own.T
-
-    recent.complete(Passes(world(), LENGTH, VectorPlace(threads=2)).total(products, (recent.rows, 2)))
+    found = HostVectors(UNBOUNDED, 2).products(point, (1.0,), recent.vectors, recent.coming)
+    recent.complete(found[:-2, :2])
 
 
 @pytest.mark.parametrize("count", [1, 3, PAIRS + 3])
 def test_the_model_is_that_of_updates_of_a_matrix(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Also if a change without curvature is among them, which is discarded."""
-    monkeypatch.setattr(recent_changes, "BLOCK", 4)
-    rng, recent, changes = np.random.default_rng(0), RecentChanges(LENGTH), []
+    monkeypatch.setattr(host_vectors, "BLOCK", 4)
+    rng, recent, changes = np.random.default_rng(0), RecentChanges(HostVectors(UNBOUNDED)), []
     hessian = np.diag(rng.random(LENGTH) + 0.5)
     x = rng.random(LENGTH)
     for number in range(count):
@@ -56,7 +54,7 @@ def test_the_model_is_that_of_updates_of_a_matrix(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_is_left_if_the_only_change_has_no_curvature() -> None:
-    recent, x = RecentChanges(LENGTH), np.ones(LENGTH)
+    recent, x = RecentChanges(HostVectors(UNBOUNDED)), np.ones(LENGTH)
     added(recent, Point(x, 0.0, x), Point(2 * x, 0.0, 0 * x))
     assert recent.model is None
     assert not recent.exist
@@ -64,13 +62,15 @@ def test_nothing_is_left_if_the_only_change_has_no_curvature() -> None:
 
 def test_threads_and_blocks_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = np.random.default_rng(1).random((2, LENGTH))
-    monkeypatch.setattr(recent_changes, "BLOCK", 3)
-    totals = {
-        threads: Passes(world(), LENGTH, VectorPlace(threads=threads)).dot(one, other) for threads in (1, 2, 5, 40)
-    }
+    monkeypatch.setattr(host_vectors, "BLOCK", 3)
+    totals = {threads: HostVectors(UNBOUNDED, threads).dot(one, other) for threads in (1, 2, 5, 40)}
     assert len({*totals.values()}) == 1, "sums are added in the order of blocks"
     assert totals[1] == pytest.approx(one @ other, rel=1e-14)
 
 
 def test_a_rank_without_entries() -> None:
-    assert Passes(world(), 0, VectorPlace(threads=4)).dot(np.empty(0), np.empty(0)) == 0
+    vectors, none = HostVectors(np.empty(0), threads=4), np.empty(0)
+    point = Point(none, 0.0, none)
+    assert vectors.dot(none, none) == vectors.largest(point) == vectors.square(point) == 0
+    assert vectors.steepest(point, 1.0, none) == (0, np.inf)
+    np.testing.assert_array_equal(vectors.products(point, (1.0, 2.0), np.empty((4, 0)), None), np.zeros((6, 2)))

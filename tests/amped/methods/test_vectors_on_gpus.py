@@ -10,7 +10,6 @@ from gcp import model_array, values_for
 from oracle import random_factors
 
 import amped
-from amped.methods import recent_changes
 from amped.operators import placement
 from amped.operators.dense import plan
 
@@ -34,12 +33,10 @@ def data(loss: str, sparse: bool) -> Any:
 def test_the_path_of_vectors_on_the_host(
     loss: str, sparse: bool, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one block of entries, in several, and on the CPU: with and without bounds, a ridge and missing elements."""
+    """And where the GPU's memory does not suffice: with and without bounds, a ridge and missing elements."""
     tensor, start = data(loss, sparse), random_factors(0, SHAPE, 3)
     how: dict[str, Any] = {"loss": loss, "method": "lbfgs", "max_iters": 12, "tol": 0, "init": start, **given}
     models = [amped.cp(tensor, 3, device=device, precision="fp64", **how) for device in ("cuda", "cpu")]
-    monkeypatch.setattr(recent_changes, "GPU_BLOCK", 17)
-    models.append(amped.cp(tensor, 3, device="cuda", precision="fp64", **how))
     monkeypatch.setattr(placement, "vector_bytes", lambda modes, setting: placement.VectorBytes(1 << 20, 1 << 20))
     monkeypatch.setattr(plan, "vector_bytes", placement.vector_bytes)
     models.append(amped.cp(tensor, 3, device="cuda", precision="fp64", **how))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from partitioner.array_types import FloatDType, Floats
 from partitioner.cuda.code import load
-from partitioner.cuda.cubins import CudaFunction
+from partitioner.cuda.cubins import CudaFunction, CudaSource
 
 from ...device import Array
 from ...ops.columns import COLUMNS, ColumnsProvider, ColumnSums
@@ -80,6 +80,11 @@ def _described(matrix: Array) -> tuple[object, ...]:
     return np.uint64(matrix.data.ptr), np.int64(rows), np.int32(columns), np.int64(matrix.strides[0] // matrix.itemsize)
 
 
+def columns_unit(dtype: FloatDType) -> CudaSource:
+    """Return the code for matrices of a type."""
+    return unit("columns", {"REAL": REALS[dtype]})
+
+
 class _Code(NamedTuple):
     """The functions of ``columns.cu``."""
 
@@ -91,5 +96,5 @@ class _Code(NamedTuple):
 
 @cache
 def _code(dtype: FloatDType, device: int) -> _Code:
-    module = load(unit("columns", {"REAL": REALS[dtype]}))
+    module = load(columns_unit(dtype))
     return _Code(*map(module.get_function, ("column_sums", "totals", "add_totals", "arrange")))

@@ -46,6 +46,7 @@ VALUES = {"raw": ValueRange(0.5, 1.5, 0.0), "coded": ValueRange(-3.0, 5.0, 0.5)}
 DTYPES = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 STEPS = {"begin_rows", "end_rows", "clear_rows", "step", "advance"}
+LBFGS = {"dot", "gradient_norms", "changes", "move", "path_products", "free_products", "towards"}
 WIDE = {"prepare", "sweep", "unpack", "settle", "constrain", "finish", "add_squares", "fit", "add_dots", "keep"}
 EQUATIONS = {"prepare", "constrain", "widen", "finish", "fit", "add_dots", "keep"}
 MEANT = {"177-D", "68-D"}  # a constant that a layout does not use; an unsigned sum with a negative VALUE_LOW
@@ -363,6 +364,7 @@ def test_packing_and_sums_of_chunks(architecture: str, every: bool) -> None:
             check(compiled(name, macros, architecture), {"hals", "add_parts"}, most)
         check(compiled("row_admm", {"RANK": rank, "REAL": real}, architecture), ROW_ADMM, MOST_IN_ROW_ADMM)
     check(compiled("isotonic", {}, architecture), {"monotone", "prefix_errors", "find_peaks"})
+    check(compiled("lbfgs", {}, architecture), LBFGS)
     for real in REALS.values() if every else ["double"]:
         check(compiled("equations_large", {"REAL": real, "SIDE": 64}, architecture), WIDE)
         check(compiled("rows_large", {"REAL": real}, architecture), {"store", "add"}, FEW)
