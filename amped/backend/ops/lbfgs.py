@@ -101,8 +101,8 @@ class LbfgsVectors(Protocol):
         Returns
         -------
         (rows + 2, columns) array
-            A column for each row of the change, then one for each step. The last two rows have the squares of the
-            steps, and the products with the gradient.
+            Columns of the change, if there is one, then of the steps. The last two rows have the squares of the steps,
+            and the products with the gradient.
         """
 
     def free_products(self, point: Point, size: float, vectors: Matrix, theta: float) -> Matrix:
