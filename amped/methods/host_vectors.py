@@ -15,7 +15,7 @@ import numpy as np
 
 from partitioner.host.threads import parallel_map
 
-from ..backend.ops.lbfgs import Change, Matrix, NewtonStep, Point, Reach, Vector
+from ..backend.ops.lbfgs import Matrix, NewtonStep, Point, PointChange, Reach, Vector
 from ..backend.rows import blocks_of
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class HostVectors:
         self._each(move)
         return result
 
-    def products(self, point: Point, sizes: Sequence[float], vectors: Matrix, change: Change | None) -> Matrix:
+    def products(self, point: Point, sizes: Sequence[float], vectors: Matrix, change: PointChange | None) -> Matrix:
         rows, new = len(vectors), 0 if change is None else 2
 
         def products(b: slice) -> Matrix:

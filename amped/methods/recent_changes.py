@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..backend.ops.lbfgs import Change, LbfgsVectors, Matrix, Point
+from ..backend.ops.lbfgs import LbfgsVectors, Matrix, Point, PointChange
 
 PAIRS = 5
 CURVED = 2e-16  # least curvature of a pair of changes, relative to the squared change of the gradient
@@ -44,7 +44,7 @@ class RecentChanges:
     ----------
     model : QuadraticModel or None
         The model of these changes, in the compact form of Byrd, Nocedal and Schnabel (1994); None if there are none.
-    coming : Change or None
+    coming : PointChange or None
         The new pair, if it is not written.
     """
 
@@ -57,7 +57,7 @@ class RecentChanges:
         """Discard the changes."""
         self._slots = list[int]()  # of the pairs, the oldest first
         self._rows = 0
-        self.coming: Change | None = None
+        self.coming: PointChange | None = None
         self.model: QuadraticModel | None = None
 
     @property
@@ -76,7 +76,7 @@ class RecentChanges:
         """Add the change from a point to another one, which replaces the oldest if there are `PAIRS`."""
         slot = self._slots.pop(0) if len(self._slots) == PAIRS else min(set(range(PAIRS)) - {*self._slots})
         self._slots.append(slot)
-        self._rows, self.coming = max(self._rows, 2 * slot + 2), Change(2 * slot, point, new)
+        self._rows, self.coming = max(self._rows, 2 * slot + 2), PointChange(2 * slot, point, new)
 
     def complete(self, products: Matrix) -> None:
         """Take the inner products of all vectors with those of a new pair, (rows, 2), if there is one.

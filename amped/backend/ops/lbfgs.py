@@ -27,7 +27,7 @@ class Point(NamedTuple):
     gradient: Vector
 
 
-class Change(NamedTuple):
+class PointChange(NamedTuple):
     """A change between two points that has not been written yet: of the gradient in a row, of x in the next one."""
 
     row: int
@@ -86,7 +86,7 @@ class LbfgsVectors(Protocol):
     def moved(self, x: Vector, size: float, step: Vector) -> Vector:
         """Return ``max(x + size * step, lower)``."""
 
-    def products(self, point: Point, sizes: Sequence[float], vectors: Matrix, change: Change | None) -> Matrix:
+    def products(self, point: Point, sizes: Sequence[float], vectors: Matrix, change: PointChange | None) -> Matrix:
         """Write a change, if there is one; return the inner products of the vectors with it and steps of the path.
 
         Parameters
@@ -96,7 +96,7 @@ class LbfgsVectors(Protocol):
             Of one or two steps of the point's path.
         vectors : (rows, n) array
             Includes the rows of the change.
-        change : Change, optional
+        change : PointChange, optional
 
         Returns
         -------

@@ -14,7 +14,7 @@ from partitioner.cuda.code import load, prepare
 from partitioner.cuda.cubins import CudaFunction
 
 from ...device import Array
-from ...ops.lbfgs import LBFGS, Change, LbfgsProvider, LbfgsVectors, Matrix, NewtonStep, Point, Reach, Vector
+from ...ops.lbfgs import LBFGS, LbfgsProvider, LbfgsVectors, Matrix, NewtonStep, Point, PointChange, Reach, Vector
 from ..device import CudaDevice
 from ..source import by_value, unit
 from .columns import columns_unit
@@ -61,7 +61,7 @@ class CudaVectors:
         self._launch(self._code.move, self._point(Point(x, 0.0, x)), step, np.float64(size), result)
         return result  # type: ignore[no-any-return]
 
-    def products(self, point: Point, sizes: Sequence[float], vectors: Matrix, change: Change | None) -> Matrix:
+    def products(self, point: Point, sizes: Sequence[float], vectors: Matrix, change: PointChange | None) -> Matrix:
         rows, ends = len(vectors), (np.float64(sizes[0]), np.float64(sizes[-1]))
         arguments = vectors, np.int32(rows), _change(change), np.int32(len(sizes)), *ends
         parts = self._parts(self._code.path_products, (MOST + 2) * COLUMNS, self._point(point), *arguments)
@@ -127,7 +127,7 @@ def providers(device: CudaDevice) -> Sequence[LbfgsProvider]:
     return [CudaLbfgs(device)]
 
 
-def _change(change: Change | None) -> np.void:
+def _change(change: PointChange | None) -> np.void:
     if change is None:
         return NO_CHANGE
     vectors = change.point.x, change.point.gradient, change.new.x, change.new.gradient

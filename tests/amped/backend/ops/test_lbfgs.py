@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amped.backend.choose import choose
-from amped.backend.ops.lbfgs import LBFGS, Change, LbfgsVectors, NewtonStep, Point
+from amped.backend.ops.lbfgs import LBFGS, LbfgsVectors, NewtonStep, Point, PointChange
 from amped.methods.host_vectors import HostVectors
 from amped.parallel.mpi import world
 
@@ -34,7 +34,7 @@ def passes(vectors: LbfgsVectors, arrays: list[Any], rows: int) -> list[Any]:
     found: list[Any] = [vectors.dot(gradient, step), vectors.largest(point), vectors.square(point)]
     found += [vectors.changes(point, further, step), vectors.moved(x, 0.3, step)]
     found += [vectors.products(further, (0.4, 0.8), recent, None), vectors.free_products(further, 0.4, recent, 1.7)]
-    written = vectors.products(further, (0.4,), recent, Change(rows - 2, point, further))
+    written = vectors.products(further, (0.4,), recent, PointChange(rows - 2, point, further))
     found += [written[:-2], written[-2, 2:], written[-1], recent]
     found += [*vectors.steepest(point, 0.2, step), step, *vectors.minimum(point, newton, longer), longer]
     return found
