@@ -245,6 +245,6 @@ def mttkrp(
         machine = machine_for(machine, source, chosen, Work(rank, 1))
         operator = place(source, rank, machine, chosen, budget=budget, late=True)
         start(operator, source, init=matrices)
-        result = operator.gathered(mode, operator.mttkrp(mode))
+        result = operator.machine.agreed(operator.gathered(mode, operator.mttkrp(mode)))
         together(comm, lambda: check_result(operator, mode, result, source.value_range))
         return result

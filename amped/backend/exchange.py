@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.array_types import HostArray
+from partitioner.array_types import Element, HostArray
 
-from ..parallel.mpi import Comm, Reduction
+from ..parallel.mpi import Comm, Reduction, share
 from .byte_count import Counted
 from .device import Array, Device
 
@@ -34,6 +34,10 @@ class Machine(NamedTuple):
     def everyone(self) -> Comm:
         """All ranks of the run."""
         return self.others or self.comm
+
+    def agreed(self, array: NDArray[Element]) -> NDArray[Element]:
+        """Return rank 0's array if all ranks do the same work, as they may differ in rounding. Collective."""
+        return array if self.others is None else share(self.others, array)
 
 
 class RowRanges(NamedTuple):

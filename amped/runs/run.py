@@ -264,13 +264,13 @@ class Run(Generic[M_co]):
 
     def final_model(self) -> M_co:
         """Return rank 0's model with the tensor's labels: replicas may differ in rounding. Collective."""
-        model, others = self.model(), self.method.operator.machine.others
-        if others is None:
+        model, machine = self.model(), self.method.operator.machine
+        if machine.others is None:
             return model
         result = cast("KruskalTensor", model)  # only CP-ALS has replicas
-        result.weights = share(others, result.weights)
+        result.weights = machine.agreed(result.weights)
         for mode, factor in enumerate(result.factors):
-            rows = share(others, on_host(factor))
+            rows = machine.agreed(on_host(factor))
             result.factors[mode] = self._device.to_device(rows) if is_on_gpu(factor) else rows
         return model
 

@@ -300,8 +300,8 @@ def test_mttkrp_gives_all_ranks_the_same(comm: Comm, device: str) -> None:
     columns, values = random_nonzeros(5, shape, 3001)
     factors = random_factors(5, shape, 6)
     tensor = on_rank_0(comm, SparseTensor(columns.T, values, shape))
-    for mode in range(4):
-        result = amped.mttkrp(tensor, factors, mode, device=device, precision="fp64")
+    for mode, grid in product(range(4), ("auto", "replicated")):
+        result = amped.mttkrp(tensor, factors, mode, device=device, precision="fp64", grid=grid)
         assert len(set(comm.allgather(result.tobytes()))) == 1
         assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), "fp64")
 
