@@ -40,6 +40,10 @@ def _cp_apr(rank: int, iterations: int, **more: Any) -> Call:
     return lambda X, device: amped.cp_apr(X, rank, max_iters=iterations, device=device, **more)
 
 
+def _lbfgs(X: Tensor, device: str) -> object:
+    return amped.cp(X, 16, loss="poisson", method="lbfgs", max_iters=20, tol=0, device=device)
+
+
 def _tucker(*ranks: int, iterations: int) -> Call:
     return lambda X, device: amped.tucker(X, rank=ranks, max_iters=iterations, device=device)
 
@@ -60,6 +64,7 @@ PROBLEMS = {
     "scan": Problem(_scan, "scan of uber393k, 1 to 6 components, 3 starts"),
     "cp_apr": Problem(_cp_apr(16, 10), "cp_apr of uber393k, 10 iterations"),
     "pdnr": Problem(_cp_apr(16, 5, method="pdnr"), "cp_apr by PDNR of uber393k, 5 iterations"),
+    "lbfgs": Problem(_lbfgs, "cp of uber393k, Poisson by L-BFGS, 20 iterations"),
     "tucker": Problem(_tucker(8, 8, 8, 8, iterations=10), "tucker of uber393k, 8,8,8,8, 10 iterations"),
     "observed": Problem(_cp_als(16, 20, mask="stored"), "cp_als of observed elements of uber393k, 20 iterations"),
     "nell1": Problem(_cp_als(32, 4), "cp_als of the NELL-1 shape, 4 iterations", NELL1, 143_600_000),
