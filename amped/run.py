@@ -36,7 +36,7 @@ Command = Callable[[Any, "VerbSession"], int]
 
 
 class Verb(NamedTuple):
-    """A verb, whose module is imported on use; the first line of its function is its help."""
+    """A verb, whose module is imported on use; the docstring of its function is its help."""
 
     module: str  # with the function of the verb's name
     request: str

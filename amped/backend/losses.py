@@ -300,6 +300,11 @@ class Loss:
         """Whether the model's values, and therefore all factor matrices, must not be negative."""
         return self.lower >= 0
 
+    @property
+    def keeps_unit(self) -> bool:
+        """Whether the model's values have the unit of the elements: they are the expected ones."""
+        return self.mean.strip() == "m"
+
     @cached_property
     def fits_zeros(self) -> bool:
         """Whether the zero model fits data that are all zero: f(0, m) has a finite minimum at m = 0."""

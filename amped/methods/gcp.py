@@ -29,7 +29,7 @@ from .arranged import arranged
 from .constraints import Constraints
 from .driver import ConstrainedCp, MethodState
 from .host_vectors import HostVectors
-from .quasi_newton import QuasiNewton, scaled
+from .quasi_newton import QuasiNewton, matched, scaled
 from .updates import DivergedError
 
 MAX_ITERS, TOL = 1000, 1e-9  # by default
@@ -96,10 +96,15 @@ class LossMethod(ConstrainedCp[Placed], ABC):
         """See `Method`: accepts any matrices that satisfy the constraints; the first step may scale random ones."""
         self.constraints.check_start(factors, how)
         factors = [self.without_unused(mode, factor) for mode, factor in enumerate(factors)]
-        self._scales = how is None and self._loss.nonnegative and not self.starts_at_zero
+        scalable = self._loss.nonnegative or self._loss.keeps_unit
+        self._scales = how is None and scalable and not self.starts_at_zero
         if self.starts_at_zero:
             return [np.zeros_like(factor) if mode in self._modes else factor for mode, factor in enumerate(factors)]
         return factors
+
+    def _rescaled(self, start: Point, evaluate: Callable[[float], Point], slope_of: Callable[[Point], float]) -> Point:
+        """Return a point at a scale that suits the elements; see `scaled`."""
+        return scaled(start, evaluate, slope_of) if self._loss.nonnegative else matched(start, evaluate)
 
     @abstractmethod
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
@@ -229,7 +234,7 @@ class Gcp(LossMethod):
         def evaluate(scale: float) -> Point:
             return self._evaluate(scale ** (1 / len(self._modes)) * start.x)
 
-        return scaled(start, evaluate, lambda point: self._steps.dot(point.x[place], point.gradient[place]))
+        return self._rescaled(start, evaluate, lambda point: self._steps.dot(point.x[place], point.gradient[place]))
 
     def _balanced(self, x: Vector) -> Vector:
         """Return factor matrices of the same model in which the columns of a component have equal norms.

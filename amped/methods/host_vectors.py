@@ -1,7 +1,7 @@
 """Passes of L-BFGS-B over vectors in host memory, in threads.
 
-Vectors are as long as all factor matrices together, and few operations use a number of them: each pass processes
-blocks that stay in a core's cache.
+Vectors are as long as all factor matrices together, and few operations are done per entry: each pass processes blocks
+that stay in a core's cache.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class HostVectors:
         return float(self._total(lambda b: np.array([np.vdot(one[b], other[b])]), 1)[0])
 
     def largest(self, point: Point) -> float:
-        # No block is empty.
-        return max(self._each(lambda b: float(abs(self._projected_gradient(point, b)).max())), default=0.0)
+        parts = self._each(lambda b: abs(self._projected_gradient(point, b)).max())  # no block is empty
+        return float(np.max(parts)) if parts else 0.0
 
     def square(self, point: Point) -> float:
         def square(b: slice) -> Vector:
@@ -140,7 +140,7 @@ class HostVectors:
         return self._towards(point, target, step)
 
     def _towards(self, point: Point, target: Callable[[slice], Vector], step: Vector) -> Reach:
-        """Set `step` to that to the projection of a point, of which `target` returns blocks."""
+        """Set `step` to the step to a point projected onto the bounds; `target` returns blocks of the point."""
 
         def block(b: slice) -> tuple[float, float]:
             own, x, lower = step[b], point.x[b], self._lower[b]
@@ -151,5 +151,5 @@ class HostVectors:
                     longest = float(np.where(own < 0, (lower - x) / own, math.inf).min())
             return slope, longest
 
-        parts = self._each(block)
-        return Reach(sum(part[0] for part in parts), min((part[1] for part in parts), default=math.inf))
+        slopes, longest = np.array(self._each(block)).reshape(-1, 2).T
+        return Reach(sum(slopes.tolist(), 0.0), float(longest.min(initial=math.inf)))

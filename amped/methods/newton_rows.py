@@ -25,7 +25,6 @@ from ..operators.sparse.operator import SparseOperator
 from .constraints import Constraints
 from .gcp import LossMethod
 from .newton import RowDerivatives, derivatives, newton_steps
-from .quasi_newton import scaled
 from .updates import DivergedError
 
 Matrix = NDArray[np.float64]
@@ -141,7 +140,10 @@ class NewtonRows(LossMethod):
             now = self._evaluated(mode, scale * rows, others)
             return Point(now.rows, self._total(now.values.sum()), now.gradient)
 
-        point = scaled(evaluate(1.0), evaluate, lambda point: self._total(float(np.vdot(point.x, point.gradient))))
+        def slope(point: Point) -> float:
+            return self._total(float(np.vdot(point.x, point.gradient)))
+
+        point = self._rescaled(evaluate(1.0), evaluate, slope)
         self._set_rows(mode, point.x)
         self.operator.wait_comm()
 

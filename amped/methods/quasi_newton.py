@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..backend.ops.lbfgs import LbfgsVectors, Matrix, NewtonStep, Point, Reach, Vector
+from ..backend.ops.lbfgs import PAIRS, LbfgsVectors, Matrix, NewtonStep, Point, Reach, Vector
 from ..parallel.mpi import Comm
-from .recent_changes import CURVED, PAIRS, QuadraticModel, RecentChanges
+from .recent_changes import CURVED, QuadraticModel, RecentChanges
 
-VECTORS, MORE_ON_GPU = 2 * PAIRS + 11, 5
+VECTORS, MORE_ON_GPU = 2 * PAIRS + 12, 5
 """Vectors at a time at most, of the length of a rank's part; and on a GPU a gradient, and those of a ridge."""
 DECREASE, SLOPE = 1e-4, 0.9  # sufficient decrease, and share of the slope that may remain (Wolfe conditions)
 NOISE = 1e-16  # relative decrease of the objective that rounding hides
@@ -27,6 +27,7 @@ MOST_TRIALS = 25  # points of a line search
 NEAR, FAR = 0.1, 0.5  # range of interpolated steps, as parts of the interval
 CAUCHY, CAUCHY_FACTOR, CAUCHY_TRIALS = 0.1, 2.0, 12
 FIRST_SCALE, FURTHEST, SAME_SCALE, MOST_SCALES = 10.0, 1e4, 0.2, 8  # of a search for the scale of a start
+SHARE = 0.1  # of the objective of zeros, by which `matched` exceeds it
 
 
 class Direction(NamedTuple):
@@ -100,7 +101,7 @@ class QuasiNewton:
         return self._sum(self._vectors.dot(one, other))
 
     def _sum(self, number: float) -> float:
-        return float(self.summed(np.array([number]))[0])
+        return float(self.summed(np.array([number], np.float64))[0])
 
     def largest(self, point: Point) -> float:
         """Return the largest magnitude of an entry of the gradient that may change, on any rank; zero at an optimum.
@@ -254,4 +255,32 @@ def scaled(start: Point, evaluate: Callable[[float], Point], slope_of: Callable[
         guess = min(FURTHEST * scale, max(scale / FURTHEST, root))
         if abs(math.log(guess / scale)) < SAME_SCALE:
             break
+    return point
+
+
+def matched(start: Point, evaluate: Callable[[float], Point]) -> Point:
+    """Return a point at a scale where the model is about as large as the elements, for models of any sign.
+
+    Its objective exceeds that of a model of zeros by a share. For least squares the norm of the model is then 0.3 to 2
+    times that of the elements, whatever their unit. The best scale would be near zero, a saddle point, if the elements
+    have both signs.
+
+    Parameters
+    ----------
+    start : Point
+        At scale 1.
+    evaluate : callable
+        Returns the point at a scale.
+    """
+    zeros, point, scale = evaluate(0.0).value, start, 1.0
+    for _ in range(MOST_SCALES if math.isfinite(zeros) and zeros > 0 else 0):
+        excess = point.value / zeros - 1
+        if excess > 0:
+            factor = max(1 / FURTHEST, min(FURTHEST, math.sqrt(SHARE / excess)))
+        else:  # the model is too small, or the objective is not finite
+            factor = max(2.0, 1 / max(-excess, 1 / FURTHEST)) if excess <= 0 else 1 / FURTHEST
+        if abs(math.log(factor)) < SAME_SCALE:
+            break
+        scale *= factor
+        point = evaluate(scale)
     return point

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..backend.ops.lbfgs import LbfgsVectors, Matrix, Point, PointChange
+from ..backend.ops.lbfgs import PAIRS, LbfgsVectors, Matrix, Point, PointChange
 
-PAIRS = 5
 CURVED = 2e-16  # least curvature of a pair of changes, relative to the squared change of the gradient
 
 
@@ -38,18 +37,18 @@ class RecentChanges:
 
     Parameters
     ----------
-    vectors : LbfgsVectors
+    passes : LbfgsVectors
 
     Attributes
     ----------
     model : QuadraticModel or None
         The model of these changes, in the compact form of Byrd, Nocedal and Schnabel (1994); None if there are none.
     coming : PointChange or None
-        The new pair, if it is not written.
+        The new pair, if it has not been written yet.
     """
 
-    def __init__(self, vectors: LbfgsVectors) -> None:
-        self._place, self._grams = vectors, np.zeros((2 * PAIRS, 2 * PAIRS))
+    def __init__(self, passes: LbfgsVectors) -> None:
+        self._passes, self._grams = passes, np.zeros((2 * PAIRS, 2 * PAIRS))
         self._vectors: Matrix | None = None  # of a pair in two rows, the change of the gradient first
         self.forget()
 
@@ -69,7 +68,7 @@ class RecentChanges:
     def vectors(self) -> Matrix:
         """The vectors in use, (rows, n), including those of a new pair."""
         if self._vectors is None:
-            self._vectors = self._place.empty(2 * PAIRS)
+            self._vectors = self._passes.empty(2 * PAIRS)
         return self._vectors[: self._rows]
 
     def add(self, point: Point, new: Point) -> None:

@@ -27,7 +27,6 @@ from ..operators.sparse.sampled import SampledOperator
 from .constraints import Constraints
 from .driver import MethodState
 from .gcp import LossMethod
-from .quasi_newton import scaled
 from .updates import DivergedError
 
 SamplingName = Literal["stratified", "semi-stratified", "uniform", "nonzeros"]
@@ -247,7 +246,7 @@ class StochasticGcp(LossMethod):
             value, slope = operator.value(strata, key_of(seed))
             return Point(np.array([scale]), value, np.array([slope]))
 
-        best = scaled(evaluate(1.0), evaluate, lambda point: float(point.gradient[0]))
+        best = self._rescaled(evaluate(1.0), evaluate, lambda point: float(point.gradient[0]))
         evaluate(float(best.x[0]))
 
     def _objective(self, seed: int) -> float:

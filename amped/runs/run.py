@@ -12,18 +12,21 @@ from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast
 
+import numpy as np
+
 from partitioner.errors import one_line
 from partitioner.host.stages import STAGES
 from partitioner.tensors.device_arrays import is_on_gpu, on_host
 
 from ..backend.byte_count import ByteCount
 from ..backend.device import Device
+from ..backend.exchange import Machine
 from ..errors import InputError, warn
 from ..methods import driver
 from ..methods.driver import Method, Spans, StopRule, never
 from ..methods.initial import Init
 from ..methods.starts import Decomposition, best_of
-from ..models.history import AnyModel, M_co
+from ..models.history import AnyModel, M, M_co
 from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.tuning import Budget
 from ..parallel.mpi import on_root, share
@@ -263,16 +266,8 @@ class Run(Generic[M_co]):
         return model
 
     def final_model(self) -> M_co:
-        """Return rank 0's model with the tensor's labels: replicas may differ in rounding. Collective."""
-        model, machine = self.model(), self.method.operator.machine
-        if machine.others is None:
-            return model
-        result = cast("KruskalTensor", model)  # only CP-ALS has replicas
-        result.weights = machine.agreed(result.weights)
-        for mode, factor in enumerate(result.factors):
-            rows = machine.agreed(on_host(factor))
-            result.factors[mode] = self._device.to_device(rows) if is_on_gpu(factor) else rows
-        return model
+        """Return the model at the end, with the tensor's labels: that of rank 0 on all ranks. Collective."""
+        return agreed(self.model(), self.method.operator.machine)
 
     def facts(self) -> dict[str, object]:
         """Return the facts of the run for its record; the seed is that of the best start."""
@@ -282,6 +277,22 @@ class Run(Generic[M_co]):
         """Notify the observers of the end."""
         for observer in self._observers:
             observer.ended(self, record, signal, result)
+
+
+def agreed(model: M, machine: Machine) -> M:
+    """Return rank 0's model on all ranks if each computes everything: they may differ in rounding. Collective."""
+    if machine.others is None:
+        return model
+    result = cast("KruskalTensor", model)  # only CP-ALS computes everything on all ranks
+    result.weights = machine.agreed(result.weights)
+    for mode, factor in enumerate(result.factors):
+        rows = machine.agreed(np.ascontiguousarray(on_host(factor)))
+        if not is_on_gpu(factor):
+            result.factors[mode] = rows
+        elif machine.everyone.rank:
+            factor.set(rows)
+    machine.device.synchronize()  # the caller may use another stream
+    return model
 
 
 def step_limit(method: Method) -> float:

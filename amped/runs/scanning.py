@@ -44,7 +44,7 @@ from .gcp import generalised
 from .loss_elements import LossRun, LossWork
 from .observed_runs import observed_decomposition
 from .observing import ObservedSource
-from .run import Run, RunParams
+from .run import Run, RunParams, agreed
 from .scan_result import Scan, ScanParams
 from .scan_sources import Part, ScanSources
 
@@ -279,7 +279,7 @@ class _Scanner:
         # Not the best iteration on held-out elements, as the start is not independent of them.
         merit = -held_out_errors(method.state)[-1] if part.held_out else method.merit()
         explained = part.explained(self._machine.comm.bcast(merit))
-        model = method.model()
+        model = agreed(method.model(), method.operator.machine)
         if self._params.method in GENERAL:  # the model's scores depend on its loss
             model.run = {"method": method.name, **method.facts}
         return _Run(model, explained, method.state.iterations, seconds)

@@ -17,6 +17,7 @@ from ..registry import Op
 Vector = NDArray[np.float64]
 """In host memory, or of the device."""
 Matrix = NDArray[np.float64]
+PAIRS = 5  # recent changes of the gradient and of x that are kept
 
 
 class Point(NamedTuple):
@@ -56,7 +57,7 @@ class Reach(NamedTuple):
 
 
 class LbfgsVectors(Protocol):
-    """Passes over vectors of n float64 entries, this rank's part. Results are in host memory, sums of this rank.
+    """Passes over vectors of n float64 entries, this rank's part. Numbers are returned in host memory, as its sums.
 
     The *path* of a point is that of steepest descent, projected: ``max(x - size * gradient, lower)``.
 
@@ -112,10 +113,10 @@ class LbfgsVectors(Protocol):
         """
 
     def steepest(self, point: Point, factor: float, step: Vector) -> Reach:
-        """Set `step` to that of the projected gradient times `-factor`, within the bounds."""
+        """Set `step` to the step to ``max(x - factor * projected gradient, lower)``; return its reach."""
 
     def minimum(self, point: Point, newton: NewtonStep, step: Vector) -> Reach:
-        """Set `step` to that of a Newton step, within the bounds."""
+        """Set `step` to a Newton step, shortened to the bounds; return its reach."""
 
 
 class LbfgsProvider(Protocol):

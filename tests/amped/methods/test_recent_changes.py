@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amped.backend.ops.lbfgs import Point
+from amped.backend.ops.lbfgs import PAIRS, Point
 from amped.methods import host_vectors
 from amped.methods.host_vectors import HostVectors
-from amped.methods.recent_changes import PAIRS, RecentChanges
+from amped.methods.recent_changes import RecentChanges
 
 LENGTH = 23
 UNBOUNDED = np.full(LENGTH, -np.inf)
@@ -72,5 +72,18 @@ def test_a_rank_without_entries() -> None:
     vectors, none = HostVectors(np.empty(0), threads=4), np.empty(0)
     point = Point(none, 0.0, none)
     assert vectors.dot(none, none) == vectors.largest(point) == vectors.square(point) == 0
-    assert vectors.steepest(point, 1.0, none) == (0, np.inf)
+    reach = vectors.steepest(point, 1.0, none)
+    assert reach == (0, np.inf)
+    assert isinstance(reach.slope, float)  # ranks sum numbers of one type
     np.testing.assert_array_equal(vectors.products(point, (1.0, 2.0), np.empty((4, 0)), None), np.zeros((6, 2)))
+
+
+def test_numbers_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_vectors, "BLOCK", 4)
+    gradient = np.ones(LENGTH)
+    gradient[17] = np.nan
+    vectors, point = HostVectors(np.zeros(LENGTH)), Point(np.ones(LENGTH), 0.0, gradient)
+    assert np.isnan(
+        [vectors.largest(point), vectors.square(point), vectors.steepest(point, 1.0, np.ones(LENGTH))[0]]
+    ).all()
+    assert np.isnan(vectors.moved(point.x, 1.0, gradient)).sum() == 1

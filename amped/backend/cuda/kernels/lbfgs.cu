@@ -1,13 +1,15 @@
 // Passes of L-BFGS-B over vectors in double precision; see amped/backend/ops/lbfgs.py. Each thread block writes its sums, and
 // the host adds them, always in the same order.
+//
+//   MOST  vectors of recent changes
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
-constexpr int MOST = 10, COLUMNS = 4;  // vectors of recent changes; a change and two steps
+constexpr int COLUMNS = 4;  // the two vectors of a change, and two steps
 constexpr unsigned ALL = 0xffffffffu;
 
 struct Point {
   const double *x, *gradient, *lower;
-  long long every, length;  // `every`: 0 if one bound serves all entries, or 1
+  long long lower_stride, length;  // `lower_stride`: 0 if one bound serves all entries, or 1
 };
 struct Change {  // `new_x` is null if there is none
   const double *x, *gradient, *new_x, *new_gradient;
@@ -62,7 +64,7 @@ __device__ void extreme(double own, double* __restrict__ result) {
   *result = own;
 }
 
-// The entries of a thread.
+// A thread's first entry, and the distance to its next one.
 __device__ long long begin() { return blockIdx.x * (long long)THREADS + threadIdx.x; }
 __device__ long long stride() { return gridDim.x * (long long)THREADS; }
 
@@ -74,11 +76,11 @@ dot(const double* __restrict__ one, const double* __restrict__ other, long long 
   add_up(sum, parts + blockIdx.x);
 }
 
-// Parts are (blocks, 2): the largest magnitude of the projected gradient, and its square.
+// Parts are (blocks, 2): the largest magnitude of the projected gradient, and the sum of its squares.
 extern "C" __global__ void __launch_bounds__(THREADS) gradient_norms(Point point, double* __restrict__ parts) {
   double largest = 0, square[1] = {};
   for (long long i = begin(); i < point.length; i += stride()) {
-    const double free = projected(point.gradient[i], point.x[i], point.lower[i * point.every]);
+    const double free = projected(point.gradient[i], point.x[i], point.lower[i * point.lower_stride]);
     largest = larger(largest, fabs(free));
     square[0] += free * free;
   }
@@ -86,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gradient_norms(Point point
   add_up(square, parts + 2 * blockIdx.x + 1);
 }
 
-// Parts are (blocks, 2).
+// Parts are (blocks, 2): the slope along `step`, and the squared change of the gradient.
 extern "C" __global__ void __launch_bounds__(THREADS)
 changes(Point point, const double* __restrict__ gradient, const double* __restrict__ step, double* __restrict__ parts) {
   double sums[2] = {};
@@ -101,7 +103,7 @@ changes(Point point, const double* __restrict__ gradient, const double* __restri
 extern "C" __global__ void __launch_bounds__(THREADS)
 move(Point point, const double* __restrict__ step, double size, double* __restrict__ result) {
   for (long long i = begin(); i < point.length; i += stride()) {
-    const double moved = fma(step[i], size, point.x[i]), lower = point.lower[i * point.every];
+    const double moved = fma(step[i], size, point.x[i]), lower = point.lower[i * point.lower_stride];
     result[i] = moved < lower ? lower : moved;
   }
 }
@@ -112,7 +114,7 @@ path_products(Point point, double* vectors, int rows, Change change, int sizes, 
               double* __restrict__ parts) {
   double sums[(MOST + 2) * COLUMNS] = {};
   for (long long i = begin(); i < point.length; i += stride()) {
-    const double x = point.x[i], gradient = point.gradient[i], lower = point.lower[i * point.every];
+    const double x = point.x[i], gradient = point.gradient[i], lower = point.lower[i * point.lower_stride];
     double right[COLUMNS] = {0, 0, path_step(gradient, x, lower, first), 0};
     if (sizes > 1) right[3] = path_step(gradient, x, lower, second);
     if (change.new_x) {
@@ -143,7 +145,7 @@ free_products(Point point, const double* __restrict__ vectors, int rows, double 
   constexpr int PAIRS = MOST * (MOST + 1) / 2;
   double sums[PAIRS + MOST] = {};
   for (long long i = begin(); i < point.length; i += stride()) {
-    const double x = point.x[i], gradient = point.gradient[i], lower = point.lower[i * point.every];
+    const double x = point.x[i], gradient = point.gradient[i], lower = point.lower[i * point.lower_stride];
     const double step = path_step(gradient, x, lower, size), right = fma(step, theta, gradient);
     if (!(step + x > lower)) continue;
     double entries[MOST];
@@ -166,7 +168,7 @@ towards(Point point, const double* __restrict__ vectors, int rows, double size, 
         double* __restrict__ step, double* __restrict__ parts) {
   double longest = __longlong_as_double(0x7ff0000000000000), slope[1] = {};  // infinity
   for (long long i = begin(); i < point.length; i += stride()) {
-    const double x = point.x[i], gradient = point.gradient[i], lower = point.lower[i * point.every];
+    const double x = point.x[i], gradient = point.gradient[i], lower = point.lower[i * point.lower_stride];
     double target;
     if (rows) {
       target = path_step(gradient, x, lower, size) + x;

@@ -14,15 +14,27 @@ from partitioner.cuda.code import load, prepare
 from partitioner.cuda.cubins import CudaFunction
 
 from ...device import Array
-from ...ops.lbfgs import LBFGS, LbfgsProvider, LbfgsVectors, Matrix, NewtonStep, Point, PointChange, Reach, Vector
+from ...ops.lbfgs import (
+    LBFGS,
+    PAIRS,
+    LbfgsProvider,
+    LbfgsVectors,
+    Matrix,
+    NewtonStep,
+    Point,
+    PointChange,
+    Reach,
+    Vector,
+)
 from ..device import CudaDevice
 from ..source import by_value, unit
 from .columns import columns_unit
 
-THREADS, MOST, COLUMNS = 256, 10, 4  # as in lbfgs.cu
+THREADS, COLUMNS = 256, 4  # as in lbfgs.cu
+MOST = 2 * PAIRS  # vectors of recent changes
 BLOCKS = 2  # per multiprocessor
 PRODUCTS = MOST * (MOST + 1) // 2 + MOST
-CODE = unit("lbfgs", {})
+CODE = unit("lbfgs", {"MOST": MOST})
 NO_CHANGE = by_value(np.zeros(5, np.uint64))
 NO_WEIGHTS = by_value(np.zeros(MOST))
 
@@ -34,7 +46,7 @@ class CudaVectors:
         self._code, self._length = _code(device.number), lower.size
         self._blocks = max(1, min(-(-lower.size // THREADS), device.limits.processors * BLOCKS))
         same = bool((lower == lower[:1]).all())
-        self._every, self._lower = int(not same), cupy.asarray(lower[:1] if same and lower.size else lower)
+        self._lower_stride, self._lower = int(not same), cupy.asarray(lower[:1] if same and lower.size else lower)
         self.bounded = bool(np.isfinite(lower).any())
 
     def empty(self, *shape: int) -> Array:
@@ -95,7 +107,7 @@ class CudaVectors:
 
     def _point(self, point: Point) -> np.void:
         places = [each.data.ptr for each in (point.x, point.gradient, self._lower)]  # type: ignore[union-attr]
-        return by_value(np.array(places, np.uint64), np.array([self._every, self._length]))
+        return by_value(np.array(places, np.uint64), np.array([self._lower_stride, self._length]))
 
     def _parts(self, function: CudaFunction, numbers: int, *arguments: object) -> Matrix:
         """Launch a function, whose last argument gets the sums of thread blocks; return them, (blocks, numbers)."""

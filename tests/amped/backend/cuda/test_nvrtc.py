@@ -22,6 +22,7 @@ from amped.backend.cuda.source import REALS, compile_options, coordinate_macros,
 from amped.backend.formulas import Formula
 from amped.backend.losses import Loss
 from amped.backend.ops.dense import BlockForm
+from amped.backend.ops.lbfgs import PAIRS
 from amped.backend.ops.loss_tiles import LossForm
 from amped.backend.ops.mttkrp import Share
 from amped.backend.ops.rowproblems import RowMethod
@@ -364,7 +365,7 @@ def test_packing_and_sums_of_chunks(architecture: str, every: bool) -> None:
             check(compiled(name, macros, architecture), {"hals", "add_parts"}, most)
         check(compiled("row_admm", {"RANK": rank, "REAL": real}, architecture), ROW_ADMM, MOST_IN_ROW_ADMM)
     check(compiled("isotonic", {}, architecture), {"monotone", "prefix_errors", "find_peaks"})
-    check(compiled("lbfgs", {}, architecture), LBFGS)
+    check(compiled("lbfgs", {"MOST": 2 * PAIRS}, architecture), LBFGS)
     for real in REALS.values() if every else ["double"]:
         check(compiled("equations_large", {"REAL": real, "SIDE": 64}, architecture), WIDE)
         check(compiled("rows_large", {"REAL": real}, architecture), {"store", "add"}, FEW)

@@ -63,4 +63,6 @@ def test_numbers_that_are_not_finite(backend: Any) -> None:
     gradient[700] = np.nan
     vectors = LBFGS.require(backend).make(np.zeros(1000))
     point = Point(backend.to_device(x), 0.0, backend.to_device(gradient))
-    assert np.isnan([vectors.largest(point), vectors.square(point)]).all()
+    step = backend.to_device(x)
+    assert np.isnan([vectors.largest(point), vectors.square(point), vectors.steepest(point, 1.0, step)[0]]).all()
+    assert np.isnan(backend.to_host(vectors.moved(point.x, 1.0, point.gradient))).sum() == 1
