@@ -23,6 +23,7 @@ from ..backend.losses import Loss
 from ..backend.ops.columns import COLUMNS, ColumnsProvider
 from ..backend.ops.lbfgs import LBFGS, Matrix, Point, Vector
 from ..backend.ops.sampled import StepMethod
+from ..errors import warn
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Gradient, Placed
 from .arranged import arranged
@@ -212,6 +213,8 @@ class Gcp(LossMethod):
             self._steps.forget()  # curvature that misleads
             step = self._steps.search(point, self._evaluate)
         self._stalled = step.point is None
+        if self._stalled and step.evaluations and not self.state.iterations and self.operator.machine.comm.rank == 0:
+            warn("no step from the start decreases the objective: use a start whose model is as large as the elements")
         self._point = step.point or self._evaluate(point.x)  # the operator holds the last trial
         self._record(step.evaluations)
         return True

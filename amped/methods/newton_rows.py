@@ -34,7 +34,7 @@ DECREASE = 1e-4  # sufficient decrease, as part of the slope
 NEAR = 1e-3  # largest distance from a bound at which an entry counts as being there
 BLOCK, THREADS = 1 << 17, 8  # second derivatives from which a thread computes steps at a time, and threads
 ROWS_KEPT, CURVATURES = 13, 5  # arrays of all rows, and of a block's second derivatives, that are in memory at a time
-SMALL = 1e-12  # relative slope below which a row has converged
+SMALL = 1e-12  # slope below which a row has converged, relative to its objective, and to 1 or that of a zero row
 
 
 class EvaluatedRows(NamedTuple):
@@ -92,7 +92,7 @@ class NewtonRows(LossMethod):
     ) -> None:
         self._sparse, self._zeros = operator, zeros
         self._weighted = weights is not None
-        self._passes = 0
+        self._passes, self._zero_values = 0, dict[int, Matrix]()
         super().__init__(operator, loss, constraints, facts)
         self._set_product(row_systems(loss, zeros, self._weighted))
         if weights is not None:
@@ -161,7 +161,8 @@ class NewtonRows(LossMethod):
     ) -> tuple[EvaluatedRows, bool]:
         """Return each row after a part of its step that decreases its objective, and whether any rank's has moved."""
         lower = self._lower(mode)
-        pending = np.einsum("ir,ir->i", now.gradient, steps) < -SMALL * (1 + np.abs(now.values))
+        least = SMALL * (np.abs(now.values) + np.minimum(self._of_zeros(mode, others), 1))  # some are infinite at 0
+        pending = np.einsum("ir,ir->i", now.gradient, steps) < -least
         size, moved = 1.0, False
         for _ in range(TRIALS):
             if not self._any(pending):
@@ -192,6 +193,13 @@ class NewtonRows(LossMethod):
         begins = range(0, len(rows), size)
         parallel_map(block, begins, min(THREADS, threads_for(len(begins))))
         return now, steps
+
+    def _of_zeros(self, mode: int, others: Others | None) -> Matrix:
+        """Return the size of each row's objective if it is zero, which depends on the elements only. Collective."""
+        if mode not in self._zero_values:
+            found = np.abs(self._evaluated(mode, np.zeros_like(self._rows(mode)), others).values)
+            self._zero_values[mode] = np.where(np.isnan(found), 0.0, found)
+        return self._zero_values[mode]
 
     def _evaluated(self, mode: int, rows: Matrix, others: Others | None) -> EvaluatedRows:
         """Set the rows of a mode and evaluate them. Collective."""

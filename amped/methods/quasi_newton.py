@@ -22,6 +22,7 @@ from .recent_changes import CURVED, QuadraticModel, RecentChanges
 VECTORS, MORE_ON_GPU = 2 * PAIRS + 12, 5
 """Vectors at a time at most, of the length of a rank's part; and on a GPU a gradient, and those of a ridge."""
 DECREASE, SLOPE = 1e-4, 0.9  # sufficient decrease, and share of the slope that may remain (Wolfe conditions)
+GAIN, SHORT = 1e-6, 0.01  # least relative decrease that the first step aims at, and its relative length at most
 NOISE = 1e-16  # relative decrease of the objective that rounding hides
 MOST_TRIALS = 25  # points of a line search
 NEAR, FAR = 0.1, 0.5  # range of interpolated steps, as parts of the interval
@@ -83,7 +84,7 @@ class QuasiNewton:
 
     def __init__(self, comm: Comm, vectors: LbfgsVectors) -> None:
         self._comm, self._vectors, self._step = comm, vectors, vectors.empty()
-        self._recent, self._size = RecentChanges(vectors), 1.0
+        self._recent, self._size = RecentChanges(vectors), 0.0  # the size of steps by the last curvature
         self._bounded = any(comm.allgather(vectors.bounded)) if comm.size > 1 else vectors.bounded
 
     def forget(self) -> None:
@@ -161,8 +162,12 @@ class QuasiNewton:
 
     def _steepest(self, point: Point) -> Direction:
         """Return the direction of the projected gradient."""
-        size = math.sqrt(self._sum(self._vectors.square(point)))
-        return self._towards(self._vectors.steepest(point, min(1.0, 1 / (size or 1.0)), self._step))
+        length = math.sqrt(self._sum(self._vectors.square(point))) or 1.0
+        factor = min(1.0, 1 / length)
+        if not self._size:  # the elements may have any unit
+            most = SHORT * math.sqrt(self.dot(point.x, point.x)) / length
+            factor = max(factor, min(most, GAIN * abs(point.value) / length**2))
+        return self._towards(self._vectors.steepest(point, factor, self._step))
 
     def _towards(self, mine: Reach) -> Direction:
         """Return the direction of the step that was set; it is valid until the next call."""

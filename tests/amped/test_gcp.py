@@ -514,3 +514,23 @@ def test_missing_elements_do_not_count_where_a_loss_is_not_finite() -> None:
         assert all(np.isfinite(each).all() for each in gradients)
     large = [np.array([[1.0], [-1.0]]), np.array([[1.0], [800.0]])]
     assert np.isfinite(amped.objective(array, large, loss="poisson-log", mask="nan", gradient=False))
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("method", ["lbfgs", "newton"])
+@pytest.mark.parametrize("loss", ["gaussian", "huber"])
+def test_the_unit_of_the_elements_does_not_matter(loss: str, method: str, centred: bool) -> None:
+    """Starts are scaled, and no tolerance is absolute: elements may be large or small, with any mean."""
+    rng = np.random.default_rng(0)
+    parts = [rng.standard_normal((n, 2)) if centred else rng.random((n, 2)) for n in (6, 5, 4)]
+    array = model_array(parts)
+    for unit in (1.0, 1e10, 1e-7):
+        given = loss if loss == "gaussian" else f"huber:{min(unit / 10, 1e9)}"
+        model = amped.cp(unit * array, 2, loss=given, method=method, seed=0, device="cpu")
+        assert np.linalg.norm(model.full() / unit - array) < 1e-3 * np.linalg.norm(array), unit
+
+
+def test_a_start_of_another_size_is_named() -> None:
+    array = 1e10 * model_array(random_factors(0, SHAPE, 2))
+    with pytest.warns(amped.InputWarning, match="no step from the start"):
+        amped.cp(array, 2, method="lbfgs", init=random_factors(1, SHAPE, 2), device="cpu")

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from amped.backend.ops.lbfgs import Point
 from amped.methods.host_vectors import HostVectors
-from amped.methods.quasi_newton import QuasiNewton, scaled
+from amped.methods.quasi_newton import QuasiNewton, matched, scaled
 from amped.parallel.mpi import world
 
 LENGTH = 40
@@ -88,3 +88,23 @@ def test_the_scale_of_a_start(best: float) -> None:
     point = scaled(evaluate(1.0), evaluate, lambda point: float(point.x[0] * point.gradient[0]))
     assert point.x[0] == pytest.approx(best, rel=0.2)
     assert len(seen) <= 5
+
+
+@pytest.mark.parametrize("cosine", [-0.9, 0.0, 0.1, 0.9])
+@pytest.mark.parametrize("size", [1e-9, 1e-3, 0.3, 1.0, 5.0, 1e10])
+def test_a_start_as_large_as_the_elements(size: float, cosine: float) -> None:
+    """By least squares of a line at an angle to the elements, whose distance is `size`."""
+    seen = []
+
+    def evaluate(scale: float) -> Point:
+        seen.append(scale)
+        return Point(np.array([scale]), size**2 + scale**2 - 2 * cosine * size * scale, np.zeros(1))
+
+    point = matched(evaluate(1.0), evaluate)
+    assert 0.03 * size < point.x[0] < 3 * size
+    assert len(seen) <= 10
+
+
+def test_the_size_of_zeros_stays() -> None:
+    start = Point(np.ones(1), 1.0, np.ones(1))
+    assert matched(start, lambda scale: Point(np.array([scale]), scale**2, np.ones(1))) is start
