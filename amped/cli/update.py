@@ -153,7 +153,7 @@ def _mode_number(mode: int | str | None, model: KruskalTensor | None) -> int | N
     """Return the number of a mode."""
     if model is None or not isinstance(mode, str):
         return None if isinstance(mode, str) else mode
-    return mode_number(mode_names(model.labels, len(model.shape)), mode)
+    return mode_number(mode_names(model.labels, len(model.shape)), mode, "--mode")
 
 
 def _updated(request: UpdateRequest, model: KruskalTensor | None, mode: int | None) -> KruskalTensor:

@@ -15,6 +15,7 @@ import numpy as np
 from partitioner.array_types import Floats
 from partitioner.tensors.labels import Labels, mode_names, mode_number
 from partitioner.validate import real, whole
+from partitioner.wording import parameter
 
 from ..backend.ops.equations import ConstraintBounds
 from ..errors import InputError
@@ -45,27 +46,30 @@ class ConstraintParams(NamedTuple):
         """
         names = mode_names(labels, order)
 
-        def numbers(parameter: str, modes: NamedModes) -> Modes:
-            found = [mode_number(names, mode, parameter) if isinstance(mode, str) else mode for mode in modes]
+        def numbers(given: str, modes: NamedModes) -> Modes:
+            found = [mode_number(names, mode, given) if isinstance(mode, str) else mode for mode in modes]
             for mode in found:
                 if mode >= order:
-                    raise InputError(f"{parameter}: there is no mode {mode}; the tensor has modes 0 to {order - 1}")
+                    raise InputError(f"{given}: there is no mode {mode}; the tensor has modes 0 to {order - 1}")
             return tuple(found)
 
-        fixed = tuple(sorted(set(numbers("fixed_modes", self.fixed_modes))))
+        constraint = parameter("constraint", "constraints")
+        fixed = tuple(sorted(set(numbers(parameter("fixed_modes"), self.fixed_modes))))
         bounded = self.nonnegative if isinstance(self.nonnegative, tuple) else range(order) if self.nonnegative else ()
-        nonnegative = tuple(sorted(set(numbers("nonnegative", tuple(bounded)))))
-        given = numbers("constraints", tuple(mode for mode, _ in self.terms))
+        nonnegative = tuple(sorted(set(numbers(parameter("nonnegative_modes", "nonnegative"), tuple(bounded)))))
+        given = numbers(constraint, tuple(mode for mode, _ in self.terms))
         if len(set(given)) < len(given):
-            raise InputError("constraints: a mode is given by its name and by its number")
+            raise InputError(f"{constraint}: a mode is given by its name and by its number")
         terms = tuple(zip(given, (each for _, each in self.terms), strict=True))
-        masked = numbers("fixed", tuple(mask.mode for mask in self.masks))
+        masked = numbers(parameter("constraint", "fixed"), tuple(mask.mode for mask in self.masks))
         terms = with_masks(terms, [mask._replace(mode=mode) for mask, mode in zip(self.masks, masked, strict=True)])
         ridge = self.ridge if isinstance(self.ridge, tuple) else (self.ridge,) * order
         if len(ridge) != order:
-            raise InputError(f"ridge: {len(ridge)} numbers for a tensor of order {order}: give one, or one per mode")
+            raise InputError(
+                f"{parameter('ridge')}: {len(ridge)} numbers for a tensor of order {order}: give one, or one per mode"
+            )
         if len(fixed) == order:
-            raise InputError("fixed_modes: all modes are fixed; leave at least one to solve")
+            raise InputError(f"{parameter('fixed_modes')}: all modes are fixed; leave at least one to solve")
         result = Constraints(nonnegative, ridge, fixed, terms)
         if terms:
             return result.by_admm(order)
@@ -155,7 +159,9 @@ class Constraints:
         With `init` "nvecs", eigenvectors of non-negative modes are replaced in place by their magnitudes.
         """
         if self.fixed and init is None:
-            raise InputError(f"fixed_modes {list(self.fixed)}: the start is random; pass the fixed matrices as init")
+            raise InputError(
+                f"{parameter('fixed_modes')} {list(self.fixed)}: the start is random; pass the fixed matrices as init"
+            )
         if init is None and (modes := [mode for mode, each in self.terms if each.fixed is not None]):
             raise InputError(f"fixed elements of modes {modes}: the start is random; pass their values as init")
         for mode in self.nonnegative:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from partitioner.tensors.labels import Labels, mode_names, mode_number
+from partitioner.wording import parameter
 
 from ..errors import InputError
 from ..operators.placement import MAX_RANK
@@ -80,7 +81,8 @@ class Compression:
             If the tensor cannot have these ranks, or a fixed mode does not exist.
         """
         if outside := [mode for mode in self.fixed if mode >= len(shape)]:
-            raise InputError(f"fixed_modes: there is no mode {outside[0]}; the tensor has modes 0 to {len(shape) - 1}")
+            wrong = f"{parameter('fixed_modes')}: there is no mode {outside[0]}"
+            raise InputError(f"{wrong}; the tensor has modes 0 to {len(shape) - 1}")
         if self.ranks is None:
             return self
         if len(self.ranks) != len(shape):
@@ -100,7 +102,9 @@ class Compression:
     def with_fixed(self, modes: Sequence[int | str], labels: Labels | None, order: int) -> Compression:
         """Return the parameters with these fixed modes, by number or by the name that labels have."""
         names = mode_names(labels, order)
-        numbers = {mode_number(names, mode, "fixed_modes") if isinstance(mode, str) else mode for mode in modes}
+        numbers = {
+            mode_number(names, mode, parameter("fixed_modes")) if isinstance(mode, str) else mode for mode in modes
+        }
         return replace(self, fixed=tuple(sorted(numbers)))
 
     def _solved(self, order: int, whole: Sequence[int]) -> list[int]:

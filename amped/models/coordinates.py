@@ -134,9 +134,10 @@ def _labelled(given: Mapping[str, Any], shape: Sequence[int], labels: Labels | N
 
 def _known(names: Sequence[str], columns: list[Integers], missing: Sequence[HostArray]) -> ElementPlaces:
     """Return coordinates, which are -1 for labels that the model does not know; a warning counts the `missing` ones."""
+    distinct = [np.unique(each) for each in missing]
     unknown = [
         f"{each.size:,} of {name} ({shown(each[: MAX_SHOWN + 1])})"
-        for name, each in zip(names, missing, strict=True)
+        for name, each in zip(names, distinct, strict=True)
         if each.size
     ]
     if not unknown:

@@ -10,6 +10,7 @@ import numpy as np
 
 from partitioner.tensors.interop import AnyTensor
 from partitioner.tensors.labels import Labels, mode_names, mode_number
+from partitioner.wording import parameter
 
 from ..backend.exchange import Machine
 from ..errors import InputError
@@ -135,7 +136,7 @@ def _mode_to_split(shape: Sequence[int], labels: Labels | None, mode: int | str 
     if isinstance(mode, str):
         mode = mode_number(mode_names(labels, len(shape)), mode, "split")
     if mode >= len(shape):
-        raise InputError(f"split: mode {mode} is outside 0..{len(shape) - 1}")
+        raise InputError(f"{parameter('split')}: mode {mode} is outside 0..{len(shape) - 1}")
     if shape[mode] < 2:
-        raise InputError(f"split: mode {mode} has only one index")
+        raise InputError(f"{parameter('split')}: mode {mode} has only one index")
     return mode

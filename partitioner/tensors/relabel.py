@@ -231,7 +231,8 @@ def _(
         if mode != leave:
             rows = np.flatnonzero(part >= 0)
             if rows.size != labels[mode].size:
-                raise InputError(f"{names[mode]}: {rows.size} labels, the model has {labels[mode].size}")
+                lacking = f"{rows.size} of the model's {labels[mode].size} labels"
+                raise InputError(f"{names[mode]}: has {lacking}; a dense tensor needs all, a sparse one may have fewer")
             array = np.take(array, rows[np.argsort(part[rows])], axis=mode)
     moved = tensor.replaced(array)
     moved.labels = labels.replaced(own[m] if m == leave else labels[m] for m in range(len(labels)))

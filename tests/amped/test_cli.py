@@ -174,6 +174,8 @@ def test_help_and_versions_load_neither_compiler_nor_driver() -> None:
     program = """
 import sys
 from amped import run
+run.arguments(["cpd", "x.tns", "--rank", "2"])
+assert {"amped.cli.cpd", "amped.cli.scan"} & sys.modules.keys() == {"amped.cli.cpd"}, "other verbs take time to load"
 for arguments in (["--help"], ["cpd", "--help"], ["--version"]):
     assert run.main(arguments) == 0, arguments
 loaded = {"numba", "llvmlite", "scipy", "cupy", "rich"} & sys.modules.keys()

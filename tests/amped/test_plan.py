@@ -238,7 +238,7 @@ def test_a_run_under_constraints_uses_the_plan(folder: Path, flags: list[object]
 @pytest.mark.parametrize(
     ("flags", "cause"),
     [
-        (["--fixed-modes", "0,3"], "fixed_modes: there is no mode 3; the tensor has modes 0 to 2"),
+        (["--fixed-modes", "0,3"], "--fixed-modes: there is no mode 3; the tensor has modes 0 to 2"),
         (["--fixed-modes", "0,1,2"], "all modes are fixed"),
         (["--ridge", "1,2"], "ridge: 2 numbers for a tensor of order 3"),
         (["--ridge", "-1"], "a number of at least 0"),

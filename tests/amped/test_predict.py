@@ -251,7 +251,7 @@ def test_archives_of_original_indices(folder: Path) -> None:
     write(folder / "at.tns", np.array([[20, 9], [5, 9]]))
     result = run_amped("predict", "model", "--at", "at.tns", "--output", "out.npz")
     assert result.code == 0
-    assert "labels that the model does not know" in result.err
+    assert "labels that the model does not know: 1 of mode 0 (6)" in result.err
     with np.load("out.npz") as found:
         assert found["indices"].tolist() == [[21, 10], [6, 10]]
         assert np.isnan(found["values"]).tolist() == [False, True]

@@ -167,7 +167,7 @@ def test_slices_of_a_dense_tensor_with_unknown_labels_are_dropped() -> None:
     with pytest.warns(amped.InputWarning, match=r"X: dropped elements .*: 24 for mode 1 \('w', 'y'\)"):
         assert model.score(whole, unknown="drop") == pytest.approx(model.score(known))
     fewer = amped.DenseTensor(array[:, :3]).labelled([labels[0], ["v", "w", "x"], labels[2]])
-    with pytest.raises(amped.InputError, match="mode 1: 2 labels, the model has 3"):
+    with pytest.raises(amped.InputError, match="mode 1: has 2 of the model's 3 labels; a dense tensor needs all"):
         model.score(fewer, unknown="drop")
 
 

@@ -129,8 +129,9 @@ class Proximal:
         terms, xp = self.terms, self.arrays.xp
         assert terms.function is not None
         where = f"constraint {terms.names[0]}: "
+        returned = terms.function(matrix.copy(), step)
         try:
-            result = xp.array(terms.function(matrix.copy(), step), np.float64)
+            result = xp.array(returned, np.float64)
         except (TypeError, ValueError) as error:
             remedy = "" if self.arrays.on_host else "; on a GPU it takes and returns CuPy arrays: or use device 'cpu'"
             raise InputError(f"{where}its result is no matrix: {error}{remedy}") from error

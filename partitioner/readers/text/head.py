@@ -17,6 +17,7 @@ from .plain import PAD, skip_lines
 
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+COMMENT = "; a comment must be on a separate line"
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _NOT_TEXT = re.compile(rb"[^\t\n\v\f\r -~]")
 SKIPPED = b" \t\n\v\f\r#%"  # first bytes of empty lines and comments
@@ -109,11 +110,12 @@ class Head:
                 raise InputError(f"{columns}, expected {expected} {self._reason}{self._advice(len(tokens))}")
             self._check_indices(tokens)
         except InputError as error:
-            return error.cause
+            return error.cause + (COMMENT if b"#" in line else "")
         value = tokens[-1]
         if _NUMBER.fullmatch(value):
             return f"value {_show(value)} is too large for a double"
-        return f"value {_show(value)} is not {'finite' if _NOT_FINITE.fullmatch(value) else 'a number'}"
+        what = "finite" if _NOT_FINITE.fullmatch(value) else "a number"
+        return f"value {_show(value)} is not {what}{COMMENT if b'#' in line else ''}"
 
     def _advice(self, columns: int) -> str:
         """Return a remedy for lines whose number of columns does not match the order."""
@@ -152,6 +154,8 @@ class Head:
         tokens = line.split()
         _refuse_binary(line)
         if self._next == _FIRST:
+            if b"#" in line:
+                raise InputError(f"'#' after a number{COMMENT}")
             return self._parse_first(tokens)
         if self._next == _ORDER:
             self._set_order(tokens)

@@ -112,6 +112,14 @@ def test_a_function_is_called_with_whole_matrices() -> None:
     assert "nonnegative" in found.run["constraints"]["1"][0]
 
 
+def test_errors_of_a_function_are_its_own() -> None:
+    def failing(matrix: np.ndarray, step: float) -> np.ndarray:
+        raise ValueError("the function's message")
+
+    with pytest.raises(ValueError, match=r"^the function's message$"):
+        amped.cp_als(np.ones((4, 3, 2)), 1, constraints={0: failing}, device="cpu")
+
+
 def test_fixed_modes_and_starts() -> None:
     start = random_factors(0, DENSE.shape, 3)
     model = amped.cp_als(DENSE, 3, init=start, fixed_modes=[0], constraints={1: "unimodal"}, max_iters=4, **HOW)
