@@ -97,7 +97,7 @@ def end_line(state: MethodState, signal: Signals | None, rule: StopRule) -> str:
 def _reason(state: MethodState, rule: StopRule) -> str:
     """Return why a decomposition ended."""
     if not state.converged:
-        return f"not converged: {setting('max_iters', rule.max_iters)} reached"
+        return f"not converged: the limit of {rule.max_iters} iterations ({parameter('max_iters')}) is reached"
     if is_stale(state, rule.patience):
         measure, count = held_out_measure(state), rule.patience
         return f"the held-out {measure} fell by less than {LEAST_DECREASE:.2%} in {count} iterations"

@@ -357,7 +357,7 @@ def test_report_of_cpd(folder: Path) -> None:
     assert f"change {fits[1] - fits[0]:+.1e}" in shown[1]
     assert "compute" in lines[-3]
     assert lines[-2].startswith("iterations took ")
-    ended = "after 3 iterations (not converged: --max-iters 3 reached)"
+    ended = "after 3 iterations (not converged: the limit of 3 iterations (--max-iters) is reached)"
     assert lines[-1] == f"fit {fits[-1]:.6f} {ended}; model in small-rank3/model.npz"
 
 

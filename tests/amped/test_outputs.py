@@ -412,9 +412,8 @@ def test_terminal_shows_progress_and_ends_with_the_components(folder: Path) -> N
     fits = json.loads((folder / "small-rank4" / "run.json").read_text())["fits"]
     text = plain(result.out)
     assert "Traceback" not in text
-    end = (
-        f"fit {fits[-1]:.6f} after 5 iterations (not converged: --max-iters 5 reached); model in small-rank4/model.npz"
-    )
+    reason = "not converged: the limit of 5 iterations (--max-iters) is reached"
+    end = f"fit {fits[-1]:.6f} after 5 iterations ({reason}); model in small-rank4/model.npz"
     components = text.split(end)[1]
     assert [line.split(":")[0] for line in components.splitlines() if line.startswith("comp")] == [
         f"component {number}" for number in range(1, RANK + 1)

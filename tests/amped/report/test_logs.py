@@ -29,7 +29,7 @@ def test_stages_and_iterations(caplog: pytest.LogCaptureFixture, capsys: pytest.
     assert [line.split("  change")[0] for line in lines if line.startswith("iteration ")] == fits
     (stages,) = [line for line in lines if line.startswith("stages: ")]
     assert "iterate " in stages
-    assert lines[-1].endswith("(not converged: max_iters=2 reached)")
+    assert lines[-1].endswith("(not converged: the limit of 2 iterations (max_iters) is reached)")
     assert capsys.readouterr() == ("", ""), "logging is not printing"
 
 

@@ -23,7 +23,7 @@ CPU = ("--device", "cpu", "--rank", 3)
     [
         (
             MethodState({}, {"fit": [0.25]}, 9), None,
-            "fit 0.250000 after 9 iterations (not converged: max_iters=9 reached)",
+            "fit 0.250000 after 9 iterations (not converged: the limit of 9 iterations (max_iters) is reached)",
         ),
         (
             MethodState({}, {"fit": [0.25]}, 1, converged=True), None,
