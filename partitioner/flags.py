@@ -163,9 +163,9 @@ def flag(default: object, help: str, **options: object) -> Any:
 
 
 def add_flags(parser: argparse._ActionsContainer, kind: type, leave_out: type = object) -> None:
-    """Add the options of dataclass `kind` to a parser, without those that dataclass `leave_out` has."""
+    """Add the options of dataclass `kind` to a parser, required ones first, without those that `leave_out` has."""
     known, groups = getattr(leave_out, "__dataclass_fields__", {}), dict[str, argparse._MutuallyExclusiveGroup]()
-    for option in fields(kind):
+    for option in sorted(fields(kind), key=lambda each: each.default is not MISSING):
         if option.metadata and option.name not in known:
             group = option.metadata.get("group")
             if group and group not in groups:

@@ -46,3 +46,9 @@ def test_help_shows_an_example_that_parses(capsys: pytest.CaptureFixture[str], v
         parser().parse_args([verb, "--help"])
     _, example = " ".join(capsys.readouterr().out.split()).split("example: ")
     assert parser().parse_args(example.split(maxsplit=example.split().index(verb))[-1].split()).verb == verb
+
+
+def test_required_flags_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["cpd", "--help"])
+    assert capsys.readouterr().out.startswith("usage: amped cpd [-h] --rank R ")

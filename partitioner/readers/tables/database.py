@@ -44,6 +44,7 @@ MISREAD = re.compile(  # DuckDB's messages if a type or a quote occurs only afte
     r'JSON transform error|Original Line: [^\n]*".*Expected Number of Columns', re.DOTALL
 )
 RAGGED = re.compile(r"CSV Error on Line: (\d+).*Expected Number of Columns: (\d+) Found: (\d+)", re.DOTALL)
+OF_TEXT = re.compile(r"No function matches the given name and argument types '(\w+)\(VARCHAR\)'")
 UNLIKE = "It was not possible to automatically detect the CSV parsing dialect"
 SETTINGS = {
     "autoinstall_known_extensions": "false",
@@ -265,6 +266,8 @@ class Database:
                 "needs more memory than DuckDB may use: shorten computed labels, "
                 "or convert the table to a store first with a higher limit (amped table --memory BYTES)"
             )
+        if of_text := OF_TEXT.search(str(error)):
+            return f"{of_text[1]}() takes no text: convert the column, as in column::TIMESTAMP or column::DOUBLE"
         if UNLIKE in str(error):
             return "is not a CSV file with one delimiter, quote character and line end: save it again"
         text = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -58,6 +58,14 @@ def test_columns_of_types_that_duckdb_does_not_know(kind: str) -> None:
         read_frame(FOREIGN[kind](), ReadOptions(key=("a", "zz")))
 
 
+def test_functions_that_take_no_text() -> None:
+    """DuckDB finds times in the text of a file, but not in that of a frame."""
+    frame = pandas.DataFrame({"a": ["x", "y"], "t": ["2024-01-01 05:00", "2024-01-02 06:00"]})
+    with pytest.raises(InputError, match=r"hour\(\) takes no text: convert the column, as in column::TIMESTAMP"):
+        amped.from_frame(frame, ["a", "t", "hour(t)"])
+    assert amped.from_frame(frame, ["a", "t", "hour(t::TIMESTAMP)"]).shape == (2, 2, 24)
+
+
 def test_objects_of_several_types() -> None:
     frame = pandas.DataFrame({**BASE, "z": pandas.Series([1, "b"], dtype=object), "d": [{"p": 1}, {"q": 2}]})
     read_frame(frame, ReadOptions(key=("a", "b")))
