@@ -28,7 +28,7 @@ MOST_TRIALS = 25  # points of a line search
 NEAR, FAR = 0.1, 0.5  # range of interpolated steps, as parts of the interval
 CAUCHY, CAUCHY_FACTOR, CAUCHY_TRIALS = 0.1, 2.0, 12
 FIRST_SCALE, FURTHEST, SAME_SCALE, MOST_SCALES = 10.0, 1e4, 0.2, 8  # of a search for the scale of a start
-SHARE = 0.1  # of the objective of zeros, by which `matched` exceeds it
+SHARE = 0.1  # of the objective of zeros, by which that of `matched` differs from it, about
 
 
 class Direction(NamedTuple):
@@ -266,9 +266,9 @@ def scaled(start: Point, evaluate: Callable[[float], Point], slope_of: Callable[
 def matched(start: Point, evaluate: Callable[[float], Point]) -> Point:
     """Return a point at a scale where the model is about as large as the elements, for models of any sign.
 
-    Its objective exceeds that of a model of zeros by a share. For least squares the norm of the model is then 0.3 to 2
-    times that of the elements, whatever their unit. The best scale would be near zero, a saddle point, if the elements
-    have both signs.
+    Its objective is lower than that of a model of zeros, or slightly higher if the elements have both signs and no
+    scale is good. For least squares the norm of the model is then 0.03 to 2 times that of the elements, whatever their
+    unit. The best scale may be near zero, a saddle point.
 
     Parameters
     ----------
@@ -277,15 +277,15 @@ def matched(start: Point, evaluate: Callable[[float], Point]) -> Point:
     evaluate : callable
         Returns the point at a scale.
     """
-    zeros, point, scale = evaluate(0.0).value, start, 1.0
+    zeros, point, scale, low, high = evaluate(0.0).value, start, 1.0, 0.0, math.inf
     for _ in range(MOST_SCALES if math.isfinite(zeros) and zeros > 0 else 0):
         excess = point.value / zeros - 1
-        if excess > 0:
-            factor = max(1 / FURTHEST, min(FURTHEST, math.sqrt(SHARE / excess)))
-        else:  # the model is too small, or the objective is not finite
-            factor = max(2.0, 1 / max(-excess, 1 / FURTHEST)) if excess <= 0 else 1 / FURTHEST
-        if abs(math.log(factor)) < SAME_SCALE:
+        if -2 * excess >= SHARE or SHARE / 2 <= excess <= 2 * SHARE:
             break
-        scale *= factor
+        if excess < SHARE:  # the model is too small
+            low, factor = scale, 0.5 / max(abs(excess), 0.5 / FURTHEST)
+        else:  # too large, also if the objective is not finite
+            high, factor = scale, max(1 / FURTHEST, math.sqrt(SHARE / excess)) if excess > 0 else 1 / FURTHEST
+        scale = math.sqrt(low * high) if low and math.isfinite(high) else scale * factor
         point = evaluate(scale)
     return point

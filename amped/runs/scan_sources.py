@@ -134,7 +134,7 @@ def _mode_to_split(shape: Sequence[int], labels: Labels | None, mode: int | str 
     if mode is None:
         return int(np.argmax(shape))
     if isinstance(mode, str):
-        mode = mode_number(mode_names(labels, len(shape)), mode, "split")
+        mode = mode_number(mode_names(labels, len(shape)), mode, parameter("split"))
     if mode >= len(shape):
         raise InputError(f"{parameter('split')}: mode {mode} is outside 0..{len(shape) - 1}")
     if shape[mode] < 2:

@@ -120,5 +120,7 @@ def test_flags(folder: Path) -> None:
     succeeded(run_amped("plan", "seen.csv", *keys, "--rank", 2, "--nonnegative-modes", "item", "--device", "cpu"))
     scan = ["scan", "seen.csv", *keys, "--rank", 1, "--starts", 1, "--device", "cpu", "--split"]
     succeeded(run_amped(*scan, "item"))
-    refused(run_amped(*scan, "items"), "split: 'items' is none of 'user', 'item', 'hour'")
-    refused(run_amped(*fit, "x", "--constraint", "day:simplex"), "constraints: 'day' is none of 'user', 'item', 'hour'")
+    refused(run_amped(*scan, "items"), "--split: 'items' is none of 'user', 'item', 'hour'")
+    refused(
+        run_amped(*fit, "x", "--constraint", "day:simplex"), "--constraint: 'day' is none of 'user', 'item', 'hour'"
+    )

@@ -107,10 +107,11 @@ class Head:
             expected = self.order + (not self.no_values)
             if len(tokens) != expected:
                 columns = f"{len(tokens)} column{'s' * (len(tokens) > 1)}"
-                raise InputError(f"{columns}, expected {expected} {self._reason}{self._advice(len(tokens))}")
+                advice = COMMENT if b"#" in line else self._advice(len(tokens))
+                raise InputError(f"{columns}, expected {expected} {self._reason}{advice}")
             self._check_indices(tokens)
         except InputError as error:
-            return error.cause + (COMMENT if b"#" in line else "")
+            return error.cause
         value = tokens[-1]
         if _NUMBER.fullmatch(value):
             return f"value {_show(value)} is too large for a double"

@@ -137,5 +137,5 @@ def test_dense_ones_have_all_labels() -> None:
         relabelled(tensor, labels_of(["b", "a"], [1, 2]), known=True)
     found, dropped = relabelled(tensor, labels_of(["b"], [2, 1]))
     assert (found.array().tolist(), dropped) == ([[4, 3]], [(3, ["a"]), (2, [3])])
-    with pytest.raises(InputError, match="mode 1: 3 labels, the model has 4"):
+    with pytest.raises(InputError, match="mode 1: has 3 of the model's 4 labels"):
         relabelled(tensor, labels_of(["b", "a"], [1, 2, 3, 4]))
