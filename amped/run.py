@@ -86,10 +86,10 @@ PARTITION, WARMUP = "partition", "warmup"
 TOP_EXAMPLE = "amped cpd flights.csv --key carrier --key dest --key 'hour(time_hour)' --rank 10 --nonnegative"
 
 
-def parser(*wanted: str) -> Parser:
+def parser(only: str | None = None) -> Parser:
     """Return the parser of the command line, whose flags are the fields of the requests and options.
 
-    If verbs are `wanted`, others have no flags.
+    If it is for one verb `only`, the others have no flags, and their modules are not imported.
     """
     top = Parser(
         prog="amped",
@@ -99,7 +99,7 @@ def parser(*wanted: str) -> Parser:
     top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
     for name, described in VERBS.items():
-        if wanted and name not in wanted:
+        if only is not None and name != only:
             verbs.add_parser(name)
             continue
         function, request = described.command(name)
@@ -124,8 +124,7 @@ def parser(*wanted: str) -> Parser:
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; without a verb, it is that of the example with further flags."""
     if argv and (not argv[0].startswith("-") or argv[0] in ("-h", "--help", "--version")):
-        wanted = [argv[0]] if argv[0] in VERBS else []
-        return parser(*wanted).parse_args(argv)
+        return parser(argv[0] if argv[0] in VERBS else None).parse_args(argv)
     from .cli.example import example, example_line
 
     args = parser("cpd").parse_args([*example_line(), *argv])

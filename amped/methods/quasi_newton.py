@@ -28,7 +28,9 @@ MOST_TRIALS = 25  # points of a line search
 NEAR, FAR = 0.1, 0.5  # range of interpolated steps, as parts of the interval
 CAUCHY, CAUCHY_FACTOR, CAUCHY_TRIALS = 0.1, 2.0, 12
 FIRST_SCALE, FURTHEST, SAME_SCALE, MOST_SCALES = 10.0, 1e4, 0.2, 8  # of a search for the scale of a start
-SHARE = 0.1  # of the objective of zeros, by which that of `matched` differs from it, about
+SHARE = (
+    0.1  # approximate difference between the objective at a `matched` scale and that of zeros, relative to the latter
+)
 
 
 class Direction(NamedTuple):
@@ -268,14 +270,7 @@ def matched(start: Point, evaluate: Callable[[float], Point]) -> Point:
 
     Its objective is lower than that of a model of zeros, or slightly higher if the elements have both signs and no
     scale is good. For least squares the norm of the model is then 0.03 to 2 times that of the elements, whatever their
-    unit. The best scale may be near zero, a saddle point.
-
-    Parameters
-    ----------
-    start : Point
-        At scale 1.
-    evaluate : callable
-        Returns the point at a scale.
+    unit. The best scale may be near zero, a saddle point. See `scaled` for the parameters.
     """
     zeros, point, scale, low, high = evaluate(0.0).value, start, 1.0, 0.0, math.inf
     for _ in range(MOST_SCALES if math.isfinite(zeros) and zeros > 0 else 0):

@@ -63,7 +63,7 @@ def parallel_map(work: Callable[[T], R], items: Iterable[T], threads: int) -> li
     """Run `work`, which should release the GIL, on every item; return the results in item order.
 
     The calling thread is one of the threads, because starting another one takes as long as small pieces of work. If
-    `work` fails, that of the first item which fails is raised, after the work that has begun.
+    calls fail, the error of the first item among them is raised when all calls that have begun are done.
     """
     if threads == 1:
         return [work(item) for item in items]

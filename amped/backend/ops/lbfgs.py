@@ -57,7 +57,7 @@ class Reach(NamedTuple):
 
 
 class LbfgsVectors(Protocol):
-    """Passes over vectors of n float64 entries, this rank's part. Numbers are returned in host memory, as its sums.
+    """Passes over vectors of n float64 entries, this rank's part. Sums are over this part only, and in host memory.
 
     The *path* of a point is that of steepest descent, projected: ``max(x - size * gradient, lower)``.
 

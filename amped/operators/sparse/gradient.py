@@ -48,9 +48,7 @@ def _moments_on(device: Device, owned: Sequence[Array], squares: bool = True) ->
 class GradientSums(Protocol):
     """Computes the nonzeros' part of a loss and of its gradient, by a product of a placed tensor."""
 
-    total: (
-        Array | None
-    )  # this rank's part of the loss, (1,) float64 of the device, if all work is queued; otherwise None
+    total: Array | None  # this rank's part of the loss, (1,) float64 of the device, if all work is queued
 
     def begin(self) -> None:
         """Begin an evaluation, which computes the modes in order."""
