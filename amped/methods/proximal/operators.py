@@ -129,12 +129,16 @@ class Proximal:
         terms, xp = self.terms, self.arrays.xp
         assert terms.function is not None
         where = f"constraint {terms.names[0]}: "
-        returned = terms.function(matrix.copy(), step)
+        try:
+            returned = terms.function(matrix.copy(), step)
+        except Exception as error:
+            if not self.arrays.on_host:
+                error.add_note(f"{where}on a GPU, the function takes CuPy arrays; on device 'cpu', NumPy arrays")
+            raise
         try:
             result = xp.array(returned, np.float64)
         except (TypeError, ValueError) as error:
-            remedy = "" if self.arrays.on_host else "; on a GPU it takes and returns CuPy arrays: or use device 'cpu'"
-            raise InputError(f"{where}its result is no matrix: {error}{remedy}") from error
+            raise InputError(f"{where}its result is no matrix: {error}") from error
         if result.shape != matrix.shape:
             raise InputError(f"{where}its result is of shape {result.shape}, not {matrix.shape}")
         if not bool(xp.isfinite(result).all()):

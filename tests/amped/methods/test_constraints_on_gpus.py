@@ -126,5 +126,10 @@ def test_functions_of_users() -> None:
     found, wanted = run("sparse", {1: nonnegative}), run("sparse", {1: lambda matrix, step: np.maximum(matrix, 0)})
     assert found.factors[1].min() >= 0
     np.testing.assert_allclose(found.full(), wanted.full(), atol=1e-9)
-    with pytest.raises(InputError, match="takes and returns CuPy arrays"):
+    returned = run("sparse", {1: lambda matrix, step: np.maximum(matrix.get(), 0)})
+    np.testing.assert_array_equal(returned.full(), found.full())
+    with pytest.raises(TypeError, match="Implicit conversion") as raised:
         run("sparse", {1: lambda matrix, step: np.asarray(matrix)})
+    assert any("takes CuPy arrays" in note for note in raised.value.__notes__)
+    with pytest.raises(InputError, match="its result is no matrix"):
+        run("sparse", {1: lambda matrix, step: "text"})
