@@ -112,7 +112,7 @@ class RefitUpdates:
 
     def _elements(self, new: NewElements, model: KruskalTensor) -> WeightedElements:
         """Return new elements with their weights; unless only some are observed, with the zeros of new slices."""
-        places, values = new.columns.astype(np.int64), new.values.astype(np.float64)
+        places, values = np.stack(new.columns).astype(np.int64), new.values.astype(np.float64)
         if (at := self._loss.domain.outside(values)) is not None:
             raise InputError(f"X: a value is {values[at]:g}: loss {self._loss.name!r} expects {self._loss.domain}")
         given = WeightedElements(places, values, np.ones(len(values)))

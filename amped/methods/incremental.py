@@ -8,18 +8,21 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import reduce
 from operator import mul
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend.device import Array
+from partitioner.array_types import FloatDType
+
+from ..backend.device import Array, Device
 from ..backend.formulas import Formula
 from ..backend.normal_equations.inverse import inverted
 from ..backend.ops.equations import CONDITION
 from ..backend.ops.gram import gram
 from ..backend.ops.nonnegative import System, nonnegative_solver
 from ..backend.ops.solve import Sums, solver
+from ..backend.ops.update_equations import UPDATE_EQUATIONS, UpdateEquations
 from ..backend.rows import block_rows, blocks_of
 from ..errors import InputError
 from ..operators.sparse.listed import ListedProducts
@@ -98,78 +101,121 @@ class IncrementalAls:
     """
 
     def __init__(self, products: ListedProducts, nonnegative: Collection[int]) -> None:
-        self._products, self._nonnegative, self._last = products, nonnegative, products.order - 1
-        self._device, self._rank = products.machine.device, products.rank
-        self._solver = solver(self._device, self._rank, products.options.dtype)
-        if nonnegative:
-            self._hals = nonnegative_solver(self._device, self._rank, products.options.dtype)
-        self._scratch: tuple[int, object, object] = 0, None, None
-        self._grams = [self._gram_of(products.rows(mode)) for mode in range(products.lasting)]
+        self._products, self._nonnegative = products, nonnegative
+        device, rank, dtype = products.machine.device, products.rank, products.options.dtype
+        self._equations: list[UpdateEquations] = [HostUpdateEquations(device, products.order, rank, dtype, nonnegative)]
+        queued = UPDATE_EQUATIONS.first(device, lambda each: each.suits(rank)) if not nonnegative else None
+        if queued is not None:
+            self._equations.insert(0, queued.make(products.order, rank, dtype))
+        self._latest: UpdateEquations | None = None  # those that have the Gram matrices of the last update
 
     def run(self, others: Sequence[RowTotals], sweeps: int) -> list[Matrix | None]:
         """See `Incremental`: solves the last mode, then `sweeps` times all modes in turn."""
-        products, last = self._products, self._last
-        self._others = [each.gram for each in others]
-        self._changes = [np.eye(self._rank) for _ in others]
-        self._before = products.matrix.astype(np.float64)
-        current = range(products.lasting, products.order)  # Gram matrices of other modes are those of the last update
-        self._grams[products.lasting :] = [self._gram_of(products.rows(mode)) for mode in current]
-        self._crosses = list(self._grams)
-        self._prepare()
-        self._solve(last, first=True)
-        for _ in range(sweeps):
-            for mode in range(products.order):
-                self._solve(mode)
-        return [None if mode in self._nonnegative else change for mode, change in enumerate(self._changes)]
+        before = self._products.matrix.copy()
+        for equations in self._equations:
+            changes = self._solved(equations, before, others, sweeps)
+            if changes is not None:
+                break
+            self._products.matrix[...] = before
+        self._latest = equations
+        assert changes is not None
+        return [None if mode in self._nonnegative else change for mode, change in enumerate(changes)]
 
-    def _prepare(self) -> None:
-        """Allocate the scratch memory of the solvers, if the matrices have grown."""
-        ends = zip(self._products.offsets[:-1], self._products.offsets[1:], strict=True)
-        longest, dtype = max(end - begin for begin, end in ends), self._products.options.dtype
-        if longest > self._scratch[0]:
-            hals = self._hals.make(longest, self._rank, dtype) if self._nonnegative else None
-            self._scratch = longest, self._solver.make(longest, self._rank, dtype), hals
+    def _solved(
+        self, equations: UpdateEquations, before: Array, others: Sequence[RowTotals], sweeps: int
+    ) -> Matrix | None:
+        """Solve all modes by some equations; return their changes of other rows."""
+        products, order = self._products, self._products.order
+        for mode in range(products.lasting if equations is self._latest else 0, order):
+            equations.set_gram(mode, gram(products.machine.device, products.rows(mode)))
+        equations.begin(np.stack([each.gram for each in others]))
+        rows = [(products.rows(mode, before), products.rows(mode)) for mode in range(order)]
+        for step, mode in enumerate((order - 1, *list(range(order)) * sweeps)):
+            equations.solve(mode, products.sums(mode), *rows[mode], keeps=not step)
+        return equations.changes()
 
-    def _gram_of(self, rows: Array) -> Matrix:
-        return np.array(self._device.to_host(gram(self._device, rows)))
+
+class HostUpdateEquations:
+    """See `UpdateEquations`; the host has the (R, R) matrices. Singular equations have minimum-norm solutions.
+
+    Parameters
+    ----------
+    device : Device
+    order, rank : int
+    dtype : dtype
+        Of the factor matrices.
+    nonnegative : collection of int
+        Modes that are solved by HALS; their other rows stay as they are.
+    """
+
+    def __init__(self, device: Device, order: int, rank: int, dtype: FloatDType, nonnegative: Collection[int]) -> None:
+        self._device, self._rank, self._dtype, self._nonnegative = device, rank, dtype, nonnegative
+        self._grams = [np.zeros((rank, rank))] * order
+        self._solver = solver(device, rank, dtype)
+        if nonnegative:
+            self._hals = nonnegative_solver(device, rank, dtype)
+        self._scratch: tuple[int, object, object] = 0, None, None
+
+    def set_gram(self, mode: int, gram: Array) -> None:
+        self._grams[mode] = np.array(self._device.to_host(gram))
+
+    def begin(self, others: Matrix) -> None:
+        self._others, self._crosses = others, list(self._grams)
+        self._changes = np.tile(np.eye(self._rank), (len(others), 1, 1))
+
+    def changes(self) -> Matrix:
+        return self._changes
+
+    def solve(self, mode: int, sums: Array, before: Array, target: Array, keeps: bool) -> None:
+        """See `UpdateEquations`.
+
+        Raises
+        ------
+        InputError
+            If equations are not finite.
+        """
+        device, rank, xp = self._device, self._rank, self._device.xp
+        cross, gram = self._of_others(mode)
+        if not (np.isfinite(cross).all() and np.isfinite(gram).all()):
+            raise InputError("the update is not finite: use precision 'fp64', or scale the new values")
+        source, right = sums.astype(np.float64, copy=False), device.to_device(np.ascontiguousarray(cross))
+        for block in blocks_of(len(source), block_rows(rank)):
+            source[block] += xp.matmul(before[block].astype(np.float64, copy=False), right)
+        found = Sums(device.zeros((rank, rank), np.float64), device.zeros((rank,), np.float64))
+        scratch, hals = self._scratch_for(len(target))
+        if mode in self._nonnegative:
+            ones = device.to_device(np.ones(rank))
+            system = System(device.to_device(np.ascontiguousarray(gram)), ones, ones)
+            self._hals.run(hals, source, system, HALS_SWEEPS, target, found)
+        else:
+            inverse = np.ascontiguousarray(inverted(gram, CONDITION, np)[0])
+            self._solver.run(scratch, source, device.to_device(inverse), target, found)
+            if not keeps:
+                self._changes[mode] = cross @ inverse
+        device.wait_side()
+        self._grams[mode], self._crosses[mode] = self._both(found.gram, before, target)
+
+    def _scratch_for(self, rows: int) -> tuple[Any, Any]:
+        """Return the scratch memory of the solvers, for at least as many rows."""
+        if rows > self._scratch[0]:
+            hals = self._hals.make(rows, self._rank, self._dtype) if self._nonnegative else None
+            self._scratch = rows, self._solver.make(rows, self._rank, self._dtype), hals
+        return self._scratch[1:]
 
     def _of_others(self, mode: int) -> tuple[Matrix, Matrix]:
         """Return C and G of a mode."""
-        modes = [m for m in range(self._products.order) if m != mode]
+        modes = [m for m in range(len(self._grams)) if m != mode]
         crosses = [self._crosses[m] + self._others[m] @ self._changes[m] for m in modes]
         grams = [self._grams[m] + self._changes[m].T @ self._others[m] @ self._changes[m] for m in modes]
         return reduce(mul, crosses), reduce(mul, grams)
 
-    def _solve(self, mode: int, first: bool = False) -> None:
-        """Solve the rows of a mode with the other matrices fixed; at first these are H, and other rows stay."""
-        products, device, rank = self._products, self._device, self._rank
-        cross, gram = self._of_others(mode)
-        if not (np.isfinite(cross).all() and np.isfinite(gram).all()):
-            raise InputError("the update is not finite: use precision 'fp64', or scale the new values")
-        source, before, target = products.sums(mode), products.rows(mode, self._before), products.rows(mode)
-        right = device.to_device(np.ascontiguousarray(cross))
-        for block in blocks_of(len(source), block_rows(rank)):
-            source[block] += device.xp.matmul(before[block], right)
-        sums = Sums(device.zeros((rank, rank), np.float64), device.zeros((rank,), np.float64))
-        _, scratch, hals = self._scratch
-        if mode in self._nonnegative:
-            ones = device.to_device(np.ones(rank))
-            system = System(device.to_device(np.ascontiguousarray(gram)), ones, ones)
-            self._hals.run(hals, source, system, HALS_SWEEPS, target, sums)
-        else:
-            inverse = np.ascontiguousarray(inverted(gram, CONDITION, np)[0])
-            self._solver.run(scratch, source, device.to_device(inverse), target, sums)
-            if not first:
-                self._changes[mode] = cross @ inverse
-        device.wait_side()
-        self._grams[mode], self._crosses[mode] = self._both(sums.gram, before, target)
-
     def _both(self, gram: Array, before: Array, target: Array) -> tuple[Matrix, Matrix]:
         """Return ``U^T U``, which is `gram`, and ``H^T U`` of a mode, with one transfer to the host."""
         device, blocks = self._device, blocks_of(len(target), block_rows(self._rank))
-        current = (target[block].astype(np.float64, copy=False) for block in blocks)
-        earlier = (before[block].T for block in blocks_of(len(target), block_rows(self._rank)))
-        cross = sum(map(device.xp.matmul, earlier, current))
+        cross = sum(
+            device.xp.matmul(*(rows.astype(np.float64, copy=False) for rows in (before[block].T, target[block])))
+            for block in blocks
+        )
         host = np.array(device.to_host(device.xp.stack([gram, cross])))
         return host[0], host[1]
 
@@ -214,7 +260,7 @@ class IncrementalCounts:
         phi = {self._last: products.sums(self._last)} if only_last else dict(enumerate(products.all_sums()))
         for mode, sums in phi.items():
             rows = products.rows(mode)
-            counts = self._counts[mode] + rows * sums
+            counts = self._counts[mode] + rows * sums.astype(np.float64, copy=False)
             if mode != self._last:
                 self._totals[mode] = counts.sum(axis=0) + self._known[mode]
                 counts /= self._totals[mode] + (self._totals[mode] == 0)

@@ -26,8 +26,8 @@ class NewElements(NamedTuple):
 
     Attributes
     ----------
-    columns : (order, n) int32 array
-        Their indices in the extended model.
+    columns : list of (n,) int32 arrays
+        Their indices in the extended model, by mode.
     values : (n,) array
     lengths : tuple of int
         The mode lengths of the extended model.
@@ -37,7 +37,7 @@ class NewElements(NamedTuple):
         The new indices of the growing mode; empty if no mode grows.
     """
 
-    columns: NDArray[np.int32]
+    columns: list[NDArray[np.int32]]
     values: Floats
     lengths: tuple[int, ...]
     labels: Labels | None
@@ -47,16 +47,17 @@ class NewElements(NamedTuple):
         """Yield the elements of `size` slices of a mode after the other; slices from `known` on are new."""
         slices = np.union1d(self.columns[mode], self.new).astype(np.int64)
         perm = stable_argsort([self.columns[mode]], [self.lengths[mode]])
-        columns, values = self.columns[:, perm], self.values[perm]
+        columns, values = [column[perm] for column in self.columns], self.values[perm]
         for begin in range(0, slices.size, size):
             some = slices[begin : begin + size]
-            first, end = np.searchsorted(columns[mode], np.array([some[0], some[-1] + 1], columns.dtype))
+            first, end = np.searchsorted(columns[mode], np.array([some[0], some[-1] + 1], np.int32))
             length = max(known, int(some[-1]) + 1)
             lengths = (*self.lengths[:mode], length, *self.lengths[mode + 1 :])
             labels = self.labels
             if labels is not None:
                 labels = labels.replaced(each[:n] for each, n in zip(labels, lengths, strict=True))
-            yield NewElements(columns[:, first:end], values[first:end], lengths, labels, some[some >= known])
+            own = [column[first:end] for column in columns]
+            yield NewElements(own, values[first:end], lengths, labels, some[some >= known])
 
 
 def new_elements(
@@ -103,7 +104,7 @@ def _by_label(tensor: AnyTensor, labels: Labels, mode: int | None) -> NewElement
             extended[m] = np.concatenate([known, theirs[unknown]])
     lengths = tuple(each.size for each in extended)
     new = np.arange(0) if mode is None else np.arange(labels[mode].size, lengths[mode])
-    return NewElements(columns, tensor.elements, lengths, labels.replaced(extended), new)
+    return NewElements(list(columns), tensor.elements, lengths, labels.replaced(extended), new)
 
 
 def _by_position(tensor: AnyTensor, shape: tuple[int, ...], labels: Labels | None, mode: int | None) -> NewElements:
@@ -114,12 +115,12 @@ def _by_position(tensor: AnyTensor, shape: tuple[int, ...], labels: Labels | Non
         advice = "" if mode is not None else "; mode=N appends slices in mode N"
         raise InputError(f"X is {_shown(tensor.shape)}: the model requires {shown}{advice}, or labels in all modes")
     if mode is None:
-        return NewElements(np.array(tensor.places()), tensor.elements, shape, labels, np.arange(0))
+        return NewElements(list(tensor.places()), tensor.elements, shape, labels, np.arange(0))
     if labels is not None:
         cause = f"X has no labels, but the model has labels of the slices in mode {mode}"
         raise InputError(f"{cause}: label X, or use model.labelled(None)")
-    columns = np.array(tensor.places(), np.int32)
-    columns[mode] += shape[mode]
+    columns = list(tensor.places())
+    columns[mode] = columns[mode] + shape[mode]
     lengths = tuple(length + (tensor.shape[m] if m == mode else 0) for m, length in enumerate(shape))
     return NewElements(columns, tensor.elements, lengths, None, np.arange(shape[mode], lengths[mode]))
 
@@ -132,5 +133,5 @@ def changes(new: NewElements, model: KruskalTensor) -> NewElements:
     """Return the differences between elements and the model's values, which are 0 for new labels."""
     known = np.all([column < length for column, length in zip(new.columns, model.shape, strict=True)], axis=0)
     values = new.values.astype(np.float64)
-    values[known] -= model.predict_at(list(new.columns[:, known]))
+    values[known] -= model.predict_at([column[known] for column in new.columns])
     return new._replace(values=values)

@@ -68,6 +68,8 @@ class ModelRows:
 
     def take(self, places: Places) -> tuple[Matrix, RowTotals]:
         """Return the rows at distinct places, and the sums over the other rows."""
+        if not places.size:
+            return np.empty((0, len(self._factor))), self.sums
         rows = self._rows[places].astype(np.float64) @ self._factor
         if places.size == self._count:
             return rows, self.sums.times(0.0)

@@ -158,9 +158,8 @@ class ModelUpdates:
         self._stores[-1].forget(self.params.forgetting)
         taken = [store.take(each) for store, each in zip(stores, known, strict=True)]
         products.resize([len(each) for each in places])
-        for number, ((rows, _), each) in enumerate(zip(taken, places, strict=True)):
-            more = np.zeros((len(each) - len(rows), self.facts.rank))
-            products.set_rows(first + number, np.concatenate([rows, more]))
+        for mode, (rows, _) in enumerate(taken, first):
+            products.set_rows(mode, rows)
         products.load(*(None, None) if new is None else (self._local(new, places), new.values))
         others = [RowTotals.none(self.facts.rank)] * first + [each for _, each in taken]
         changes = self._method.run(others, self.params.sweeps)
@@ -178,14 +177,14 @@ class ModelUpdates:
             result.append(later if whole else np.union1d(column, later).astype(np.int64))
         return result
 
-    def _local(self, new: NewElements, places: list[Places]) -> NDArray[np.int32]:
+    def _local(self, new: NewElements, places: list[Places]) -> list[NDArray[np.int32]]:
         """Return the indices of elements among the current rows, in the order of `ListedProducts`. On rank 0."""
-        columns, first = new.columns[self._modes], len(self._whole)
+        columns, first = [new.columns[m] for m in self._modes], len(self._whole)
         for mode, each in enumerate(places, first):
             if each.size and each[-1] - each[0] == each.size - 1:
-                columns[mode] -= each[0]
+                columns[mode] = columns[mode] - int(each[0])
             else:
-                columns[mode] = np.searchsorted(each.astype(columns.dtype), columns[mode])
+                columns[mode] = np.searchsorted(each.astype(np.int32), columns[mode]).astype(np.int32)
         return columns
 
     def _lengthen(self, lengths: tuple[int, ...]) -> None:

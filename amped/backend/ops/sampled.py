@@ -164,14 +164,28 @@ class SampleSize(NamedTuple):
     exact: bool  # see `SampledProvider.make`
 
 
+def every(count: int) -> list[Stratum]:
+    """Return the stratum of all listed elements, each once; none if there are no elements."""
+    return [Stratum(SampleOrigin.EVERY, count, 1.0)] if count else []
+
+
 class SampledLoss(Protocol):
     """The elements and buffers of a rank. Work may be queued, unless it returns numbers."""
+
+    def load(self, elements: ListedElements) -> None:
+        """Replace the elements by others of the same ranges, without a table of coordinates."""
 
     def value(self, matrix: Array, strata: Sequence[Stratum], key: int) -> tuple[float, float]:
         """Return the estimated loss, and its derivative in the logarithm of a common factor of all m."""
 
     def gradient(self, matrix: Array, strata: Sequence[Stratum], key: int) -> SampledRows:
         """Return this rank's part of the estimated gradient in the rows of solved modes; valid until `step`."""
+
+    def listed(self, matrix: Array, modes: Sequence[int]) -> Array:
+        """Return this rank's gradient of all listed elements in the rows of some modes, (rows, columns in memory).
+
+        Other rows are undefined. It is valid until the next call, and not for `step`.
+        """
 
     def step(self, matrix: Array, moments: Sequence[Array], rows: SampledRows, rule: StepRule) -> None:
         """Change the touched rows of solved modes, and their moments; all rows of modes with a ridge.

@@ -6,11 +6,12 @@ Each rank has the matrices of all modes, as rows of one matrix, and a part of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from partitioner.array_types import Floats, HostArray
+from partitioner.array_types import FloatDType, Floats, HostArray
 
 from ...backend.device import Array
 from ...backend.exchange import Machine
@@ -20,16 +21,30 @@ from ...backend.ops.sampled import (
     ListedElements,
     MatrixRows,
     SampledFormulas,
+    SampledLoss,
     SampledProvider,
-    SampledRows,
-    SampleOrigin,
-    Stratum,
 )
 from ...errors import InputError
 from ...options import Options
 from ..sources.device_tensor import equal_parts
 
+INT32 = 4  # bytes
 MATRICES = 4  # as large as all factor matrices together: their stored rows, a copy, sums, and rows in double precision
+
+
+class _ElementMemory(NamedTuple):
+    """Memory of elements, and their values and indices, (order, n), in it."""
+
+    memory: Array
+    values: Array
+    index: Array
+
+    @classmethod
+    def of(cls, memory: Array, order: int, dtype: FloatDType) -> _ElementMemory:
+        """Return the parts of an int32 array."""
+        words = dtype.itemsize // INT32
+        count = memory.size // (words + order)
+        return cls(memory, memory[: words * count].view(dtype), memory[words * count :].reshape(order, count))
 
 
 class ListedProducts:
@@ -70,6 +85,9 @@ class ListedProducts:
         self._provider = self._provider_of(machine)
         self._stride = self._provider.stride(rank, options.dtype)
         self.offsets = [0, *accumulate(lengths)]
+        self._staging = np.empty(0, np.int32)
+        self._lock: object = None
+        self._listed: tuple[tuple[int, ...], SampledLoss] | None = None  # the offsets, and the elements
         self._check_memory()
         self.matrix = machine.device.zeros((self.offsets[-1], self._stride), options.dtype)
 
@@ -108,29 +126,55 @@ class ListedProducts:
         return (self.matrix if matrix is None else matrix)[begin:end, : self.rank]
 
     def set_rows(self, mode: int, rows: Floats) -> None:
-        """Set the rows of a mode from host memory."""
-        host = np.ascontiguousarray(rows, self.options.dtype)
-        self.rows(mode)[...] = self.machine.device.to_device(host)
+        """Set the first rows of a mode from host memory, and the others to zero."""
+        begin, end = self.offsets[mode : mode + 2]
+        if len(rows):
+            known = self.matrix[begin : begin + len(rows), : self.rank]
+            self.machine.device.set_rows(known, np.ascontiguousarray(rows, self.options.dtype))
+        self.matrix[begin + len(rows) : end].fill(0)
 
     def host_rows(self, mode: int) -> Floats:
         """Return a copy of the rows of a mode in host memory."""
         return np.array(self.machine.device.to_host(self.rows(mode)), order="C")
 
-    def load(self, columns: HostArray | None, values: HostArray | None) -> None:
-        """Replace the elements: rank 0's indices, (order, n), and values, (n,). Collective."""
+    def load(self, columns: Sequence[HostArray] | None, values: HostArray | None) -> None:
+        """Replace the elements: rank 0's indices in each mode, and values, all (n,). Collective."""
         comm, device = self.machine.comm, self.machine.device
         parts = equal_parts(comm.bcast(0 if values is None else len(values)), comm.size)
         own = comm.scatter(values, parts, self.options.dtype)
-        if comm.size == 1 and columns is not None:
-            index = np.ascontiguousarray(columns, np.int32)
-        else:
-            each = (None if columns is None else columns[mode] for mode in range(self.order))
-            index = np.stack([comm.scatter(column, parts, np.dtype(np.int32)) for column in each])
-        self._coordinates = device.xp.ascontiguousarray(device.to_device(index).T)
-        self._values = device.to_device(np.ascontiguousarray(own))
+        host = self._staged(len(own))
+        host.values[...] = own
+        for mode, row in enumerate(host.index):
+            row[...] = comm.scatter(None if columns is None else columns[mode], parts, np.dtype(np.int32))
+        copy = _ElementMemory.of(device.empty(host.memory.shape, np.int32), self.order, self.options.dtype)
+        device.fill([copy.memory], [host.memory])
+        self._place(device.xp.ascontiguousarray(copy.index.T), copy.values)
+
+    def _staged(self, count: int) -> _ElementMemory:
+        """Return page-locked host memory for elements, which is used again."""
+        words = count * (self.order + self.options.dtype.itemsize // INT32)
+        if words > self._staging.size:
+            self._staging = np.empty(words, np.int32)
+            self._lock = self.machine.device.lock(self._staging)
+        return _ElementMemory.of(self._staging[:words], self.order, self.options.dtype)
+
+    def _place(self, coordinates: Array, values: Array) -> None:
+        """Replace the elements in device memory, and that of their sums if modes have other lengths."""
+        device, order, offsets = self.machine.device, self.order, tuple(self.offsets)
+        lengths = [end - begin for begin, end in pairwise(offsets)]
+        elements = ListedElements(coordinates, values, device.empty((0,), np.int32), [0] * order, lengths)
+        if self._listed is not None and offsets == self._listed[0]:
+            self._listed[1].load(elements)
+            return
+        layout = MatrixRows(offsets, self.rank, [-np.inf] * order, [0.0] * order, [True] * order)
+        exact = self.options.deterministic
+        self._listed = offsets, self._provider.make(elements, layout, self._formulas, self._stride, exact)
 
     def sums(self, mode: int) -> Array:
-        """Return the sums of a mode on all ranks, (I_n, R) float64, in new memory. Collective."""
+        """Return the sums of a mode on all ranks, (I_n, R), valid until the next call. Collective.
+
+        They are float64 or, on GPUs, of the matrix's type unless sums are exact.
+        """
         return self._summed([mode])[0]
 
     def all_sums(self) -> list[Array]:
@@ -138,22 +182,12 @@ class ListedProducts:
         return self._summed(range(self.order))
 
     def _summed(self, modes: Sequence[int]) -> list[Array]:
-        found = self._added(modes).gradient
+        assert self._listed is not None
+        found = self._listed[1].listed(self.matrix, modes)
         result = []
         for mode in modes:
             rows = found[self.offsets[mode] : self.offsets[mode + 1]]
             if self.machine.comm.size > 1:
                 self.machine.exchange.reduce(rows, "sum")
-            result.append(rows[:, : self.rank].astype(np.float64, copy=False))
+            result.append(rows[:, : self.rank])
         return result
-
-    def _added(self, modes: Sequence[int]) -> SampledRows:
-        """Return this rank's sums in the rows of some modes."""
-        device, order, count = self.machine.device, self.order, len(self._values)
-        lengths = [end - begin for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
-        elements = ListedElements(self._coordinates, self._values, device.empty((0,), np.int32), [0] * order, lengths)
-        solved = [mode in modes for mode in range(order)]
-        layout = MatrixRows(list(self.offsets), self.rank, [-np.inf] * order, [0.0] * order, solved)
-        listed = self._provider.make(elements, layout, self._formulas, self._stride, self.options.deterministic)
-        strata = [Stratum(SampleOrigin.EVERY, count, 1.0)] if count else []
-        return listed.gradient(self.matrix, strata, 0)

@@ -23,6 +23,7 @@ from ...ops.sampled import (
     SampleSize,
     StepRule,
     Stratum,
+    every,
 )
 from ..caches import aligned
 from ..device import CpuDevice
@@ -42,20 +43,23 @@ class HostSampled:
     def __init__(
         self, device: CpuDevice, elements: ListedElements, rows: MatrixRows, formulas: SampledFormulas, stride: int
     ) -> None:
-        coordinates, values, slots, begin, lengths = elements
         self._threads, self._stride, self._rows = device.threads, stride, rows
-        marks = marks_of(coordinates, table_size(len(values), MARKED)) if slots.size else np.zeros(1, np.uint8)
-        self._elements = coordinates, values, slots, marks, np.array(begin, INDEX), np.array(lengths, INDEX)
+        self.load(elements)
         assert formulas.texts
         self._codes = [compiled(formula) for formula in formulas.texts]  # the addresses are valid while these live
         self._maps = np.array([code.address for code in self._codes], INDEX), float(formulas.lower)
         self._offsets, self._solved = np.array(rows.offsets, INDEX), np.array(rows.solved, np.uint8)
-        parts, order = self._threads.count, len(lengths)
+        parts, order = self._threads.count, len(elements.lengths)
         self._gradients = aligned((parts, rows.offsets[-1], stride), DOUBLE)
         self._gradients.fill(0)
         self._touched = np.zeros((parts, rows.offsets[-1]), np.uint8)
         self._scratch = _scratch(parts, order, stride)
         self._turn = np.zeros(1, INDEX)
+
+    def load(self, elements: ListedElements) -> None:
+        coordinates, values, slots, begin, lengths = elements
+        marks = marks_of(coordinates, table_size(len(values), MARKED)) if slots.size else np.zeros(1, np.uint8)
+        self._elements = coordinates, values, slots, marks, np.array(begin, INDEX), np.array(lengths, INDEX)
 
     def value(self, matrix: Array, strata: Sequence[Stratum], key: int) -> tuple[float, float]:
         totals = self._add(matrix, strata, key, gradients=False)
@@ -67,6 +71,16 @@ class HostSampled:
         numbers = self._gradients[0].size
         check(sampled.join_parts(*self._team(numbers // ROWS_WORTH), self._gradients, self._touched))
         return SampledRows(self._gradients[0], self._touched[0])
+
+    def listed(self, matrix: Array, modes: Sequence[int]) -> Array:
+        solved, count = self._solved, len(self._elements[1])
+        for mode in modes:
+            rows = slice(*self._offsets[mode : mode + 2])
+            self._gradients[0, rows], self._touched[0, rows] = 0, 0
+        self._solved = np.isin(np.arange(solved.size), modes).astype(np.uint8)
+        found = self.gradient(matrix, every(count), 0).gradient
+        self._solved = solved
+        return found
 
     def step(self, matrix: Array, moments: Sequence[Array], rows: SampledRows, rule: StepRule) -> None:
         missing = 2 - len(moments)

@@ -41,7 +41,7 @@ class CudaGram:
     def gram(self, matrix: Array) -> Array:
         (rows, rank), blocks = matrix.shape, self._blocks(len(matrix))
         parts, total = cupy.empty((blocks, rank, rank), np.float64), cupy.empty((rank, rank), np.float64)
-        function, add = _functions(matrix.dtype, self._device.number)
+        function, add = gram_functions(matrix.dtype, self._device.number)
         if rows:
             function((blocks,), (THREADS,), (matrix, *strides_of(matrix), np.int64(rows), np.int32(rank), parts))
         add((-(-total.size // ADDED),), (THREADS,), (parts, np.int32(blocks), np.int32(total.size), total))
@@ -60,6 +60,7 @@ def gram_unit(dtype: FloatDType) -> CudaSource:
 
 
 @cache
-def _functions(dtype: FloatDType, device: int) -> tuple[CudaFunction, CudaFunction]:
+def gram_functions(dtype: FloatDType, device: int) -> tuple[CudaFunction, CudaFunction]:
+    """Return the compiled code that multiplies some rows, and that adds up what thread blocks leave."""
     module = load(gram_unit(dtype))
     return module.get_function("gram"), module.get_function("add_parts")

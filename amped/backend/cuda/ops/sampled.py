@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from ...ops.sampled import (
     StepMethod,
     StepRule,
     Stratum,
+    every,
 )
 from ..code.sampled import STRATA, THREADS, WARPS, SampledCode, run_for, table_source
 from ..device import CudaDevice
@@ -75,10 +76,9 @@ class CudaSampled:
         code: SampledCode,
     ) -> None:
         self._device, self._code, self._rows, self._lower = device, code, rows, lower
-        self._solved = sum(1 << mode for mode, solved in enumerate(rows.solved) if solved)
-        self._lengths, self._nnz = elements.lengths, len(elements.values)
+        self._solved = _bits(mode for mode, solved in enumerate(rows.solved) if solved)
         self._functions = _compiled(code, device.number)
-        self._elements, self._kept = packed_elements(elements), elements
+        self.load(elements)
         shape = rows.offsets[-1], code.stride
         self._found = SampledRows(cupy.zeros(shape, code.summed), cupy.zeros(shape[0], np.uint8))
         self._bound = cupy.zeros(1, np.uint64)
@@ -86,6 +86,12 @@ class CudaSampled:
         self._sums = by_value(np.array(addresses, np.uint64))
         self._steps = cupy.zeros(AT_ONCE * STEP.itemsize, np.uint8)
         self._graph: tuple[_Repeated, Any] | None = None
+        self._models: dict[tuple[int, int, int], np.void] = {}
+
+    def load(self, elements: ListedElements) -> None:
+        self._lengths, self._nnz = elements.lengths, len(elements.values)
+        self._elements, self._kept = packed_elements(elements), elements
+        self._listed: _Launch | None = None
 
     def value(self, matrix: Array, strata: Sequence[Stratum], key: int) -> tuple[float, float]:
         if not strata:
@@ -103,6 +109,19 @@ class CudaSampled:
             self._send(steps_of([key], StepRule("sgd", 0.0, 1)))
             self._add(self._launch(matrix, strata), 0)
         return self._found
+
+    def listed(self, matrix: Array, modes: Sequence[int]) -> Array:
+        found, strata, stream = self._found.gradient, every(self._nnz), cupy.cuda.get_current_stream()
+        for mode in modes:
+            begin, end = self._rows.offsets[mode : mode + 2]
+            (found.data + begin * found.strides[0]).memset_async(0, (end - begin) * found.strides[0], stream)
+        if strata:
+            if self._code.exact:
+                self._bound.data.memset_async(0, self._bound.nbytes, stream)
+            launch = self._listed or self._launch(matrix, strata)
+            self._listed = launch._replace(model=self._model(matrix, _bits(modes), launch.sum_bits))
+            self._add(self._listed, 0)  # no sample is drawn, so that keys do not matter
+        return found
 
     def step(self, matrix: Array, moments: Sequence[Array], rows: SampledRows, rule: StepRule) -> None:
         self._send(steps_of([0], rule))
@@ -140,18 +159,26 @@ class CudaSampled:
 
     def _launch(self, matrix: Array, strata: Sequence[Stratum]) -> _Launch:
         assert len(strata) <= STRATA
-        blocks, order = self._code.blocks(strata), len(self._lengths)
+        blocks = self._code.blocks(strata)
         fields = [("at", STRATUM, (STRATA,)), ("count", "i4"), ("second", "i4")]
-        packed, every = np.zeros(1, np.dtype(fields, align=True)), (SampleOrigin.LISTED, SampleOrigin.EVERY)
+        packed, of_list = np.zeros(1, np.dtype(fields, align=True)), (SampleOrigin.LISTED, SampleOrigin.EVERY)
         for at, (origin, samples, weight, less_zero) in enumerate(strata):
-            length = self._nnz if origin in every else self._lengths[0]
+            length = self._nnz if origin in of_list else self._lengths[0]
             packed["at"][0, at] = samples, length / samples, weight, origin, less_zero
         packed["count"], packed["second"] = len(strata), blocks[0]
         sum_bits = sum(stratum.samples for stratum in strata).bit_length()
-        fields = [("matrix", "u8"), ("offset", "i8", (order,)), ("lower", "f8"), ("solved", "u4"), ("sum_bits", "i4")]
-        numbers = matrix.data.ptr, self._rows.offsets[:-1], self._lower, self._solved, sum_bits
-        model = np.array([numbers], np.dtype(fields, align=True))
-        return _Launch(by_value(packed), by_value(model), sum(blocks), sum_bits)
+        return _Launch(by_value(packed), self._model(matrix, self._solved, sum_bits), sum(blocks), sum_bits)
+
+    def _model(self, matrix: Array, solved: int, sum_bits: int) -> np.void:
+        """Return `Model` of ``sampled.cu``."""
+        key = matrix.data.ptr, solved, sum_bits
+        if key not in self._models:
+            offsets = self._rows.offsets[:-1]
+            type_of_offsets = ("offset", "i8", (len(offsets),))
+            fields = [("matrix", "u8"), type_of_offsets, ("lower", "f8"), ("solved", "u4"), ("sum_bits", "i4")]
+            numbers = key[0], offsets, self._lower, *key[1:]
+            self._models[key] = by_value(np.array([numbers], np.dtype(fields, align=True)))
+        return self._models[key]
 
     def _add(self, launch: _Launch, step: int) -> None:
         """Queue the sums of a step's samples."""
@@ -176,6 +203,11 @@ class CudaSampled:
         decay = by_value(np.array([*rule.betas, rule.eps]))
         function, blocks = self._functions[rule.method], -(-rows.offsets[-1] // (span * WARPS))
         return lambda step: function((blocks,), (THREADS,), (trained, bounds, self._steps, np.int32(step), decay))
+
+
+def _bits(modes: Iterable[int]) -> int:
+    """Return modes as bits of a number."""
+    return sum(1 << mode for mode in modes)
 
 
 def packed_elements(elements: ListedElements) -> np.void:

@@ -26,6 +26,7 @@ from ...ops.sampled import (
     SampleSize,
     StepRule,
     Stratum,
+    every,
 )
 from ..device import PlainDevice
 
@@ -51,6 +52,9 @@ class PlainSampled:
         self._elements, self._rows, self._formulas = elements, rows, formulas
         self._found = SampledRows(np.zeros((rows.offsets[-1], stride)), np.zeros(rows.offsets[-1], np.uint8))
 
+    def load(self, elements: ListedElements) -> None:
+        self._elements = elements
+
     def value(self, matrix: Array, strata: Sequence[Stratum], key: int) -> tuple[float, float]:
         total = slope = 0.0
         for samples in self._drawn(strata, key):
@@ -61,29 +65,37 @@ class PlainSampled:
         return total, slope
 
     def gradient(self, matrix: Array, strata: Sequence[Stratum], key: int) -> SampledRows:
+        return self._gradient(matrix, strata, key, [mode for mode, solved in enumerate(self._rows.solved) if solved])
+
+    def listed(self, matrix: Array, modes: Sequence[int]) -> Array:
+        for mode in modes:
+            self._found.gradient[slice(*self._rows.offsets[mode : mode + 2])] = 0
+        return self._gradient(matrix, every(len(self._elements.values)), 0, modes).gradient
+
+    def _gradient(self, matrix: Array, strata: Sequence[Stratum], key: int, modes: Sequence[int]) -> SampledRows:
+        """Add the gradient in the rows of some modes."""
         for samples in self._drawn(strata, key):
             factors = self._factor_rows(matrix, samples)
             slopes = samples.weights * self._less(samples, self._formulas.slope, self._model(factors))
-            for mode in range(len(factors)):
-                if self._rows.solved[mode]:
-                    product = slopes[:, None] * np.prod([f for k, f in enumerate(factors) if k != mode], axis=0)
-                    self._add(mode, samples.coordinates[:, mode], product)
+            for mode in modes:
+                product = slopes[:, None] * np.prod([f for k, f in enumerate(factors) if k != mode], axis=0)
+                self._add(mode, samples.coordinates[:, mode], product)
         return self._found
 
     def step(self, matrix: Array, moments: Sequence[Array], rows: SampledRows, rule: StepRule) -> None:
-        every = self._rows
-        for mode, (begin, end) in enumerate(zip(every.offsets[:-1], every.offsets[1:], strict=True)):
-            if not every.solved[mode]:
+        layout = self._rows
+        for mode, (begin, end) in enumerate(zip(layout.offsets[:-1], layout.offsets[1:], strict=True)):
+            if not layout.solved[mode]:
                 continue
-            ridge, some = every.ridge[mode], np.flatnonzero(rows.touched[begin:end]) + begin
+            ridge, some = layout.ridge[mode], np.flatnonzero(rows.touched[begin:end]) + begin
             at = np.arange(begin, end) if ridge else some
-            own = matrix[at, : every.rank].astype(np.float64)
-            gradient = rows.gradient[at, : every.rank] + 2 * ridge * own
-            before = [each[at, : every.rank].astype(np.float64) for each in moments]
+            own = matrix[at, : layout.rank].astype(np.float64)
+            gradient = rows.gradient[at, : layout.rank] + 2 * ridge * own
+            before = [each[at, : layout.rank].astype(np.float64) for each in moments]
             change, after = stepped(gradient, before, rule)
-            matrix[at, : every.rank] = np.maximum(own - change, every.lower[mode])
+            matrix[at, : layout.rank] = np.maximum(own - change, layout.lower[mode])
             for each, new in zip(moments, after, strict=True):
-                each[at, : every.rank] = new
+                each[at, : layout.rank] = new
             rows.gradient[some] = 0
             rows.touched[begin:end] = 0
 

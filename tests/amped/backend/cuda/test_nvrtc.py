@@ -359,6 +359,8 @@ def test_packing_and_sums_of_chunks(architecture: str, every: bool) -> None:
             check(compiled("solve", macros, architecture), {"solve", "add_parts"}, most)
             steps = compiled("admm_steps", {"RANK": rank, "REAL": "double"}, architecture)
             check(steps, {"advance", "settle", "add_parts"}, most)
+            updates = compiled("update_equations", {"RANK": rank, "REAL": real, "SUM": real}, architecture)
+            check(updates, {"begin", "prepare", "solve_rows"}, most)
         if rank <= MOST_IN_A_BLOCK:
             check(compiled("equations", macros, architecture), EQUATIONS, FEW)
         for name in ("nonnegative", "nonnegative_wide") if rank <= 64 else ("nonnegative_wide",):
