@@ -10,6 +10,8 @@ from typing import Any
 
 import threadpoolctl
 
+from partitioner.host.imports import scipy_module
+
 SCIPY_BYTES = 21 << 20  # host memory taken by loading scipy.linalg
 SPARSE_BYTES = 2 << 20  # host memory taken by also loading scipy.sparse
 CODE_BYTES = 2 << 20  # host memory taken by the first use of NumPy's linear algebra
@@ -44,8 +46,7 @@ def callers_blas() -> Iterator[None]:
 def scipy_linalg() -> Any:
     """Import scipy.linalg, which takes time, and limit the threads of its BLAS, a separate library, like NumPy's."""
     least = min((library.num_threads for library in _libraries()), default=1)
-    from scipy import linalg
-
+    linalg = scipy_module("linalg")
     for library in _libraries():
         if library.num_threads > least:
             _own_threads.setdefault(library.filepath, library.num_threads)

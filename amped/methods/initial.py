@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.array_types import Element, FloatDType, Floats
+from partitioner.host.imports import scipy_module
 from partitioner.host.threads import lone_threads, parallel_map, threads_for
 from partitioner.sorting.sort import stable_argsort
 from partitioner.tensors.dense import DenseTensor
@@ -266,9 +267,7 @@ _leading.register(DenseTensor, leading_vectors)
 @_leading.register
 def _(tensor: SparseTensor, mode: int, known: int, seed: int, threads: int) -> NDArray[np.float64]:
     scipy_linalg()  # limits SciPy's BLAS threads before the next import loads it
-    from scipy import sparse
-    from scipy.sparse import linalg
-
+    sparse, linalg = scipy_module("sparse"), scipy_module("sparse.linalg")
     fibres, length = _fibres(tensor, mode), tensor.shape[mode]
     unfolded = sparse.csr_array((tensor.values.astype(np.float64), (tensor.columns[mode], fibres)))
     unfolded.resize(length, unfolded.shape[1])

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.array_types import Floats
+from partitioner.host.imports import scipy_module
 
 Factors = Sequence[Floats]
 ROWS = 1 << 16  # rows converted to double precision at once
@@ -30,12 +31,10 @@ def factor_match(one: Factors, other: Factors) -> float:
 
 def assigned(alike: NDArray[np.float64]) -> list[tuple[int, int]]:
     """Return the pairs of rows and columns, one to one, whose entries have the largest sum."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import min_weight_full_bipartite_matching  # scipy.optimize takes 0.2 seconds to import
-
     assert np.isfinite(alike).all()
-    positive = csr_array(alike - alike.min() + 1)  # zeros would be missing edges
-    rows, columns = min_weight_full_bipartite_matching(positive, maximize=True)
+    positive = scipy_module("sparse").csr_array(alike - alike.min() + 1)  # zeros would be missing edges
+    matching = scipy_module("sparse.csgraph")  # scipy.optimize takes longer to import
+    rows, columns = matching.min_weight_full_bipartite_matching(positive, maximize=True)
     return sorted(zip(rows.tolist(), columns.tolist(), strict=True))
 
 

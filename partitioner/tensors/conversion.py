@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..array_types import DType, FloatDType, Floats, HostArray
 from ..errors import InputError
+from ..host.imports import scipy_module
 from .labels import Labelled, Labels, mode_names
 
 MAX_LABEL = 40  # characters of a label in HTML
@@ -240,9 +241,7 @@ def _index_array(array: HostArray, mode: int, length: int) -> NDArray[np.int64]:
 
 def to_scipy(tensor: AsArray) -> Any:
     """Return a sparse tensor as SciPy's `coo_array` with the same number of dimensions."""
-    from scipy.sparse import coo_array
-
-    return coo_array((tensor.values.copy(), tuple(tensor.columns.copy())), shape=tensor.shape)
+    return scipy_module("sparse").coo_array((tensor.values.copy(), tuple(tensor.columns.copy())), shape=tensor.shape)
 
 
 def to_sparse(tensor: AsArray) -> Any:

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csc_array, csr_array
 
 from partitioner.array_types import Element, Floats, Integers
+from partitioner.host.imports import scipy_module
+
+csc_array, csr_array = scipy_module("sparse").csc_array, scipy_module("sparse").csr_array
 
 Matrix = NDArray[np.float64]
 Factors = Sequence[Floats | None]

@@ -16,14 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from partitioner.array_types import Floats, Integers
+from partitioner.host.imports import scipy_module
 
 from ..formulas import evaluate
 from ..losses import Maps
 from ..systems import Pairs
 from .index_tree import POSITION, Factors, IndexTree, Matrix, prefix_starts, required
+
+csr_array = scipy_module("sparse").csr_array
 
 MOST_TUPLES = (
     16  # per nonzero: up to this number of possible tuples of the second group, an array marks those that exist

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.host.imports import scipy_module
+
 from ...backend.device import Array
 from ...backend.ops.admm_steps import EntryTerms
 from ...errors import InputError
@@ -113,11 +115,9 @@ class Proximal:
             return matrix.copy()
         if not self.arrays.on_host:
             return smoothed_by_fft(matrix, step * self.terms.smooth, order, self.arrays.xp)
-        from scipy.linalg import solveh_banded
-
         bands = step * self.terms.smooth * difference_bands(len(matrix), order)
         bands[0] += 1.0
-        return solveh_banded(bands, matrix, lower=True)
+        return scipy_module("linalg").solveh_banded(bands, matrix, lower=True)
 
     def _with_fixed(self, matrix: Array) -> Array:
         if self.fixed is None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.host.imports import scipy_module
+
 from ...backend.device import Array
 from .arrays import HOST, Arrays
 from .terms import ModeTerms
@@ -138,7 +140,7 @@ def monotone(matrix: Array, decreasing: bool, arrays: Arrays = HOST) -> Array:
     """Return the closest matrix with increasing (or decreasing) columns: isotonic regression."""
     if arrays.isotonic is not None:
         return arrays.isotonic.monotone(matrix, decreasing)
-    from scipy.optimize import isotonic_regression  # takes 0.1 seconds to import
+    isotonic_regression = scipy_module("optimize").isotonic_regression  # takes 0.1 seconds to import
 
     def of_host(numbers: Matrix) -> Matrix:
         return np.column_stack([isotonic_regression(column, increasing=not decreasing).x for column in numbers.T])
@@ -159,8 +161,7 @@ def unimodal(column: Matrix, low: float = -math.inf, high: float = math.inf) -> 
     The errors of all increasing beginnings come from one pass, those of all decreasing ends from another (Stout,
     Unimodal regression via prefix isotonic regression, 2008).
     """
-    from scipy.optimize import isotonic_regression
-
+    isotonic_regression = scipy_module("optimize").isotonic_regression
     errors = _errors_of_beginnings(column, low, high) + _errors_of_beginnings(column[::-1], low, high)[::-1]
     peak = int(errors.argmin())
     parts = [column[:peak], column[peak:]]

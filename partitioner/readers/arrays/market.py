@@ -9,6 +9,7 @@ from os import PathLike, fspath
 import numpy as np
 
 from ...host.checksums import open_regular
+from ...host.imports import scipy_module
 from ...tensors.dense import DenseTensor, check_elements
 from ...tensors.stored import Stored
 from ..form import ReadOptions
@@ -32,23 +33,19 @@ def is_array(path: str | PathLike[str]) -> bool:
 
 def read_array(path: str | PathLike[str]) -> DenseTensor:
     """Read a dense matrix; raise `InputError` if the file is invalid."""
-    from scipy.io import mmread
-
     with faults_of(path):
         open_regular(path).close()
-        matrix = mmread(fspath(path))
+        matrix = scipy_module("io").mmread(fspath(path))
         check_elements(matrix.shape, matrix.dtype)
         return DenseTensor(Stored(matrix), path)
 
 
 def market_part(path: str | PathLike[str], form: ReadOptions, part: int) -> ArrayPart:
     """Read a sparse matrix, whose symmetric elements are stored once; elements of a pattern count 1."""
-    from scipy.io import mmread
-
     with faults_of(path):
         check_options(form)
         if part:
             return empty_part()
         open_regular(path).close()
-        matrix = mmread(fspath(path))
+        matrix = scipy_module("io").mmread(fspath(path))
         return matrix_part(np.array([matrix.row, matrix.col]), matrix.data, matrix.shape)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...array_types import HostArray
 from ...errors import InputError
 from ...host.checksums import open_regular
+from ...host.imports import scipy_module
 from ...tensors.dense import DenseTensor, check_elements
 from ...tensors.stored import Stored
 from ..form import ReadOptions
@@ -96,15 +97,13 @@ def _selected(file: str, name: str) -> Variable:
 
 def _variables(file: str) -> list[Variable]:
     """Return the arrays of numbers in a file."""
-    from scipy.io import whosmat
-
     with open_regular(file) as opened:
         for offset in OFFSETS:
             opened.seek(offset)
             if opened.read(len(SIGNATURE)) == SIGNATURE:
                 return _variables_of_hdf5(file)
         opened.seek(0)
-        found = whosmat(opened)
+        found = scipy_module("io").whosmat(opened)
     return [Variable(name, tuple(shape), kind == "sparse", False) for name, shape, kind in found if kind in NUMBERS]
 
 
@@ -129,10 +128,8 @@ def _variables_of_hdf5(file: str) -> list[Variable]:
 
 def _loaded(file: str, name: str) -> Any:
     """Return a variable of a file before version 7.3."""
-    from scipy.io import loadmat
-
     with open_regular(file) as opened:
-        return loadmat(opened, variable_names=[name])[name]
+        return scipy_module("io").loadmat(opened, variable_names=[name])[name]
 
 
 def _compressed_columns(

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csc_array
 
 from partitioner.array_types import FloatDType
+from partitioner.host.imports import scipy_module
 
 from ...coordinate_table import EMPTY, find, slots_of
 from ...counter_rng import key_of, uniform
@@ -29,6 +29,8 @@ from ...ops.sampled import (
     every,
 )
 from ..device import PlainDevice
+
+csc_array = scipy_module("sparse").csc_array
 
 BLOCK = 1 << 14  # samples at a time
 ARRAYS = 4  # of doubles for each sample, mode and column

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+
+from partitioner.host.imports import scipy_module
 
 from ...device import Array
 from ...ops.ttm import TTM, ProductForm, TtmBytes, TtmKernel
 from ..device import PlainDevice
+
+csr_array = scipy_module("sparse").csr_array
 
 
 @dataclass(frozen=True)

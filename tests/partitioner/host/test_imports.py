@@ -1,0 +1,42 @@
+"""Imports of SciPy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from command import in_process, succeeded
+
+import partitioner
+
+FOLDER = Path(partitioner.__file__).parents[1]
+LEAN = """
+import sys, numpy
+names = list(numpy.__all__), dir(numpy)
+from partitioner.host.imports import scipy_module
+sparse = scipy_module("sparse")
+assert not {"numpy.f2py", "numpy.testing"} & sys.modules.keys(), "they take longer to load than SciPy"
+assert (list(numpy.__all__), dir(numpy)) == names
+layer = sys.modules["scipy._lib.array_api_compat.numpy"]
+assert layer.testing is numpy.testing and layer.ma is numpy.ma
+import scipy.optimize, scipy.signal, scipy.stats
+assert scipy.stats.rankdata([3, 1, 2]).tolist() == [3, 1, 2]
+assert (sparse.csr_array([[1, 0], [0, 2]]) @ [1, 1]).tolist() == [1, 2]
+try:
+    layer.missing
+except AttributeError:
+    print("as NumPy")
+"""
+
+
+def test_scipy_is_imported_without_the_rest_of_numpy(tmp_path: Path) -> None:
+    """And its array-API layer has the rest when it is used."""
+    (tmp_path / "lean.py").write_text(LEAN)
+    assert "as NumPy" in succeeded(in_process(script=tmp_path / "lean.py")).out
+
+
+def test_nothing_else_imports_scipy() -> None:
+    sources = [each for name in ("amped", "partitioner") for each in (FOLDER / name).rglob("*.py")]
+    assert len(sources) > 400
+    found = [each.name for each in sources if re.search(r"^\s*(from|import) scipy\b", each.read_text(), re.M)]
+    assert not found, "scipy_module takes less time"
