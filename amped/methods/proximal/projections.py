@@ -16,6 +16,8 @@ from .terms import ModeTerms
 
 Matrix = NDArray[np.float64]
 
+WELL = 1e-8  # least ratio of a Gram matrix's eigenvalues by which its root is computed
+FEW = 1 << 10  # numbers that are sorted sooner than partitioned
 ASSIGNMENTS = 10  # rounds in which rows move between columns that must not overlap
 
 
@@ -80,10 +82,21 @@ def simplex(matrix: Array, axis: int, xp: Any = np) -> Array:
 def polar(matrix: Array, arrays: Arrays = HOST) -> Array:
     """Return the closest matrix with orthonormal columns, the factor of the polar decomposition.
 
-    That of the triangular factor, (R, R), is computed on the host.
+    On a GPU it is computed from the Gram matrix if that is well-conditioned, since a QR decomposition has many steps;
+    otherwise from the triangular factor, (R, R), on the host.
     """
+    if not arrays.on_host:
+        gram = arrays.to_host(matrix.T @ matrix)
+        values, vectors = np.linalg.eigh(gram) if np.isfinite(gram).all() else (np.zeros(1), gram)
+        if values[0] > WELL * values[-1]:
+            return _newton_step(matrix @ arrays.xp.asarray((vectors / np.sqrt(values)) @ vectors.T), arrays.xp)
     rows, triangle = arrays.xp.linalg.qr(matrix)
     return rows @ arrays.by_host(_small_polar, triangle)
+
+
+def _newton_step(matrix: Array, xp: Any) -> Array:
+    """Return a matrix whose columns are orthonormal but for rounding, from one with an error of 1e-8 or less."""
+    return matrix @ (1.5 * xp.eye(matrix.shape[1]) - 0.5 * (matrix.T @ matrix))
 
 
 def _small_polar(matrix: Matrix) -> Matrix:
@@ -131,9 +144,18 @@ def largest(matrix: Array, count: int, low: float, high: float, xp: Any = np) ->
     if count >= len(matrix):
         return clipped
     gains = xp.square(matrix) - xp.square(matrix - clipped)
-    stable = {"kind": "stable"} if xp is np else {}  # CuPy's sort is
-    places = xp.argsort(xp.argsort(-gains, axis=0, **stable), axis=0)
-    return xp.where(places < count, clipped, 0.0)
+    return xp.where(_most(gains, count, xp), clipped, 0.0)
+
+
+def _most(numbers: Array, count: int, xp: Any) -> Array:
+    """Return whether each number is among the `count` largest of its column; of equal ones the first are."""
+    if xp is not np or numbers.size < FEW:
+        stable = {"kind": "stable"} if xp is np else {}  # CuPy's sort is
+        return xp.argsort(xp.argsort(-numbers, axis=0, **stable), axis=0) < count
+    place = len(numbers) - count
+    least = np.partition(numbers, place, axis=0)[place]
+    more, equal = numbers > least, numbers == least
+    return more | (equal & (np.cumsum(equal, axis=0) <= count - more.sum(axis=0)))
 
 
 def monotone(matrix: Array, decreasing: bool, arrays: Arrays = HOST) -> Array:

@@ -10,7 +10,11 @@ import pytest
 from oracle import random_factors
 
 import amped
+from amped.backend.choose import choose
 from amped.errors import InputError
+from amped.methods.proximal.arrays import Arrays
+from amped.methods.proximal.projections import polar
+from amped.parallel.mpi import world
 from partitioner.shards.sorters import probe
 
 pytestmark = pytest.mark.gpu
@@ -114,6 +118,16 @@ def test_many_components(rank: int) -> None:
 def test_streamed_elements() -> None:
     model = run("sparse", "one", placement="stream")
     assert model.series["objective"][-1] == pytest.approx(run("sparse", "one").series["objective"][-1], rel=1e-9)
+
+
+@pytest.mark.parametrize("condition", [1e0, 1e3, 1e5, 1e13])
+def test_orthonormal_columns(condition: float) -> None:
+    """Of well-conditioned matrices by their Gram matrix, and of others by a QR decomposition."""
+    device = choose("cuda", world())
+    matrix = np.random.default_rng(0).standard_normal((3000, 8)) * np.geomspace(1, 1 / condition, 8)
+    found = device.to_host(polar(device.to_device(matrix), Arrays.of(device)))
+    np.testing.assert_allclose(found.T @ found, np.eye(8), atol=1e-13)
+    np.testing.assert_allclose(found, polar(matrix), atol=1e-15 * max(10, condition))
 
 
 def test_functions_of_users() -> None:

@@ -88,6 +88,18 @@ def test_nonnegative_orthonormal_columns(seed: int) -> None:
         np.testing.assert_allclose(found.T @ found, np.eye(3), atol=1e-12)
 
 
+@pytest.mark.parametrize("rows", [40, 1000])
+@pytest.mark.parametrize("count", [1, 7, 39])
+def test_sparse_columns_keep_the_first_of_equal_entries(rows: int, count: int) -> None:
+    """Few entries are sorted, and many partitioned."""
+    matrix = np.random.default_rng(count).integers(-4, 5, (rows, 3)).astype(float)
+    found, wanted = projected(matrix, f"sparse:{count}"), np.zeros_like(matrix)
+    for column, result in zip(matrix.T, wanted.T, strict=True):
+        kept = sorted(range(rows), key=lambda row, of=column: -abs(of[row]))[:count]  # Python's sort is stable
+        result[kept] = column[kept]
+    np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("names", [[], ["nonnegative"], ["bounds:-0.3:0.7"]])
 def test_sparse(names: list[str]) -> None:
     matrix = matrix_of(3, 6)
