@@ -55,9 +55,6 @@ class UpdateEquationsProvider(Protocol):
     def suits(self, rank: int) -> bool:
         """Return whether models of this rank are supported."""
 
-    def bytes(self, order: int, rank: int) -> int:
-        """Return the device memory of the equations."""
-
     def make(self, order: int, rank: int, dtype: FloatDType) -> UpdateEquations:
         """Return equations for matrices of a type."""
 

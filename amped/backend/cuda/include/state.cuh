@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include "block_sums.cuh"
+
 // Of a run; MODE is the mode that raised a flag.
 enum Fact { ITERATIONS,
             FIT,
@@ -30,18 +32,6 @@ __device__ double larger(double a, double b) { return a > b || isnan(a) ? a : b;
 __device__ void raise(const State& s, int flag, int mode) {
   s.facts[FLAGS] = (int)s.facts[FLAGS] | flag;
   s.facts[MODE] = mode;
-}
-
-__device__ double add_up(double value) {  // sum over the block, for all of its threads
-  __shared__ double of_warp[32];
-  for (int step = 16; step; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  double total = 0;
-#pragma unroll 4
-  for (int w = 0; w < blockDim.x / 32; w++) total += of_warp[w];
-  return total;
 }
 
 // Raises a flag if the equations are singular or not finite. `sizes` is the product of the norms of the matrix and its

@@ -6,6 +6,8 @@
 // A lane holds columns lane, lane + 32, ... of a row. Each row ends on its own: when its residuals are small, and with an
 // objective of at most that of its start. Sums are always added in the same order.
 
+#include "block_inverse.cuh"
+
 constexpr int THREADS = 256, WARPS = THREADS / 32, EACH = (RANK + 31) / 32, SPAN = EACH * 32;
 constexpr int ENTRIES = RANK * RANK, TOTALS = ENTRIES + 2;  // a block's sums: Gram matrix, data and penalty
 constexpr int TOGETHER = THREADS / RANK, SQUARES = (RANK + TOGETHER - 1) / TOGETHER;
@@ -33,7 +35,7 @@ __device__ double add_lanes(double value) {
 extern "C" __global__ void __launch_bounds__(MANY) prepare(double* totals, int order, int mode, Terms terms, double* gram,
                                                            double* inverse, double* rho) {
   extern __shared__ double matrix[];
-  __shared__ double row[RANK], column[RANK], shift;
+  __shared__ double shift;
   const int t = threadIdx.x;
   for (int e = t; e < ENTRIES; e += MANY) {
     double product = 1;
@@ -52,19 +54,7 @@ extern "C" __global__ void __launch_bounds__(MANY) prepare(double* totals, int o
   }
   __syncthreads();
   if (t < RANK) matrix[t * (RANK + 1)] += terms.l2 + shift;
-  for (int k = 0; k < RANK; k++) {  // Gauss-Jordan elimination; a positive definite matrix needs no pivoting
-    __syncthreads();
-    if (t < RANK) row[t] = matrix[k * RANK + t], column[t] = matrix[t * RANK + k];
-    __syncthreads();
-    const double over = 1 / row[k];
-    for (int e = t; e < ENTRIES; e += MANY) {
-      const int i = e / RANK, j = e % RANK;
-      if (i == k) matrix[e] = j == k ? over : row[j] * over;
-      else if (j == k) matrix[e] = -column[i] * over;
-      else matrix[e] -= column[i] * row[j] * over;
-    }
-  }
-  __syncthreads();
+  invert(matrix);
   for (int e = t; e < ENTRIES; e += MANY) inverse[e] = matrix[e];
 }
 

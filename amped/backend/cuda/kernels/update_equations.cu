@@ -6,7 +6,10 @@
 //
 // Sums are always added in the same order.
 
-constexpr int ENTRIES = RANK * RANK, MANY = 1024, EACH = (ENTRIES + MANY - 1) / MANY;  // entries per thread of `prepare`
+#include "block_inverse.cuh"
+#include "block_sums.cuh"
+
+constexpr int ENTRIES = RANK * RANK, MANY = 1024;  // threads of `begin` and `prepare`
 constexpr int THREADS = 256, PAIR = 2 * ENTRIES, OWN = (PAIR + THREADS - 1) / THREADS;  // of `solve_rows`
 constexpr int TILE = 16;                                                                // rows in shared memory
 constexpr double CONDITION = 1e11;                                                      // as in ops/equations.py
@@ -42,17 +45,6 @@ extern "C" __global__ void __launch_bounds__(MANY) begin(double* memory, int ord
   if (!mode && !threadIdx.x) *s.refused = 0;
 }
 
-// The sum of a number over the block's threads, for all of them.
-__device__ double over_block(double value, double* warps) {
-  for (int far = 16; far; far /= 2) value += __shfl_xor_sync(0xffffffff, value, far);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = 0;
-  for (int warp = 0; warp < MANY / 32; warp++) value += warps[warp];
-  return value;
-}
-
 // Sets `to` and, unless it is null, `copy` to the product of two matrices, the first one transposed if `transposed`.
 __device__ void multiply(const double* left, bool transposed, const double* right, double* to, double* copy) {
   for (int e = threadIdx.x; e < ENTRIES; e += MANY) {
@@ -67,7 +59,6 @@ __device__ void multiply(const double* left, bool transposed, const double* righ
 // Inverts a mode's G, and computes the change of its other rows if it `keeps` none. One block.
 extern "C" __global__ void __launch_bounds__(MANY) prepare(double* memory, int order, int mode, int keeps) {
   extern __shared__ double shared[];
-  __shared__ double row[RANK], column[RANK], warps[MANY / 32];
   double *matrix = shared, *cross = shared + ENTRIES;
   const State s(memory, order);
   const int t = threadIdx.x;
@@ -82,22 +73,9 @@ extern "C" __global__ void __launch_bounds__(MANY) prepare(double* memory, int o
     matrix[e] = gram, cross[e] = both, size += gram * gram;
     good &= isfinite(gram) && isfinite(both);
   }
-  for (int k = 0; k < RANK; k++) {  // Gauss-Jordan elimination; a positive definite matrix needs no pivoting
-    __syncthreads();
-    if (t < RANK) row[t] = matrix[k * RANK + t], column[t] = matrix[t * RANK + k];
-    __syncthreads();
-    const double over = 1 / row[k];
-    good &= row[k] > 0;
-    for (int e = t; e < ENTRIES; e += MANY) {
-      const int i = e / RANK, j = e % RANK;
-      if (i == k) matrix[e] = j == k ? over : row[j] * over;
-      else if (j == k) matrix[e] = -column[i] * over;
-      else matrix[e] -= column[i] * row[j] * over;
-    }
-  }
-  __syncthreads();
+  good &= invert(matrix);
   for (int e = t; e < ENTRIES; e += MANY) s.factors[e] = matrix[e], inverse_size += matrix[e] * matrix[e];
-  const double condition = sqrt(over_block(size, warps)) * sqrt(over_block(inverse_size, warps));
+  const double condition = sqrt(add_up(size)) * sqrt(add_up(inverse_size));
   if (!__syncthreads_and(good && condition <= CONDITION) && !t) *s.refused = 1;
   double* change = keeps ? nullptr : s.changes + mode * (count)ENTRIES;
   multiply(cross, false, matrix, s.factors + ENTRIES, change);

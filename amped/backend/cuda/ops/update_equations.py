@@ -89,9 +89,6 @@ class CudaUpdateProvider:
     def suits(self, rank: int) -> bool:
         return rank <= MOST_COLUMNS and 8 * rank * (2 * rank + 3 * TILE) <= self._device.limits.shared
 
-    def bytes(self, order: int, rank: int) -> int:
-        return 8 * rank * rank * (MATRICES * order + 2 + 2 * self._device.limits.processors) + 8
-
     def make(self, order: int, rank: int, dtype: FloatDType) -> UpdateEquations:
         return CudaUpdateEquations(self._device, order, rank, dtype)
 
