@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..files import Outputs
 from ..models.align import observed_or_all, tensor_for
 from ..models.evaluation import COVERED
-from ..models.extension import Elements, NewElements, changes, new_elements
+from ..models.extension import Elements, NewElements, new_elements, replacing
 from ..models.kruskal import KruskalTensor
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import PLAIN, Argument, collective
@@ -239,7 +239,7 @@ class _Updates:
             began = time.perf_counter()
             if self._query.elements == "replace" and self._updates.differences:
                 model = self._updates.model()
-                batch = on_root(self._comm, lambda: None if batch is None else changes(batch, model))
+                batch = on_root(self._comm, lambda: None if batch is None else replacing(batch, model))
             self._updates.add(batch)
             self._metrics.event(UPDATE, update=self._count, nonzeros=nnz, seconds=time.perf_counter() - began)
             if self._comm.bcast(self._files is not None and self._count % self._files.every == 0):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.array_types import FloatDType
+from partitioner.array_types import FloatDType, Floats, HostArray
 
 from ..backend.device import Array, Device
 from ..backend.formulas import Formula
@@ -68,6 +68,9 @@ class RowTotals(NamedTuple):
 class Incremental(Protocol):
     """Updates the matrices of `ListedProducts` with the elements that it holds. Its methods are collective."""
 
+    def load(self, columns: Sequence[HostArray] | None, values: Floats | None, replaced: Floats | None) -> None:
+        """Take new elements of rank 0, and the model's values that they replace, if any; see `ListedProducts.load`."""
+
     def run(self, others: Sequence[RowTotals], sweeps: int) -> list[Matrix | None]:
         """Update the current rows of all modes. Rows of new slices and labels must be zero before.
 
@@ -108,6 +111,10 @@ class IncrementalAls:
         if queued is not None:
             self._equations.insert(0, queued.make(products.order, rank, dtype))
         self._latest: UpdateEquations | None = None  # those that have the Gram matrices of the last update
+
+    def load(self, columns: Sequence[HostArray] | None, values: Floats | None, replaced: Floats | None) -> None:
+        """See `Incremental`: adds the differences."""
+        self._products.load(columns, values if values is None or replaced is None else values - replaced)
 
     def run(self, others: Sequence[RowTotals], sweeps: int) -> list[Matrix | None]:
         """See `Incremental`: solves the last mode, then `sweeps` times all modes in turn."""
@@ -212,10 +219,11 @@ class HostUpdateEquations:
     def _both(self, gram: Array, before: Array, target: Array) -> tuple[Matrix, Matrix]:
         """Return ``U^T U``, which is `gram`, and ``H^T U`` of a mode, with one transfer to the host."""
         device, blocks = self._device, blocks_of(len(target), block_rows(self._rank))
-        cross = sum(
-            device.xp.matmul(*(rows.astype(np.float64, copy=False) for rows in (before[block].T, target[block])))
-            for block in blocks
-        )
+        cross = device.zeros(gram.shape, np.float64)
+        for block in blocks:
+            cross += device.xp.matmul(
+                *(rows.astype(np.float64, copy=False) for rows in (before[block].T, target[block]))
+            )
         host = np.array(device.to_host(device.xp.stack([gram, cross])))
         return host[0], host[1]
 
@@ -236,6 +244,16 @@ class IncrementalCounts:
 
     def __init__(self, products: ListedProducts) -> None:
         self._products, self._last = products, products.order - 1
+        self._removed: list[Array] | None = None  # by mode, the expected counts of elements that others replace
+
+    def load(self, columns: Sequence[HostArray] | None, values: Floats | None, replaced: Floats | None) -> None:
+        """See `Incremental`: takes the expected counts of replaced elements out of those of the earlier data."""
+        products, self._removed = self._products, None
+        if products.machine.comm.bcast(replaced is not None):
+            products.load(columns, replaced)
+            rows = map(products.rows, range(products.order))
+            self._removed = [own * sums.astype(np.float64) for own, sums in zip(rows, products.all_sums(), strict=True)]
+        products.load(columns, values)
 
     def run(self, others: Sequence[RowTotals], sweeps: int) -> list[Matrix | None]:
         """See `Incremental`: `EM_STEPS` steps of the last mode, then `sweeps` times as many of all modes."""
@@ -244,6 +262,9 @@ class IncrementalCounts:
         weights = np.array(device.to_host(before[last].sum(axis=0))) + others[last].sums
         self._factors = device.to_device(weights)
         self._counts = [*(each * self._factors for each in before[:last]), before[last]]
+        if self._removed is not None:
+            pairs = zip(self._counts, self._removed, strict=True)
+            self._counts = [device.xp.maximum(counts - removed, 0) for counts, removed in pairs]
         self._known = [device.to_device(weights * each.sums) for each in others[:last]]
         self._totals = [device.to_device(np.ones(weights.size)) for _ in self._known]
         for mode, rows in enumerate(before):

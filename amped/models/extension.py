@@ -35,6 +35,8 @@ class NewElements(NamedTuple):
         Those of the extended model.
     new : (k,) int64 array
         The new indices of the growing mode; empty if no mode grows.
+    replaced : (n,) array, optional
+        The model's values that the elements replace; without it, elements are added.
     """
 
     columns: list[NDArray[np.int32]]
@@ -42,6 +44,7 @@ class NewElements(NamedTuple):
     lengths: tuple[int, ...]
     labels: Labels | None
     new: NDArray[np.int64]
+    replaced: NDArray[np.float64] | None = None
 
     def batches(self, mode: int, size: int, known: int) -> Iterator[NewElements]:
         """Yield the elements of `size` slices of a mode after the other; slices from `known` on are new."""
@@ -129,9 +132,9 @@ def _shown(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape))
 
 
-def changes(new: NewElements, model: KruskalTensor) -> NewElements:
-    """Return the differences between elements and the model's values, which are 0 for new labels."""
+def replacing(new: NewElements, model: KruskalTensor) -> NewElements:
+    """Return elements that replace the model's values, which are 0 for new labels."""
     known = np.all([column < length for column, length in zip(new.columns, model.shape, strict=True)], axis=0)
-    values = new.values.astype(np.float64)
-    values[known] -= model.predict_at([column[known] for column in new.columns])
-    return new._replace(values=values)
+    replaced = np.zeros(len(new.values))
+    replaced[known] = model.predict_at([column[known] for column in new.columns])
+    return new._replace(replaced=replaced)

@@ -87,7 +87,7 @@ class ModelUpdates:
     options : Options
     """
 
-    differences = True  # changed elements are differences from the model's values
+    differences = True  # for changed elements the model's values are needed
 
     def __init__(self, model: KruskalTensor | None, params: UpdateParams, machine: Machine, options: Options) -> None:
         self._machine, self._options, self.params, self.comm = machine, options, params, machine.comm
@@ -160,7 +160,7 @@ class ModelUpdates:
         products.resize([len(each) for each in places])
         for mode, (rows, _) in enumerate(taken, first):
             products.set_rows(mode, rows)
-        products.load(*(None, None) if new is None else (self._local(new, places), new.values))
+        self._method.load(*(None, None, None) if new is None else (self._local(new, places), new.values, new.replaced))
         others = [RowTotals.none(self.facts.rank)] * first + [each for _, each in taken]
         changes = self._method.run(others, self.params.sweeps)
         for mode in range(first, products.order):

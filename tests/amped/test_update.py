@@ -61,6 +61,33 @@ def test_new_slices_are_those_of_cp_stream(
     assert model.shape == shape
 
 
+@pytest.mark.parametrize("share", [0.05, 0.6, 1.0])
+@pytest.mark.parametrize("sweeps", [1, 4])
+def test_replaced_counts_are_taken_out_of_the_model(share: float, sweeps: int) -> None:
+    """However many counts decrease, the model has their sums, and no negative entry."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(2.0, (8, 7, 6)).astype(float)
+    model = amped.cp_apr(counts, 3, max_iters=50, **CPU)
+    changed = np.where(rng.random(counts.shape) < share, rng.poisson(0.5, counts.shape), counts)
+    found = model.update(changed, elements="replace", sweeps=sweeps, **CPU)
+    assert min(factor.min() for factor in found.factors) >= 0
+    np.testing.assert_allclose(found.full().sum(), changed.sum(), rtol=1e-9)
+    for mode in range(3):
+        others = tuple(m for m in range(3) if m != mode)
+        np.testing.assert_allclose(found.full().sum(axis=others), changed.sum(axis=others), rtol=0.05)
+
+
+@pytest.mark.parametrize("loss", ["gaussian", "poisson"])
+def test_a_slice_without_elements_among_others(loss: str) -> None:
+    """In a tensor so large that an update reads only the rows of its elements."""
+    counts = np.random.default_rng(0).poisson(1.0, (50, 40, 4)).astype(float)
+    model = amped.cp(counts, 2, loss=loss, max_iters=3, **CPU)
+    stream = amped.SparseTensor([[1, 2, 0], [3, 4, 0], [5, 6, 2]], [1.0, 2.0, 3.0], (50, 40, 3))
+    found = model.update(stream, 2, step=1, **CPU)
+    assert found.shape == (50, 40, 7)
+    assert not found.full()[:, :, 5].any()
+
+
 def test_an_exact_model_stays_exact() -> None:
     rng = np.random.default_rng(3)
     factors = [rng.normal(size=(n, 2)) for n in (5, 6, 9)]

@@ -29,7 +29,7 @@ from ...options import Options
 from ..sources.device_tensor import equal_parts
 
 INT32 = 4  # bytes
-MATRICES = 4  # as large as all factor matrices together: their stored rows, a copy, sums, and rows in double precision
+MATRICES = 4  # of 8 bytes per entry: the rows, a copy, their sums, and parts of these in double precision
 
 
 class _ElementMemory(NamedTuple):

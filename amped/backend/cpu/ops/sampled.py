@@ -62,25 +62,26 @@ class HostSampled:
         self._elements = coordinates, values, slots, marks, np.array(begin, INDEX), np.array(lengths, INDEX)
 
     def value(self, matrix: Array, strata: Sequence[Stratum], key: int) -> tuple[float, float]:
-        totals = self._add(matrix, strata, key, gradients=False)
+        totals = self._add(matrix, strata, key, self._solved, gradients=False)
         value, slope = totals.sum(axis=0)
         return float(value), float(slope)
 
     def gradient(self, matrix: Array, strata: Sequence[Stratum], key: int) -> SampledRows:
-        self._add(matrix, strata, key, gradients=True)
+        return self._gradient(matrix, strata, key, self._solved)
+
+    def _gradient(self, matrix: Array, strata: Sequence[Stratum], key: int, solved: NDArray[np.uint8]) -> SampledRows:
+        """Add the gradient in the rows of solved modes."""
+        self._add(matrix, strata, key, solved, gradients=True)
         numbers = self._gradients[0].size
         check(sampled.join_parts(*self._team(numbers // ROWS_WORTH), self._gradients, self._touched))
         return SampledRows(self._gradients[0], self._touched[0])
 
     def listed(self, matrix: Array, modes: Sequence[int]) -> Array:
-        solved, count = self._solved, len(self._elements[1])
         for mode in modes:
             rows = slice(*self._offsets[mode : mode + 2])
             self._gradients[0, rows], self._touched[0, rows] = 0, 0
-        self._solved = np.isin(np.arange(solved.size), modes).astype(np.uint8)
-        found = self.gradient(matrix, every(count), 0).gradient
-        self._solved = solved
-        return found
+        solved = np.isin(np.arange(self._solved.size), modes).astype(np.uint8)
+        return self._gradient(matrix, every(len(self._elements[1])), 0, solved).gradient
 
     def step(self, matrix: Array, moments: Sequence[Array], rows: SampledRows, rule: StepRule) -> None:
         missing = 2 - len(moments)
@@ -100,15 +101,17 @@ class HostSampled:
     ) -> bool:
         return False
 
-    def _add(self, matrix: Array, strata: Sequence[Stratum], key: int, *, gradients: bool) -> NDArray[np.float64]:
+    def _add(
+        self, matrix: Array, strata: Sequence[Stratum], key: int, solved: NDArray[np.uint8], *, gradients: bool
+    ) -> NDArray[np.float64]:
         """Add gradients or, otherwise, return each part's loss and its derivative."""
         if not strata:
             return np.zeros((1, 2))
         samples = sum(stratum.samples for stratum in strata)
-        team = self._team(samples * self._stride * self._solved.size // WORTH)
+        team = self._team(samples * self._stride * solved.size // WORTH)
         totals = np.zeros((team[2], 2))
         stored = matrix.ctypes.data, matrix.dtype == DOUBLE, self._stride
-        model = stored, self._offsets, self._solved
+        model = stored, self._offsets, solved
         by_part = self._gradients.reshape(len(self._gradients), -1), self._touched
         out = *(each if gradients else each[:, :0] for each in by_part), totals
         check(sampled.add_samples(*team, self._elements, _columns(strata, key), model, self._maps, out, self._scratch))
