@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,17 @@ import numpy as np
 LAYER = "scipy._lib.array_api_compat.numpy"
 
 
+_narrowing = Lock()
+
+
+@cache
 def scipy_module(name: str) -> Any:
     """Import a module of SciPy, such as ``sparse.linalg``; return it."""
-    with _only_loaded_names():
-        return import_module(f"scipy.{name}")
+    with _narrowing:  # of several threads the last one would restore what another one has shortened
+        if LAYER in sys.modules:
+            return import_module(f"scipy.{name}")
+        with _only_loaded_names():
+            return import_module(f"scipy.{name}")
 
 
 @contextmanager
@@ -27,15 +35,16 @@ def _only_loaded_names() -> Iterator[None]:
     SciPy's array-API layer copies all names that NumPy lists, and so loads `numpy.f2py`, `numpy.testing` and other
     modules on the way: two thirds of the time that `scipy.sparse` takes. Names that the layer lacks are found in NumPy.
     """
-    names, known = vars(np), LAYER in sys.modules
+    names = vars(np)
     listed: dict[str, Any] = {name: names[name] for name in ("__all__", "__dir__") if name in names}
-    if not known and len(listed) == 2:
-        loaded = [name for name in listed["__all__"] if name in names]
-        names.update(__all__=loaded, __dir__=lambda: loaded)
+    if len(listed) < 2:
+        yield
+        return
+    loaded = [name for name in listed["__all__"] if name in names]
+    names.update(__all__=loaded, __dir__=lambda: loaded)
     try:
         yield
     finally:
         names.update(listed)
-        layer = sys.modules.get(LAYER)
-        if layer is not None and not known:
-            vars(layer).setdefault("__getattr__", partial(getattr, np))
+        if LAYER in sys.modules:
+            vars(sys.modules[LAYER]).setdefault("__getattr__", partial(getattr, np))

@@ -11,9 +11,14 @@ import partitioner
 
 FOLDER = Path(partitioner.__file__).parents[1]
 LEAN = """
-import sys, numpy
+import sys, threading, numpy
 names = list(numpy.__all__), dir(numpy)
 from partitioner.host.imports import scipy_module
+threads = [threading.Thread(target=scipy_module, args=(name,)) for name in ("sparse", "linalg", "sparse")]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
 sparse = scipy_module("sparse")
 assert not {"numpy.f2py", "numpy.testing"} & sys.modules.keys(), "they take longer to load than SciPy"
 assert (list(numpy.__all__), dir(numpy)) == names
