@@ -61,8 +61,10 @@ def path(text: str) -> Path:
 
 def whole_number(text: str) -> int:
     """Parse a whole number in ASCII digits; Python's `int` also accepts "1_0" and digits of any script."""
-    if not re.fullmatch("[+-]?[0-9]+", text) or len(text) > MAX_DIGITS:
-        raise argparse.ArgumentTypeError(f"{shown(text)!r} is not a whole number of at most {MAX_DIGITS} digits")
+    if not re.fullmatch("[+-]?[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"{shown(text)!r} is not a whole number")
+    if len(text) > MAX_DIGITS:
+        raise argparse.ArgumentTypeError(f"{shown(text)!r} has more than {MAX_DIGITS} digits")
     return int(text)
 
 

@@ -55,7 +55,7 @@ class RunRequest(Seeded, ABC, Generic[M]):
     random: ClassVar[str | None] = None  # name of the random start in `--init`, if it has one
     max_iters: int | None = flag(
         None,
-        "maximum number of iterations (50, or up to 500 if they are short; any loss: 1000)",
+        "maximum number of iterations (50; CP-ALS without constraints up to 500 if they are short; any loss: 1000)",
         type=whole_number,
         metavar="N",
     )

@@ -159,11 +159,11 @@ class Constraints:
         With `init` "nvecs", eigenvectors of non-negative modes are replaced in place by their magnitudes.
         """
         if self.fixed and init is None:
-            raise InputError(
-                f"{parameter('fixed_modes')} {list(self.fixed)}: the start is random; pass the fixed matrices as init"
-            )
+            cause = f"the start is random; pass the fixed matrices as {parameter('init')}"
+            raise InputError(f"{parameter('fixed_modes')} {', '.join(map(str, self.fixed))}: {cause}")
         if init is None and (modes := [mode for mode, each in self.terms if each.fixed is not None]):
-            raise InputError(f"fixed elements of modes {modes}: the start is random; pass their values as init")
+            cause = f"the start is random; pass matrices with their values as {parameter('init')}"
+            raise InputError(f"fixed elements of mode {', '.join(map(str, modes))}: {cause}")
         for mode in self.nonnegative:
             if init == "nvecs":
                 np.abs(factors[mode], out=factors[mode])

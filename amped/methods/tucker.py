@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.array_types import Floats
+from partitioner.wording import parameter
 
 from ..backend.device import Array
 from ..backend.exchange import Machine
@@ -112,8 +113,8 @@ class TuckerMethod(BaseMethod[CoreOperator]):
     def started(self, factors: Sequence[Floats], how: str | None) -> Sequence[Floats]:
         """See `Method`: accepts any matrices; their columns are orthonormalised later."""
         if self.wanted.fixed and how is None:
-            modes = list(self.wanted.fixed)
-            raise InputError(f"fixed_modes {modes}: the start is random; pass the fixed matrices as init")
+            cause = f"the start is random; pass the fixed matrices as {parameter('init')}"
+            raise InputError(f"{parameter('fixed_modes')} {', '.join(map(str, self.wanted.fixed))}: {cause}")
         whole, dtype = self.wanted.uncompressed, self.operator.options.dtype
         return [np.eye(len(each), dtype=dtype) if mode in whole else each for mode, each in enumerate(factors)]
 

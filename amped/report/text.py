@@ -23,6 +23,7 @@ from ..methods.driver import (
     is_stale,
 )
 from ..methods.prediction import Forecast
+from ..methods.stopping import WINDOW
 from ..options import Options
 
 LOW = 10  # a fit below this multiple of the tolerance is too low to judge convergence
@@ -101,6 +102,8 @@ def _reason(state: MethodState, rule: StopRule) -> str:
     if is_stale(state, rule.patience):
         measure, count = held_out_measure(state), rule.patience
         return f"the held-out {measure} fell by less than {LEAST_DECREASE:.2%} in {count} iterations"
+    if rule.forecast:
+        return f"converged: {WINDOW} iterations gain less than {setting('tol', rule.tol)}"
     main = next(iter(state.series))
     reached = REACHED.get(main, f"the {main} changed by less than")
     return f"converged: {reached} {setting('tol', rule.tol)}"

@@ -61,7 +61,7 @@ def found_at(known: HostArray, labels: HostArray) -> NDArray[np.int64]:
 def _check_types(known: HostArray, labels: HostArray) -> None:
     kinds = LIKE[known.dtype.kind], LIKE[labels.dtype.kind]
     if kinds[0] != kinds[1]:
-        raise InputError(f"labels are {kinds[1]}s, the model's {kinds[0]}s")
+        raise InputError(f"labels are {kinds[1]}s, the model's {kinds[0]}s: convert them")
 
 
 def same_labels(first: HostArray, second: HostArray) -> bool:

@@ -171,7 +171,7 @@ def test_a_run_stops_within_an_iteration(path: Path, folder: Path, calls: int, a
         (["--ridge", "nan"], ["--ridge nan"]),
         (["--ridge", "1,2"], ["--ridge: 2 numbers for a tensor of order 3"]),
         (["--fixed-modes", "1"], ["--fixed-modes needs --init"]),
-        (["--fixed-modes", "1", "--resume", "--checkpoint", "c"], ["--fixed-modes [1]: the start is random"]),
+        (["--fixed-modes", "1", "--resume", "--checkpoint", "c"], ["--fixed-modes 1: the start is random"]),
         (["--fixed-modes", "0,1,2", "--init", "start.npz"], ["--fixed-modes: all modes are fixed"]),
         (["--fixed-modes", "4", "--init", "start.npz"], ["--fixed-modes: there is no mode 4"]),
         (["--starts", "0"], ["--starts 0", "at least 1"]),

@@ -45,7 +45,7 @@ class FixedElements:
         result = np.zeros((length, rank), bool)
         for name, numbers, size in (("row", self.rows, length), ("column", self.columns, rank)):
             if beyond := [number for number in numbers if number >= size]:
-                raise InputError(f"fixed: mode {mode} has no {name} {beyond[0]}, only {size}")
+                raise InputError(f"fixed: mode {mode} has {name}s 0 to {size - 1}, not {beyond[0]}")
         result[list(self.rows)] = True
         result[:, list(self.columns)] = True
         if self.mask is not None:
@@ -119,7 +119,9 @@ def masks_in(path: Path) -> tuple[FixedMask, ...]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except OSError as error:
+        raise InputError(f"masks cannot be read: {error.strerror or error}", path=path) from None
+    except (ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"masks cannot be read: {error}", path=path) from None
     masks = {int(match[1]): found[name] for name in found if (match := re.fullmatch(r"mask_(\d+)", name, re.ASCII))}
     if not masks:

@@ -38,8 +38,9 @@ class Value(NamedTuple):
         with database.naming(name):
             ((_, kind),) = database.describe(f"SELECT {expression} FROM {EVENTS}")
         if kind.split("(")[0] not in NUMBERS:
-            advice = f"; if it has decimal commas, use replace({text}, ',', '.')::DOUBLE" if kind == "VARCHAR" else ""
-            raise InputError(f"{name}: has type {kind}, expected a number{advice}")
+            of_text = kind == "VARCHAR"
+            advice = f"; if it has decimal commas, use replace({text}, ',', '.')::DOUBLE" if of_text else ""
+            raise InputError(f"{name}: has type {'text' if of_text else kind}, expected a number{advice}")
         aggregate = False
         try:
             with database.naming(name):

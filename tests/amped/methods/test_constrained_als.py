@@ -274,7 +274,7 @@ def test_streamed_and_compiled() -> None:
         ({"fixed": {4: np.eye(7, 3) > 0}}, "there is no mode 4"),
         ({"fixed": np.eye(7, 3) > 0}, "expected a mapping of modes"),
         ({"fixed": {1: np.eye(7, 3) > 0}, "constraints": {1: "monotone"}}, "only whole columns"),
-        ({"constraints": {1: "fixed:rows:9"}, "init": random_factors(0, DENSE.shape, 3)}, "mode 1 has no row 9"),
+        ({"constraints": {1: "fixed:rows:9"}, "init": random_factors(0, DENSE.shape, 3)}, "mode 1 has rows 0 to"),
         ({"constraints": {1: "fixed:2"}}, "write it as fixed:rows"),
         ({"constraints": {1: ["simplex:rows", "fixed:columns:1"]}}, "only whole rows"),
         ({"constraints": {1: ["orthonormal", "fixed:columns:1"]}}, "exclude each other"),
