@@ -182,6 +182,9 @@ class Run(Generic[M_co]):
         saved = on_root(comm, load)  # other ranks may have another file system
         state = comm.bcast(None if saved is None else (saved.state, saved.origin.seed, saved.origin.init))
         if state is None:
+            self._reporter.display.note(
+                f"no checkpoint in {one_line(str(where.folder))}: the run starts from the beginning"
+            )
             return False
         method.state, seed, init = state
         for mode in range(len(source.shape)):

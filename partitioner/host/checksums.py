@@ -213,7 +213,8 @@ def _parsed(folder: Path, kind: str, form: str) -> tuple[str, dict[str, Any]]:
             text = file.read().decode()
         manifest = json.loads(text)
     except OSError as error:
-        raise InputError(f"not a {kind}: {MANIFEST}: {error.strerror}", path=folder) from None
+        cause = f"it has no {MANIFEST}" if isinstance(error, FileNotFoundError) else f"{MANIFEST}: {error.strerror}"
+        raise InputError(f"not a {kind}: {cause}", path=folder) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"damaged manifest: {error}", path=path) from None
     if not isinstance(manifest, dict) or manifest.get("format") != form:

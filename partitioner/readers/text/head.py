@@ -13,10 +13,9 @@ from ...tensors.ingest import MAX_MODE_LENGTH, check_order
 from ...wording import parameter, setting
 from ..first_line import FirstLine
 from .blocks import BlockSlot, Cutter
-from .plain import PAD, skip_lines
+from .plain import NUMBER, PAD, skip_lines
 
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
-_NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 COMMENT = "; a comment must be on a separate line"
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _NOT_TEXT = re.compile(rb"[^\t\n\v\f\r -~]")
@@ -113,7 +112,7 @@ class Head:
         except InputError as error:
             return error.cause
         value = tokens[-1]
-        if _NUMBER.fullmatch(value):
+        if NUMBER.fullmatch(value):
             return f"value {_show(value)} is too large for a double"
         what = "finite" if _NOT_FINITE.fullmatch(value) else "a number"
         return f"value {_show(value)} is not {what}{COMMENT if b'#' in line else ''}"

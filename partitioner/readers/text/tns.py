@@ -32,7 +32,7 @@ from ..first_line import FirstLine
 from ..pieces import BrokenError, Outcome, Progress, naming, usable_threads
 from .blocks import GZIP, BlockSlot, Cutter, PlainSource, line_start, text_source
 from .head import SKIPPED, Head
-from .plain import PARSED, PARSER, parse, skip_lines
+from .plain import PARSED, PARSED_BY_LINE, PARSER, parse, parse_lines, skip_lines
 
 BLOCK = 1 << 19  # bytes; small enough for text, marks and nonzeros to stay in the cache
 SAMPLES, SAMPLE = 16, 4096  # number and size of the samples that estimate the number of lines
@@ -219,9 +219,7 @@ def _parse(head: Head, slot: BlockSlot) -> _Lines:
     if slot.raw[begin] in SKIPPED:  # possibly the whole block, as a compressed file may have millions of them
         begin, skipped = skip_lines(slot.text, begin, slot.stop)
     limits = head.limits[: head.order - head.no_values]  # without values, the last index is parsed as one
-    compiled = PARSER.compiles(PARSED * (slot.stop - begin))
-    found = (None if compiled else _plain(head, slot, begin, limits)) or _compiled(head, slot, begin, limits)
-    columns, values, line, wrong = found
+    columns, values, line, wrong = _parsed(head, slot, begin, limits)
     if head.no_values:
         place = _wrong_key(head, slot, begin, values)
         if place >= 0:
@@ -232,6 +230,26 @@ def _parse(head: Head, slot: BlockSlot) -> _Lines:
     some = values[:: max(1, values.size // CHECKED)]
     whole = not head.bare or bool(np.all((some >= 1) & (some == np.rint(some))))
     return _Lines(columns, values, skipped + line, cause, whole)
+
+
+def _parsed(head: Head, slot: BlockSlot, begin: int, limits: NDArray[np.uint64]) -> _Parsed:
+    """Parse a block, with compiled code if that is worth its compilation."""
+    size = slot.stop - begin
+    if not PARSER.compiles(PARSED * size):
+        found = _plain(head, slot, begin, limits)
+        if found is not None:
+            return found
+        if not PARSER.compiles(PARSED_BY_LINE * size):
+            return _by_line(head, slot, begin, limits)
+    return _compiled(head, slot, begin, limits)
+
+
+def _by_line(head: Head, slot: BlockSlot, begin: int, limits: NDArray[np.uint64]) -> _Parsed:
+    """Parse a block line by line; see `parse_lines`."""
+    found, lines, wrong = parse_lines(bytes(slot.raw[begin : slot.stop]), head.base, limits.tolist())
+    columns, values, _ = slot.table(head.order, found.values.size)
+    columns[: limits.size], values[:] = found.columns, found.values
+    return _Parsed(columns, values, lines, wrong if wrong < 0 else begin + wrong)
 
 
 def _plain(head: Head, slot: BlockSlot, begin: int, limits: NDArray[np.uint64]) -> _Parsed | None:

@@ -16,11 +16,13 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from partitioner.errors import InputError
+from partitioner.host.worth import SETTING
 from partitioner.readers import chunks, settle
 from partitioner.readers.text.tns import TextPart
 
 SMALL = 512  # bytes per block: several blocks and threads for a few lines
 HIGHEST = 2**31 - 1
+PATHS = pytest.mark.parametrize("compiled", ["always", "never"])
 INTEGER = re.compile(rb"[+-]?[0-9]+")
 NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -255,8 +257,9 @@ def documents(draw: st.DrawFn, valued: bool = True) -> bytes:
 @example(data=b"sptensor\n2\n9 9\n601\n" + b"1 1 1\n" * 600, threads=2, repeat=1, limit=999)
 @example(data=b"3 1 1 1 0\n 1 1 1 0", threads=1, repeat=1, limit=7)
 @example(data=b"sptensor indices-start-at-zero\n2\n9 9\n2\n0 8 1\n-0 8 1\n", threads=1, repeat=1, limit=999)
+@PATHS
 def test_the_same_as_a_plain_reader(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes, threads: int, repeat: int, limit: int
+    tmp_path_factory: pytest.TempPathFactory, compiled: str, data: bytes, threads: int, repeat: int, limit: int
 ) -> None:
     data = b"\n".join([data] * repeat)
     folder = tmp_path_factory.getbasetemp()
@@ -265,7 +268,9 @@ def test_the_same_as_a_plain_reader(
     compressed.write_bytes(gzip.compress(data))
     expected = said(Plainly(data).read)
     for path, of in [(plain, 1), (plain, 2), (plain, 3), (plain, 4), (compressed, 1), (compressed, 2)]:
-        found = said(partial(in_parts, path, of, threads, limit))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(SETTING, compiled)
+            found = said(partial(in_parts, path, of, threads, limit))
         assert found == expected, f"{path.name} in {of} parts"
         if isinstance(found, Contents):  # the sign of zero too
             assert list(map(repr, found.values)) == list(map(repr, expected.values))
@@ -278,9 +283,14 @@ def test_the_same_as_a_plain_reader(
 @example(data=b"1 1e300\n1 4.5\n", threads=1, limit=999)
 @example(data=b"2\n9 9\n1 1\n1 10\n", threads=1, limit=999)
 @example(data=b"2\n9 9\n1 1 1\n", threads=1, limit=999)
-def test_lines_without_values(tmp_path_factory: pytest.TempPathFactory, data: bytes, threads: int, limit: int) -> None:
+@PATHS
+def test_lines_without_values(
+    tmp_path_factory: pytest.TempPathFactory, compiled: str, data: bytes, threads: int, limit: int
+) -> None:
     path = tmp_path_factory.getbasetemp() / "no-values.tns"
     path.write_bytes(data)
     expected = said(Plainly(data, no_values=True).read)
     for of in (1, 3):
-        assert said(partial(in_parts, path, of, threads, limit, no_values=True)) == expected, f"in {of} parts"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(SETTING, compiled)
+            assert said(partial(in_parts, path, of, threads, limit, no_values=True)) == expected, f"in {of} parts"

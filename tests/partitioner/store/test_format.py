@@ -204,9 +204,9 @@ def test_a_store_is_not_replaced_without_force(path: Path) -> None:
 
 
 OTHERS = {
-    "folder": "manifest.json: No such file",
+    "folder": "not a store: it has no manifest.json",
     "file": "not a store",
-    "link": "manifest.json: No such file",
+    "link": "not a store: it has no manifest.json",
     "another program's": "not the manifest of a store",
     "store and notes": "holds thesis.tex, which the store",
     "store and folder": "holds more, which the store",
