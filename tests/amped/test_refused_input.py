@@ -243,7 +243,10 @@ FLAGS: dict[str, tuple[list[object], tuple[str, ...]]] = {
     "rank with an underscore": (["cpd", "T", "--rank", "1_0"], ("--rank", "'1_0'", "whole number")),
     "rank in Arabic digits": (["cpd", "T", "--rank", "٣"], ("--rank", "whole number")),
     "tolerance with an underscore": (["cpd", "T", "--rank", 4, "--tol", "1_0"], ("--tol", "'1_0'", "not a number")),
-    "threads of many digits": (["mttkrp", "T", "--rank", 4, "--threads", "9" * 5000], ("--threads", "has more than 32 digits")),
+    "threads of many digits": (
+        ["mttkrp", "T", "--rank", 4, "--threads", "9" * 5000],
+        ("--threads", "has more than 32 digits"),
+    ),
     "repeat": (["mttkrp", "T", "--rank", 4, "--repeat", 0], ("--repeat 0",)),
     "ranks 0": (["plan", "T", "--rank", 4, "--ranks", 0], ("--ranks 0",)),
     "ranks below 0": (["plan", "T", "--rank", 4, "--ranks", -2], ("--ranks -2",)),
