@@ -247,7 +247,7 @@ class IncrementalCounts:
         self._removed: list[Array] | None = None  # by mode, the expected counts of elements that others replace
 
     def load(self, columns: Sequence[HostArray] | None, values: Floats | None, replaced: Floats | None) -> None:
-        """See `Incremental`: takes the expected counts of replaced elements out of those of the earlier data."""
+        """See `Incremental`: subtracts the expected counts of replaced elements from those of the earlier data."""
         products, self._removed = self._products, None
         if products.machine.comm.bcast(replaced is not None):
             products.load(columns, replaced)

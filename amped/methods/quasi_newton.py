@@ -28,9 +28,7 @@ MOST_TRIALS = 25  # points of a line search
 NEAR, FAR = 0.1, 0.5  # range of interpolated steps, as parts of the interval
 CAUCHY, CAUCHY_FACTOR, CAUCHY_TRIALS = 0.1, 2.0, 12
 FIRST_SCALE, FURTHEST, SAME_SCALE, MOST_SCALES = 10.0, 1e4, 0.2, 8  # of a search for the scale of a start
-SHARE = (
-    0.1  # approximate difference between the objective at a `matched` scale and that of zeros, relative to the latter
-)
+SHARE = 0.1  # of the objective of zeros: by about this much that of a `matched` scale differs from it
 
 
 class Direction(NamedTuple):

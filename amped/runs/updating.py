@@ -87,7 +87,7 @@ class ModelUpdates:
     options : Options
     """
 
-    differences = True  # for changed elements the model's values are needed
+    differences = True  # changed elements come with the model's values that they replace
 
     def __init__(self, model: KruskalTensor | None, params: UpdateParams, machine: Machine, options: Options) -> None:
         self._machine, self._options, self.params, self.comm = machine, options, params, machine.comm

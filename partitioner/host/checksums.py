@@ -212,9 +212,10 @@ def _parsed(folder: Path, kind: str, form: str) -> tuple[str, dict[str, Any]]:
         with open_regular(path) as file:
             text = file.read().decode()
         manifest = json.loads(text)
+    except FileNotFoundError:
+        raise InputError(f"not a {kind}: it has no {MANIFEST}", path=folder) from None
     except OSError as error:
-        cause = f"it has no {MANIFEST}" if isinstance(error, FileNotFoundError) else f"{MANIFEST}: {error.strerror}"
-        raise InputError(f"not a {kind}: {cause}", path=folder) from None
+        raise InputError(f"not a {kind}: {MANIFEST}: {error.strerror}", path=folder) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"damaged manifest: {error}", path=path) from None
     if not isinstance(manifest, dict) or manifest.get("format") != form:

@@ -33,12 +33,10 @@ class CudaUpdateEquations:
         self._device, self._order, self._rank, self._dtype = device, order, rank, dtype
         prepare([update_unit(rank, dtype, dtype)])
         entries = rank * rank
-        self._memory = cupy.zeros(MATRICES * order * entries + 1 + 2 * entries, np.float64)
-        self._products = self._memory[: 2 * order * entries].reshape(order, 2, entries)
-        self._others, self._result = (
-            self._memory[first * order * entries :][:size]
-            for first, size in ((2, order * entries), (5, order * entries + 1))
-        )
+        size = order * entries  # of the members of `State` in update_equations.cu, which follow each other
+        self._memory = cupy.zeros(MATRICES * size + 1 + 2 * entries, np.float64)
+        self._products = self._memory[: 2 * size].reshape(order, 2, entries)
+        self._others, self._result = self._memory[2 * size : 3 * size], self._memory[5 * size : 6 * size + 1]
         self._parts = cupy.empty((device.limits.processors, 2 * entries), np.float64)
 
     def set_gram(self, mode: int, gram: Array) -> None:
