@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from partitioner.host.threads import fair_threads, parallel_map
 from partitioner.sorting.sort import stable_argsort
 
+from ...backend.blas import scipy_linalg
 from ...parallel.mpi import Comm
 from ..sources.protocols import SparseSource
-from .grouped import add_grams, add_products, add_rows, group_starts
+from .grouped import LARGE, add_grams, add_products, add_rows, group_starts
 from .whole_rows import cut_by_rows, load_rows
 
 Matrix = NDArray[np.float64]
@@ -80,6 +81,8 @@ class Unfolded:
             whole[self._owned] = mine
             self._comm.all_reduce(whole, "sum")
             return whole @ whole.T
+        if min(int(np.diff(self._starts).max(initial=0)), self.length) * self.width > LARGE:
+            scipy_linalg()  # Numba's matrix product needs it, and would import more modules with it
         return self._summed(work, (self.length, self.length))
 
     def products(self, basis: Matrix) -> Matrix:
