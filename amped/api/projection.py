@@ -26,7 +26,7 @@ from ..methods.constraints import ConstraintParams
 from ..methods.core_rows import core_equations, core_rows
 from ..methods.driver import StopRule, run
 from ..methods.poisson import MOST_INNER, Poisson, PoissonMethod
-from ..models.align import check_unknown, matched, observed_or_all, observes_zeros, tensor_for
+from ..models.align import check_unknown, matched, observed_or_all, observes_zeros, other_shape, tensor_for
 from ..models.evaluation import COVERED
 from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
@@ -358,5 +358,4 @@ def _check_shape(shape: Sequence[int], lengths: Sequence[int], mode: int) -> Non
         raise InputError(f"mode {mode} is outside 0..{len(lengths) - 1}")
     expected = (*lengths[:mode], shape[mode] if mode < len(shape) else 0, *lengths[mode + 1 :])
     if tuple(shape) != expected:
-        shown = " x ".join("any" if m == mode else str(length) for m, length in enumerate(lengths))
-        raise InputError(f"X is {' x '.join(map(str, shape))}: the model requires {shown}")
+        raise other_shape(shape, lengths, mode)

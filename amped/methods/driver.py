@@ -111,8 +111,12 @@ class Method(Protocol):
     def change(self) -> float | None:
         """Return the last change of the measure of convergence, with its sign; None before the second iteration."""
 
+    @property
+    def quiet(self) -> int:
+        """How many iterations in a row must each change the measure little for the run to end."""
+
     def settled(self, tol: float) -> bool:
-        """Return whether the last iteration changed so little that the decomposition has converged."""
+        """Return whether the last `quiet` iterations changed so little that the decomposition has converged."""
 
     def factor(self, mode: int) -> Floats:
         """Return a copy, in host memory, of the factor matrix that belongs to the state."""
@@ -128,7 +132,7 @@ class BaseMethod(Generic[P]):
     """Defaults of `Method`: the operator's modes are those of the model, and a series measures convergence."""
 
     measure = "fit"
-    quiet = 1  # iterations that must each change the measure little for the run to end
+    quiet = 1
     on_device = False
     operator: P
     state: MethodState

@@ -179,7 +179,10 @@ def _checked_start(
         raise InputError(f"start of {len(factors)} factor matrices for a tensor of order {len(shape)}", path=path)
     for mode, (factor, length, rank) in enumerate(zip(factors, shape, ranks, strict=True)):
         if factor.shape != (length, rank):
-            raise InputError(f"factor_{mode} of the start is {factor.shape}, expected {(length, rank)}", path=path)
+            cause = f"factor_{mode} of the start is {factor.shape}, expected {(length, rank)}"
+            if isinstance(matrices, LabelledMatrices) and factor.shape[1:] == (rank,):
+                cause += ": a start with other rows needs labels, as the tensor does"
+            raise InputError(cause, path=path)
         check_factor(factor, f"factor_{mode} of the start", path)
     if not as_is:
         factors = [in_range(factor, far(len(shape))) for factor in factors]

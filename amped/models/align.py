@@ -23,6 +23,7 @@ from ..errors import InputError, warn
 from .semisparse import SemiSparseTensor
 
 UNKNOWN = "error", "drop"
+UNLESS_LABELLED = " unless both have labels"
 
 
 def tensor_or_path(name: str, source: Any) -> AnyTensor | str:
@@ -172,12 +173,19 @@ def aligned(
     check_unknown(unknown)
     tensor = matched(tensor_for(X, labels, value, where), labels, known=unknown == "error")
     if tensor.shape != tuple(shape):
-        raise InputError(f"X has shape {tensor.shape}, the model {tuple(shape)}")
+        raise other_shape(tensor.shape, shape, advice=UNLESS_LABELLED)
     (low, high), norm = NO_OVERFLOW, tensor.norm()
     if norm and not low <= norm <= high:
         limits = f"{low:.0e} to {high:.0e}"
         raise InputError(f"the norm of X, {norm:.3g}, is outside the range of float64, {limits}: scale its values")
     return tensor
+
+
+def other_shape(given: Sequence[int], expected: Sequence[int], mode: int | None = None, advice: str = "") -> InputError:
+    """Return the error that X's shape is not the model's, which may differ in `mode`."""
+    shapes = (" x ".join(map(str, shape)) for shape in (given, expected))
+    others = "all lengths" if mode is None else f"all lengths except mode {mode}'s"
+    return InputError("X is {}, the model {}: {} must agree{}".format(*shapes, others, advice))
 
 
 def observed_or_all(tensor: AnyTensor, mask: object, fitted: str | None) -> tuple[AnyTensor, bool]:

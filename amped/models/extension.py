@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from partitioner.tensors.labels import Labels, mode_names
 from partitioner.tensors.relabel import in_order_of, places
 
 from ..errors import InputError
+from .align import UNLESS_LABELLED, other_shape
 from .kruskal import KruskalTensor
 
 Elements = Literal["add", "replace"]
@@ -114,9 +115,8 @@ def _by_position(tensor: AnyTensor, shape: tuple[int, ...], labels: Labels | Non
     """Match the indices of a tensor by position: all slices of the growing mode are new."""
     expected = tuple(length if m != mode else tensor.shape[m] for m, length in enumerate(shape))
     if tensor.shape != expected:
-        shown = " x ".join("any" if m == mode else str(length) for m, length in enumerate(shape))
-        advice = "" if mode is not None else "; mode=N appends slices in mode N"
-        raise InputError(f"X is {_shown(tensor.shape)}: the model requires {shown}{advice}, or labels in all modes")
+        appending = "" if mode is not None else "; mode=N appends slices in mode N"
+        raise other_shape(tensor.shape, shape, mode, UNLESS_LABELLED + appending)
     if mode is None:
         return NewElements(list(tensor.places()), tensor.elements, shape, labels, np.arange(0))
     if labels is not None:
@@ -126,10 +126,6 @@ def _by_position(tensor: AnyTensor, shape: tuple[int, ...], labels: Labels | Non
     columns[mode] = columns[mode] + shape[mode]
     lengths = tuple(length + (tensor.shape[m] if m == mode else 0) for m, length in enumerate(shape))
     return NewElements(columns, tensor.elements, lengths, None, np.arange(shape[mode], lengths[mode]))
-
-
-def _shown(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))
 
 
 def replacing(new: NewElements, model: KruskalTensor) -> NewElements:

@@ -13,6 +13,7 @@ from typing import Protocol
 from partitioner.host.jit import compiler_bytes
 from partitioner.host.memory import resident_memory
 from partitioner.host.stages import COMPILATIONS, STAGES
+from partitioner.host.threads import ranks_on_cores, usable_cores
 
 from ..backend.exchange import Machine
 from ..methods.driver import Method, Spans, StopRule
@@ -78,6 +79,9 @@ class RunReporter:
         shared = "" if distribution == ALL_GATHER else f"; {SHARING.get(distribution, f'grid {distribution}')}"
         exchange = f"; exchange over {machine.exchange.name}" if machine.comm.size > 1 else ""
         self.display.note(f"{ranks}{shared}{exchange}; {options.precision}")
+        sharing, cores = ranks_on_cores(self.comm), usable_cores()
+        if machine.device.on_host and sharing > cores:
+            self.display.note(f"{sharing} ranks share {cores} cores and wait for each other: start at most {cores}")
         if self.comm.size > 1 and options.grid not in ("auto", distribution):
             self.display.note(f"grid {options.grid} is not used: this method exchanges rows by {distribution}")
 
@@ -176,7 +180,7 @@ class RunReporter:
         # Python functions issue this warning themselves.
         if result and (warning := text.low_fit(method.state.converged, fits, rule.tol)) is not None:
             self.display.note(f"warning: {warning}")
-        self.display.note("; ".join(filter(None, [text.end_line(method.state, signal, rule), result])))
+        self.display.note("; ".join(filter(None, [text.end_line(method.state, signal, rule, method.quiet), result])))
 
     def model(self, model: AnyModel) -> None:
         """Show the components of a model on a terminal."""

@@ -83,19 +83,22 @@ def iteration_facts(state: MethodState, change: float | None) -> str:
     return _headline(state) + (f"  change {change:+.1e}" if change is not None else "") + held_out
 
 
-def end_line(state: MethodState, signal: Signals | None, rule: StopRule) -> str:
-    """Return the main metric at the end of a decomposition, and the reason for the end: a signal or the rule."""
+def end_line(state: MethodState, signal: Signals | None, rule: StopRule, quiet: int = 1) -> str:
+    """Return the main metric at the end of a decomposition, and the reason for the end: a signal or the rule.
+
+    `quiet`: see `Method`.
+    """
     if signal is not None:
         # The metric is that of the last complete iteration; the model may include modes of the next one.
         last = f" after iteration {state.iterations}" * bool(state.iterations and state.mode)
         return f"{_headline(state)}{last}: stopped by {signal.name} after {progress(state)}"
     if not state.converged and state.iterations < rule.max_iters:
         return f"{_headline(state)} after {progress(state)}: stopped by the callback"
-    ending = f" after {state.iterations} iteration{'s' * (state.iterations > 1)} ({_reason(state, rule)})"
+    ending = f" after {state.iterations} iteration{'s' * (state.iterations > 1)} ({_reason(state, rule, quiet)})"
     return f"{_headline(state)}{ending}{_kept(state)}"
 
 
-def _reason(state: MethodState, rule: StopRule) -> str:
+def _reason(state: MethodState, rule: StopRule, quiet: int) -> str:
     """Return why a decomposition ended."""
     if not state.converged:
         return f"not converged: the limit of {rule.max_iters} iterations ({parameter('max_iters')}) is reached"
@@ -106,7 +109,8 @@ def _reason(state: MethodState, rule: StopRule) -> str:
         return f"converged: {WINDOW} iterations gain less than {setting('tol', rule.tol)}"
     main = next(iter(state.series))
     reached = REACHED.get(main, f"the {main} changed by less than")
-    return f"converged: {reached} {setting('tol', rule.tol)}"
+    each = f" in each of the last {quiet} iterations" if quiet > 1 else ""
+    return f"converged: {reached} {setting('tol', rule.tol)}{each}"
 
 
 def _kept(state: MethodState) -> str:

@@ -31,10 +31,15 @@ def fair_threads(ranks: Ranks) -> int:
 
     ``OMP_NUM_THREADS`` can lower it. Collective.
     """
-    mine = os.uname().nodename, _affinity_cores()
-    share = max(1, usable_cores() // ranks.allgather(mine).count(mine))
+    share = max(1, usable_cores() // ranks_on_cores(ranks))
     limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     return min(share, int(limit)) if limit.isdigit() and int(limit) else share
+
+
+def ranks_on_cores(ranks: Ranks) -> int:
+    """Return the number of ranks of the node that share this rank's cores. Collective."""
+    mine = os.uname().nodename, _affinity_cores()
+    return ranks.allgather(mine).count(mine)
 
 
 def lone_threads(ranks: Ranks) -> int:

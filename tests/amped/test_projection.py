@@ -238,7 +238,7 @@ def test_a_tucker_model_s_own_rows(device: str) -> None:
         np.testing.assert_allclose(rows, model.factors[mode], atol=1e-5)
     with pytest.raises(amped.InputError, match=r"mode 3 is outside 0\.\.2"):
         model.transform(signed_tensor(9, SHAPE)[1], 3)
-    with pytest.raises(amped.InputError, match="X is 9 x 7 x 6: the model requires 8 x any x 6"):
+    with pytest.raises(amped.InputError, match="9 x 7 x 6, the model 8 x 7 x 6: all lengths except mode 1's must"):
         model.transform(signed_tensor(8, (9, 7, 6))[1], 1)
 
 
@@ -255,8 +255,11 @@ def test_a_loaded_model_and_a_file(tmp_path: Path) -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"mode": 3}, r"mode 3 is outside 0\.\.2"),
     ({"mode": -1}, "mode -1"),
-    ({"mode": 1}, "X is 9 x 7 x 6: the model requires 8 x any x 6"),
-    ({"X": amped.SparseTensor([[0, 0]], [1.0], (8, 7))}, "X is 8 x 7: the model requires any x 7 x 6"),
+    ({"mode": 1}, "X is 9 x 7 x 6, the model 8 x 7 x 6: all lengths except mode 1's must agree"),
+    (
+        {"X": amped.SparseTensor([[0, 0]], [1.0], (8, 7))},
+        "8 x 7, the model 8 x 7 x 6: all lengths except mode 0",
+    ),
     ({"ridge": -1.0}, "ridge -1.0"),
     ({"X": 3}, "X is of type int"),
 ]

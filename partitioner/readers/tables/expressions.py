@@ -231,7 +231,10 @@ def _syntax(database: Database, name: str, sql: str) -> Tree:
     except RecursionError:
         raise InputError(f"{name}: too long: it has hundreds of nested operations") from None
     if syntax.get("error"):
-        raise InputError(f"{name}: {syntax.get('error_message', 'not understood')}")
+        message, position = syntax.get("error_message", "not understood"), syntax.get("position", "")
+        if position.isdigit() and int(position) == len(f"SELECT {sql}") - 1:  # at the bracket that `sql` ends with
+            message = "syntax error: it is unfinished, or has one ) too many"
+        raise InputError(f"{name}: {message}")
     nodes = [each["node"] for each in syntax["statements"]]
     columns = nodes[0].get("select_list", []) if nodes else []
     source = nodes[0].get("from_table") or {} if nodes else {}

@@ -45,6 +45,12 @@ def test_why_a_run_has_ended(state: MethodState, sent: signal.Signals | None, li
     assert end_line(state, sent, StopRule(9, 1e-5)) == line
 
 
+def test_why_a_run_that_waits_for_several_small_changes_has_ended() -> None:
+    state = MethodState({}, {"fit": [0.5] * 9}, 9, converged=True)
+    line = "(converged: the fit changed by less than tol=1e-05 in each of the last 4 iterations)"
+    assert end_line(state, None, StopRule(500, 1e-5), quiet=4).endswith(line)
+
+
 def test_why_a_run_that_foresees_its_gain_has_ended() -> None:
     state = MethodState({}, {"fit": [0.5]}, 20, converged=True)
     line = "fit 0.500000 after 20 iterations (converged: 14 iterations gain less than tol=1e-05)"

@@ -184,5 +184,9 @@ def test_names_that_need_quotes(key: str, better: str | None) -> None:
 
 def test_no_quotes_are_suggested_for_other_errors() -> None:
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(InputError, match=r'syntax error at or near "[^"]*"$'):
-        amped.from_frame(pandas.DataFrame({"a": [1], "b": [1]}), ["a +", "b"])
+    frame = pandas.DataFrame({"a": [1], "b": [1]})
+    with pytest.raises(InputError, match=r'syntax error at or near "3"$'):
+        amped.from_frame(frame, ["a 3", "b"])
+    for key in ("a +", "lower(a", "a)"):
+        with pytest.raises(InputError, match=r"syntax error: it is unfinished, or has one \) too many$"):
+            amped.from_frame(frame, [key, "b"])
