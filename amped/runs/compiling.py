@@ -33,12 +33,16 @@ CODE = {name: Compilable(name, seconds, FOLDERS) for name, seconds in COMPILING.
 FEW = {"phi": 5}  # components whose time an update of one mode takes besides that of its components, by product
 SWEPT, MULTIPLIED, UPDATES = 3e-9, 5e-10, {"phi": 2e-9, "rows": 8e-9, SYSTEMS: 2e-9, SAMPLES: 1e-8}
 """Seconds without compiled code, per nonzero and component: of an iteration; of an iteration of a dense tensor; of an
-update of one mode, by product. Repeated index pairs take a third of it, hypersparse tensors four times as long."""
+update of one mode, by product. `SWEPT` assumes `TREE_ROWS` to be unknown; hypersparse tensors take twenty times as
+long."""
+ADDED, TREE_ROWS = 2e-9, 1e-8
+"""Seconds of an iteration without compiled code, per component: for each nonzero, and for each row of trees."""
+TREES = ("mttkrp", "phi", SYSTEMS)  # products that are computed with trees
 SUMMED, COMPILED = 5e-9, 1e-9
 """Seconds per iteration of row problems, nonzero and number in the equations of its row: the additional time without
 compiled code, and the time of compiled code."""
 SPARED = 3e-4  # seconds by which an iteration of the smallest tensor is shorter without compiled code
-MOST = 1 << 23  # nonzeros times components: more would take more memory than compiled code
+MOST = 1 << 23  # rows of trees times components: more would take more memory than compiled code
 NARROW = 1 << 16  # indices of the longest mode: beyond, other code is compiled
 
 
@@ -61,6 +65,7 @@ class Work(NamedTuple):
     repeats: int | None  # of each mode, at most; None if unknown
     product: str = "mttkrp"  # what is computed: MTTKRPs, Phi, rows of CP-APR, TTMc, SpTTM, row systems, ...
     elements: int = 0  # of the dense array that code for row problems would use if it is not compiled
+    tree_rows: int | None = None  # see `backend.plain.splits.tree_rows`; None if unknown
 
 
 def chosen(machine: Machine, source: TensorSize, options: Options, work: Work) -> Machine:
@@ -72,15 +77,17 @@ def chosen(machine: Machine, source: TensorSize, options: Options, work: Work) -
     """
     if (device := _compiled(machine)) is None:
         return machine
-    plain = _seconds(source, work) if _suits(source, options, work) else math.inf
-    compiles = _code_of(source, work).compiles(plain, _form(machine, source, options, work))
-    if any(machine.comm.allgather(compiles)):  # caches of the ranks' hosts may differ
-        return machine
     # The nonzeros of a row are contiguous for rows of CP-APR; those of several ranks are on the row's rank.
     one_copy = work.product != "rows" and (
         machine.comm.size == 1 or work.product not in ("phi", ROWS, SYSTEMS, MATRICES)
     )
-    return machine._replace(device=PlainDevice(device, machine.comm.size, one_copy))
+    if one_copy and work.product in TREES and _usual(options):
+        work = work._replace(tree_rows=_tree_rows(source))
+    plain = _seconds(source, work) if _suits(source, options, work) else math.inf
+    compiles = _code_of(source, work).compiles(plain, _form(machine, source, options, work))
+    if any(machine.comm.allgather(compiles)):  # caches of the ranks' hosts may differ
+        return machine
+    return machine._replace(device=PlainDevice(device, machine.comm.size, one_copy, work.tree_rows))
 
 
 def uncompiled(machine: Machine) -> Machine:
@@ -96,15 +103,27 @@ def _compiled(machine: Machine) -> CpuDevice | None:
     return device if isinstance(device, CpuDevice) and device.folder == "cpu" else None
 
 
+def _usual(options: Options) -> bool:
+    """Return whether no option requires compiled code."""
+    usual = options.kernel == "auto" and options.gather == "full" and options.placement != "stream"
+    return usual and not options.deterministic and not options.device_memory
+
+
 def _suits(source: TensorSize, options: Options, work: Work) -> bool:
     """Return whether the run is possible without compiled code."""
-    usual = options.kernel == "auto" and options.gather == "full" and options.placement != "stream"
-    if options.deterministic or options.device_memory or not usual:
+    if not _usual(options):
         return False
     if _is_dense(source):
         return work.product not in (ROWS, MATRICES)
-    numbers = source.nnz * (_pairs(work.columns) if work.product in (ROWS, MATRICES) else work.columns)
+    numbers = source.nnz if work.tree_rows is None else work.tree_rows
+    numbers *= _pairs(work.columns) if work.product in (ROWS, MATRICES) else work.columns
     return work.elements > 0 or numbers <= MOST
+
+
+def _tree_rows(source: TensorSize) -> int | None:
+    """Return the rows of the trees of a sparse tensor, if they can be counted. Collective."""
+    count = getattr(source, "tree_rows", None)
+    return None if count is None else count()
 
 
 def _pairs(columns: int) -> int:
@@ -134,8 +153,12 @@ def _seconds(source: TensorSize, work: Work) -> float:
     if _is_dense(source):
         each = MULTIPLIED * numbers
     else:
-        updated = source.nnz * (work.columns + FEW.get(work.product, 0)) * len(source.shape)
-        each = UPDATES.get(work.product, 0.0) * updated or SWEPT * numbers
+        order, of_rows = len(source.shape), TREE_ROWS * (work.tree_rows or 0) * work.columns
+        updated = source.nnz * (work.columns + FEW.get(work.product, 0)) * order
+        if work.product in UPDATES:
+            each = UPDATES[work.product] * updated + of_rows * order
+        else:
+            each = SWEPT * numbers if work.tree_rows is None else ADDED * numbers + of_rows
         if work.product in (ROWS, MATRICES):
             time = MULTIPLIED * work.elements - COMPILED * source.nnz if work.elements else SUMMED * source.nnz
             each = time * _pairs(work.columns)

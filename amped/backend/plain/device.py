@@ -9,16 +9,19 @@ class PlainDevice(CpuDevice):
     """See `Device`. NumPy and SciPy compute in double precision, also for factor matrices in single precision."""
 
     folder = "plain"
-    host_bytes = 8 << 20  # SciPy's sparse matrices
+    host_bytes = 14 << 20  # SciPy's sparse matrices and NumPy's linear algebra
     code_bytes = 0
 
-    def __init__(self, compiled: CpuDevice, ranks: int = 1, one_copy: bool = True) -> None:
+    def __init__(
+        self, compiled: CpuDevice, ranks: int = 1, one_copy: bool = True, tree_rows: int | None = None
+    ) -> None:
         """Use the cores of a device with compiled code.
 
-        `ranks` is the number of process ranks; with `one_copy` all modes share a copy of the nonzeros.
+        `ranks` is the number of process ranks; with `one_copy` all modes share a copy of the nonzeros, whose trees
+        have `tree_rows` rows, if they have been counted (see `splits.tree_rows`).
         """
         self.__dict__.update(compiled.__dict__)
-        self.ranks, self.one_copy = ranks, one_copy
+        self.ranks, self.one_copy, self.tree_rows = ranks, one_copy, tree_rows
         self.description += ", without compiled code"
 
     def stride(self, rank: int, itemsize: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from itertools import pairwise
 from typing import Any
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from partitioner.array_types import Element, Floats, Integers
 from partitioner.host.imports import scipy_module
+
+from .splits import prefix_starts
 
 csc_array, csr_array = scipy_module("sparse").csc_array, scipy_module("sparse").csr_array
 
@@ -140,16 +142,6 @@ class IndexTree:
 def required(matrix: NDArray[Element] | None) -> NDArray[Element]:
     assert matrix is not None
     return matrix
-
-
-def prefix_starts(columns: Sequence[Integers]) -> Iterator[NDArray[np.bool_]]:
-    """Yield, for each number of leading modes, which sorted tuples differ from the previous one in these modes."""
-    differs = np.zeros(columns[0].size, bool)
-    differs[:1] = True
-    for column in columns:
-        differs = differs.copy()
-        differs[1:] |= column[1:] != column[:-1]
-        yield differs
 
 
 def _kronecker(one: Floats, other: Floats) -> Floats:

@@ -8,7 +8,6 @@ leaves than nonzeros, so that only these two products per iteration read the non
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
@@ -23,13 +22,11 @@ from partitioner.host.imports import scipy_module
 from ..formulas import evaluate
 from ..losses import Maps
 from ..systems import Pairs
-from .index_tree import POSITION, Factors, IndexTree, Matrix, prefix_starts, required
+from .index_tree import POSITION, Factors, IndexTree, Matrix, required
+from .splits import marked, prefix_starts, split_of
 
 csr_array = scipy_module("sparse").csr_array
 
-MOST_TUPLES = (
-    16  # per nonzero: up to this number of possible tuples of the second group, an array marks those that exist
-)
 BLOCK = 1 << 12  # nonzeros for which values of the model are computed at a time, in the caches of a core
 
 
@@ -77,7 +74,7 @@ class Tree:
         self.values: NDArray[np.float64] = np.asarray(values, np.float64)
         self.lengths, self.rows = tuple(lengths), columns[0]
         starts = list(prefix_starts(columns))
-        self.split = split = _split_of(columns, [int(np.count_nonzero(differs)) for differs in starts], lengths)
+        self.split = split = split_of(columns, [int(np.count_nonzero(differs)) for differs in starts], lengths)
         first, ends = _first_leaves(columns[0], starts[split - 1], lengths[0] if split == 1 else None)
         second, leaves = _second_leaves(columns[split:], lengths[split:])
         tree = IndexTree([column[first] for column in columns[:split]], lengths[:split])
@@ -236,31 +233,6 @@ class Tree:
         return np.repeat(np.arange(counts.size, dtype=POSITION), counts)
 
 
-def _split_of(columns: Sequence[Integers], prefixes: Sequence[int], lengths: Sequence[int]) -> int:
-    """Return the number of modes in the first group for which the trees have the fewest leaves.
-
-    `prefixes` has the number of distinct prefixes of each length. Distinct tuples of the second group, which are not
-    sorted, are counted only if few are possible.
-    """
-    last, splits = len(lengths) - 1, {len(lengths) - 1: prefixes[-2] + lengths[-1]}
-    for split in range(last - 1, 0, -1):
-        if math.prod(lengths[split:]) > MOST_TUPLES * columns[0].size:
-            break
-        splits[split] = prefixes[split - 1] + int(np.count_nonzero(_marked(columns[split:], lengths[split:])[0]))
-    return min(splits, key=lambda split: splits[split])
-
-
-def _marked(columns: Sequence[Integers], lengths: Sequence[int]) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-    """Return which index tuples exist, and the number of each nonzero's tuple among all possible ones."""
-    numbers = columns[0].astype(np.intp)
-    for column, length in zip(columns[1:], lengths[1:], strict=True):
-        numbers *= length
-        numbers += column
-    exists = np.zeros(math.prod(lengths), bool)
-    exists[numbers] = True
-    return exists, numbers
-
-
 def _first_leaves(column: Integers, differs: NDArray[np.bool_], rows: int | None) -> tuple[NDArray[np.intp], Integers]:
     """Return the first nonzero of each leaf of the first tree, and the row pointers of the leaves (0, then each end).
 
@@ -276,6 +248,6 @@ def _second_leaves(columns: Sequence[Integers], lengths: Sequence[int]) -> tuple
     """Return the indices of the leaves of the second tree, and the leaf of each nonzero."""
     if len(columns) == 1:
         return columns, columns[0].astype(POSITION, copy=False)
-    exists, numbers = _marked(columns, lengths)
+    exists, numbers = marked(columns, lengths)
     leaf = np.cumsum(exists, dtype=POSITION) - 1
     return np.unravel_index(np.flatnonzero(exists), lengths), leaf[numbers].astype(POSITION, copy=False)

@@ -69,6 +69,10 @@ class DescribedSparse:
         """See `DescribedSource`."""
         return {"duplicates": self.duplicates, "zeros": self.zeros}
 
+    def tree_rows(self) -> int | None:
+        """Return `backend.plain.splits.tree_rows` if counting takes little time, else None. Collective."""
+        return None
+
     def describe(self) -> str:
         """See `DescribedSource`."""
         shape = " x ".join(map(str, self.shape))

@@ -20,6 +20,7 @@ from partitioner.tensors.digest import digest
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.used_indices import count_runs, distinct, distinct_runs, joined
 
+from ...backend.plain.splits import tree_rows
 from ...errors import InputError
 from ...parallel.mpi import Comm, on_root, share, together
 from ..placement import INDEX_BYTES, Loading, nonzero_bytes
@@ -27,6 +28,8 @@ from .described import DescribedSparse
 from .device_tensor import Holding, SortedTraits, TensorTraits, equal_parts, hold
 from .distributed import READER_BYTES, DistributedFile, Progress, deal_fibres, distributed_loading
 from .protocols import DeviceMemory, Offsets, SparseSource
+
+COUNTED = 1 << 20  # nonzeros up to which counting the rows of trees takes 20 ms at most
 
 
 class TensorSource(Holding, DescribedSparse):
@@ -114,6 +117,13 @@ class TensorSource(Holding, DescribedSparse):
 
     def tensor(self) -> SparseTensor | None:
         return self._root
+
+    def tree_rows(self) -> int | None:
+        """See `DescribedSparse`: rank 0 counts if its tensor is small."""
+        if self.nnz > COUNTED or self._device_tensor is not None:
+            return None
+        root = self._root
+        return self._comm.bcast(None if root is None else tree_rows(list(root.columns), self.shape))
 
     def digest(self) -> int:
         return self._comm.bcast(0 if self._root is None else digest(list(self._root.columns), self._root.values))

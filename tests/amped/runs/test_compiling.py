@@ -15,7 +15,9 @@ import pytest
 
 import amped
 from amped.backend.exchange import Machine
+from amped.operators.sources.sparse import TensorSource
 from amped.options import Options
+from amped.parallel.mpi import SingleComm
 from amped.runs import assembly, compiling
 from partitioner.build import partition
 from partitioner.host.worth import LOADING, SETTING
@@ -113,6 +115,17 @@ def test_a_run_that_a_tolerance_may_end_does_not_wait_for_the_compiler(
     large = SimpleNamespace(shape=(183, 24, 874, 1247), nnz=353_486)
     seconds = compiling._seconds(large, works[0]._replace(columns=23))
     assert (seconds > compiling.COMPILING["mttkrp"] + LOADING) == compiles
+
+
+@pytest.mark.parametrize(("lengths", "compiles"), [((90, 80, 70), False), ((40_000, 50_000, 60_000), True)])
+def test_tensors_with_repeated_indices_need_no_compiler(lengths: tuple[int, ...], compiles: bool) -> None:
+    """Of two tensors of the same size, that of short modes is decomposed sooner than the compiler ends."""
+    rng = np.random.default_rng(0)
+    indices = np.stack([rng.integers(0, length, 200_000) for length in lengths], 1)
+    source = TensorSource(amped.SparseTensor(indices, np.ones(200_000), lengths), SingleComm())
+    work = compiling.Work(32, 25, tree_rows=source.tree_rows())
+    seconds = compiling._seconds(source, work) if compiling._suits(source, Options(), work) else np.inf
+    assert (seconds > compiling.COMPILING["mttkrp"]) == compiles
 
 
 def test_an_update_of_few_components_takes_time_for_each_nonzero() -> None:

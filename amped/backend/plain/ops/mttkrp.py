@@ -17,6 +17,7 @@ from ..device import PlainDevice
 from ..tree import Tree
 
 NODE_BYTES = 48  # of a node of a tree and of the matrices that sum its rows, at most
+SPLITTING = 32  # bytes per nonzero, besides one per mode, of the indices that are compared to make the trees
 PRODUCTS = 3  # rows of doubles per node that are in memory at the same time
 
 
@@ -52,6 +53,10 @@ class TreeKernel:
     repeatable, reads_narrow = True, False
     offers = Offers.TREE
 
+    def __init__(self, tree_rows: int | None = None) -> None:
+        """`tree_rows`: see `PlainDevice`."""
+        self._tree_rows = tree_rows
+
     def suits(self, share: Share) -> bool:
         return True
 
@@ -69,8 +74,9 @@ class TreeKernel:
         if share.column:
             return KernelBytes(0, 0, 0)
         inputs = len(share.lengths)
-        products = 8 * PRODUCTS * share.stride * inputs
-        return KernelBytes(nnz * (4 * (inputs + 1) + 8 + NODE_BYTES * inputs + products), 0, 0)
+        rows = nnz * inputs if self._tree_rows is None else self._tree_rows
+        nonzero = 4 * (inputs + 1) + 8 + SPLITTING + inputs
+        return KernelBytes(nnz * nonzero + rows * (NODE_BYTES + 8 * PRODUCTS * share.stride), 0, 0)
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> PlainShard:
         rows, (first, *others) = share.rows, (np.ascontiguousarray(column, np.int32) for column in columns)
@@ -119,4 +125,4 @@ class ModeTreeKernel(TreeKernel):
 @MTTKRP.provider("plain")
 def providers(device: PlainDevice) -> Sequence[Kernel]:
     """Return the kernels of the operation; the first supports all tensors."""
-    return [TreeKernel() if device.one_copy else ModeTreeKernel()]
+    return [TreeKernel(device.tree_rows) if device.one_copy else ModeTreeKernel()]

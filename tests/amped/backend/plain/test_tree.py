@@ -7,6 +7,7 @@ import pytest
 from losses import HUBER, LOGIT, oracle_systems
 from oracle import coo_mttkrp
 
+from amped.backend.plain.splits import tree_rows
 from amped.backend.plain.tree import Tree
 
 SHAPES = {2: (5, 7), 3: (4, 6, 5), 4: (3, 4, 1, 6), 5: (2, 3, 2, 3, 2)}
@@ -41,6 +42,17 @@ def test_mttkrp_in_a_sweep_and_in_any_order(order: int, count: int) -> None:
         expected = coo_mttkrp(columns, values, factors, mode)
         np.testing.assert_allclose(tree.mttkrp(mode, others(factors, mode)), expected, rtol=1e-13, atol=1e-13)
         factors[mode] = factors_of(shape, 1 + step)[mode]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES.values(), (30, 2, 3, 40), (3, 40, 30, 2), (90, 80, 70)])
+@pytest.mark.parametrize("count", [1, 30, 500])
+def test_rows_are_counted_without_making_trees(shape: tuple[int, ...], count: int) -> None:
+    columns, values = nonzeros(shape, count)
+    tree, order = Tree(list(columns), values, shape), len(shape)
+    groups = [(0, tree.split), (tree.split, order)]
+    prefixes = [columns[begin:m] for begin, end in groups if end - begin > 1 for m in range(begin + 1, end + 1)]
+    nodes = sum(np.unique(each, axis=1).shape[1] for each in prefixes)
+    assert tree_rows(list(columns), shape) == nodes + sum(min(length, values.size) for length in shape)
 
 
 def test_factors_that_are_changed_in_place() -> None:
