@@ -108,7 +108,6 @@ class Device(Protocol):
     name: str  # in messages
     folder: str  # name of the folder in `amped.backend` that has its providers
     description: str
-    model: str  # devices of equal model are equally fast
     on_host: bool  # whether device memory is host memory: arrays are NumPy's, and nothing is copied
     queues: bool  # whether work is asynchronous, so that it can be queued ahead
     steady: bool  # whether equal work takes equal time, so that timings can be used to balance work
@@ -118,6 +117,10 @@ class Device(Protocol):
     sample: int  # number of nonzeros that a timing needs to be representative
     together: int  # columns of a pass shared by several runs, at the least time per run; 0: no gain
     least_speed: float  # lower bound of the bytes per second of factor rows or nonzeros it processes
+
+    @property
+    def model(self) -> str:
+        """The hardware and its use; devices of equal model are equally fast."""
 
     @property
     def xp(self) -> Any:

@@ -14,8 +14,6 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import IO, Any
 
-import numpy as np
-
 from partitioner.host.memory import resident_memory
 from partitioner.store.locks import lock
 
@@ -25,7 +23,8 @@ from ..methods.driver import Spans
 WORK_KINDS = ("copy", "compute", "exchange", "solve")
 MAX_LINE = 1 << 20  # bytes read of a line
 Extends = Callable[[dict[str, Any]], bool]
-PACKAGES = ("numpy", "numba", "mpi4py", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+PACKAGES = ("numpy", "scipy", "numba", "mpi4py")
+CUDA_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 
 class Metrics:
@@ -64,8 +63,8 @@ class Metrics:
     def usual(self) -> float | None:
         """Typical seconds per iteration: the median of the means of consecutive pairs, which may share work."""
         times = self.iterations
-        pairs = zip(times, times[1:] or times, strict=False)
-        return float(np.median([(one + other) / 2 for one, other in pairs])) if times else None
+        means = sorted((one + other) / 2 for one, other in zip(times, times[1:] or times, strict=False))
+        return (means[(len(means) - 1) // 2] + means[len(means) // 2]) / 2 if means else None
 
     def event(self, name: str, **facts: object) -> None:
         """Write one line: the event's name, the time in seconds since 1970, and its facts."""
@@ -169,15 +168,15 @@ def peak_resident_bytes() -> int:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that results depend on."""
-    from importlib.metadata import PackageNotFoundError, version  # takes milliseconds to import
-
+    """Return the versions of Python and of the loaded packages that results depend on."""
     from partitioner import __version__
 
     numbers = {"python": platform.python_version(), "amped": __version__}
-    for package in PACKAGES:
-        try:
-            numbers[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    numbers |= {name: sys.modules[name].__version__ for name in PACKAGES if name in sys.modules}
+    if "cupy" in sys.modules:
+        from importlib.metadata import PackageNotFoundError, version  # takes 20 ms to import
+
+        for package in CUDA_PACKAGES:
+            with contextlib.suppress(PackageNotFoundError):
+                numbers[package] = version(package)
     return numbers

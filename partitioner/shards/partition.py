@@ -90,7 +90,8 @@ class Cut:
     @cached_property
     def split_rows(self) -> NDArray[np.int64]:
         """The rows whose nonzeros lie in more than one part, ascending."""
-        return np.unique(self.heads[self.heads >= 0])
+        heads = self.heads[self.heads >= 0]
+        return heads[np.diff(heads, prepend=-1) > 0]  # np.unique would import numpy.ma, in 20 ms
 
     @property
     def imbalance(self) -> float:

@@ -45,9 +45,13 @@ class CpuDevice:
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
         count = threads or fair_threads(comm)
         self.description = f"CPU, {count} thread{'s' * (count > 1)}"
-        self.model = f"{self.description} of {platform.processor() or platform.machine()}"
         self.cores, self._spare = count, not threads or threads * comm.size <= usable_cores()
         limit_blas(1)  # see `kernels.solve`
+
+    @cached_property
+    def model(self) -> str:
+        """See `Device`. Python starts a process to find the processor."""
+        return f"{self.description} of {platform.processor() or platform.machine()}"
 
     @cached_property
     def threads(self) -> Threads:

@@ -45,3 +45,19 @@ def test_nothing_else_imports_scipy() -> None:
     assert len(sources) > 400
     found = [each.name for each in sources if re.search(r"^\s*(from|import) scipy\b", each.read_text(), re.M)]
     assert not found, "scipy_module takes less time"
+
+
+SMALL = """
+import sys
+from amped.run import main
+code = main(sys.argv[1:])
+assert not code, code
+assert not {"psutil", "email.parser", "numpy.ma"} & sys.modules.keys(), "they took a tenth of a small run"
+"""
+
+
+def test_a_small_run_loads_no_slow_modules(tmp_path: Path, without_compiled_code: None) -> None:
+    (tmp_path / "small.py").write_text(SMALL)
+    tensor = FOLDER / "amped" / "data" / "uber_pickups.npz"
+    run = in_process("cpd", tensor, "--rank", 2, "--device", "cpu", "--output", tmp_path, script=tmp_path / "small.py")
+    assert "fit" in succeeded(run).out + run.err
