@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forms import exhaustive
+from forms import exhaustive, in_turn
 from oracle import (
     BUNDLED,
     FIT_RUNS,
@@ -56,8 +56,7 @@ def test_mttkrp(comm: Comm, device: str, name: str, placement: str, precision: s
     assert error <= REFERENCE_MTTKRP[precision]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize(("name", "precision"), in_turn(LARGE))
 def test_mttkrp_of_millions_of_nonzeros(comm: Comm, device: str, name: str, precision: str) -> None:
     error = mttkrp_error(name, TensorSource(load(name), comm), comm, device=device, precision=precision)
     assert error <= REFERENCE_MTTKRP[precision]

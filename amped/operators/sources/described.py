@@ -37,6 +37,9 @@ class SparseProduct:
         self._source.leave_device()
 
 
+COUNTED = 1 << 20  # nonzeros up to which counting the rows of trees takes 20 ms at most
+
+
 class DescribedSparse:
     """Base class of sources of sparse tensors; see `DescribedSource`."""
 

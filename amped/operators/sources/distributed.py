@@ -25,10 +25,11 @@ from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.used_indices import all_distinct, distinct, is_long
 from partitioner.tensors.value_range import ValueRange, norm, squares
 
+from ...backend.plain.splits import tree_rows
 from ...errors import InputError
 from ...parallel.mpi import Comm
 from ..placement import Loading, nonzero_bytes
-from .described import DescribedSparse
+from .described import COUNTED, DescribedSparse
 from .device_tensor import DeviceTensor, Holding, SortedTraits, TensorTraits, equal_parts, hold_together
 from .protocols import DeviceMemory, Offsets
 
@@ -190,6 +191,12 @@ class DistributedFile(Holding, DescribedSparse):
         tensor = SparseTensor.from_columns(columns, values, self.shape, keep_zeros=self._keep_zeros)
         tensor.labels = self.labels
         return tensor
+
+    def tree_rows(self) -> int | None:
+        """See `DescribedSparse`: the sum over the ranks' shares."""
+        if self.nnz > COUNTED or self._device_tensor is not None:
+            return None
+        return sum(self._comm.allgather(tree_rows(list(self._ordered()[0]), self.shape)))
 
     def digest(self) -> int:
         columns, values = self._ordered()

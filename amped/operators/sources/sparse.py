@@ -24,12 +24,10 @@ from ...backend.plain.splits import tree_rows
 from ...errors import InputError
 from ...parallel.mpi import Comm, on_root, share, together
 from ..placement import INDEX_BYTES, Loading, nonzero_bytes
-from .described import DescribedSparse
+from .described import COUNTED, DescribedSparse
 from .device_tensor import Holding, SortedTraits, TensorTraits, equal_parts, hold
 from .distributed import READER_BYTES, DistributedFile, Progress, deal_fibres, distributed_loading
 from .protocols import DeviceMemory, Offsets, SparseSource
-
-COUNTED = 1 << 20  # nonzeros up to which counting the rows of trees takes 20 ms at most
 
 
 class TensorSource(Holding, DescribedSparse):

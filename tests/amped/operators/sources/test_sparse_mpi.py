@@ -31,6 +31,19 @@ def folder(comm: Comm, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_rows_of_trees_are_counted(comm: Comm, folder: Path, name: str) -> None:
+    """Ranks that read a file together count those of their shares, which may be split at another mode."""
+    columns, values = CASES[name]
+    path, tensor = folder / "t.npz", SparseTensor(columns.T, values)
+    on_root(comm, lambda: np.savez(path, indices=columns.T, values=values))
+    whole, shares = TensorSource(tensor, comm).tree_rows(), DistributedFile(path, comm).tree_rows()
+    assert whole is not None
+    assert shares is not None
+    assert whole / 2 <= shares <= 2 * comm.size * whole if comm.size > 1 else shares == whole
+    assert comm.allgather((whole, shares)) == [(whole, shares)] * comm.size
+
+
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(("kind", "keep"), [("tns", False), ("npz", False), ("tns", True)])
 def test_shares_are_those_of_a_tensor_in_memory(comm: Comm, folder: Path, name: str, kind: str, keep: bool) -> None:
     columns, values = CASES[name]
