@@ -30,6 +30,7 @@ class InputError(ValueError):
     standard error and exits with code 2.
     """
 
+    __module__ = "amped"  # where users import it from, as tracebacks show
     exit_code = EXIT_INPUT
 
     def __init__(self, cause: str, *, path: str | PathLike[str] | None = None, line: int | None = None) -> None:

@@ -174,7 +174,7 @@ def _zero_truncated_poisson() -> Loss:
         value=f"m - x * log{M} + log{hit}",
         first=f"1 - x / {M} + exp(-m) / {hit}",
         second=f"x / {M}**2 - exp(-m) / {hit} - (exp(-m) / {hit})**2",
-        mean=f"m / {hit}",
+        mean=f"(m + {EPS}) / {hit}",  # 1 at m = 0
         lower=0.0,
         domain=Domain(1.0, whole=True),
     )
@@ -219,8 +219,9 @@ def loss_of(name: str) -> Loss:
     if known is None:
         from difflib import get_close_matches
 
-        near = get_close_matches(head, KNOWN, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(KNOWN)}"
+        nearest = "".join(get_close_matches(head, KNOWN, 1)).split("-")[0]
+        near = [repr(each) for each in KNOWN if each.split("-")[0] == nearest]  # such as all for binary data
+        advice = f"did you mean {' or '.join(near)}?" if near else f"expected {', '.join(KNOWN)}"
         raise InputError(f"loss {name!r} is unknown: {advice}")
     if known.default is None:
         if colon:

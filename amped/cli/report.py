@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 
 from partitioner.errors import one_line
 from partitioner.flags import flag, path
+from partitioner.readers import is_table
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import EXIT_INCOMPLETE, InputError
 from ..files import Outputs
+from ..models.align import aligned, observes_zeros, tensor_for
 from ..models.history import AnyModel
 from ..models.kruskal import MODEL
 from ..models.loading import cp_model, load, load_with_record
@@ -103,6 +105,9 @@ def _other(first: AnyModel, request: ReportRequest) -> Other:
 
 def _compared(place: Path, model: AnyModel) -> SparseTensor | DenseTensor:
     """Read a tensor with the model's recorded read options; raise `InputError` if it does not match the model."""
+    if is_table(place) and model.labels is not None:  # the model's may have been read from a store of the table
+        table = tensor_for(place, model.labels, keep_zeros=observes_zeros(None, model.run.get("mask")))
+        return aligned(table, model.shape, model.labels)
     tensor = recorded_tensor(place, model.run)
     if tensor.shape != model.shape:
         sizes = (" x ".join(map(str, shape)) for shape in (tensor.shape, model.shape))

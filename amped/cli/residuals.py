@@ -11,6 +11,7 @@ from partitioner.flags import flag, path, whole_number
 from partitioner.readers import is_table
 from partitioner.validate import whole
 
+from ..errors import InputError
 from ..files import Outputs, check_table, write_text
 from ..models.align import UNKNOWN
 from ..models.dataframe import csv_text
@@ -78,6 +79,13 @@ def _described(request: ResidualsRequest) -> str:
 
 def _found(request: ResidualsRequest, model: KruskalTensor) -> Residuals:
     how: dict[str, Any] = {"unknown": request.unknown, "kind": request.kind}
-    if is_table(request.other) and model.labels is not None:
-        return model.residuals(request.other, request.top, **how)
-    return model.residuals(recorded_tensor(request.other, model.run), request.top, **how)
+    table = is_table(request.other) and model.labels is not None
+    try:
+        other = request.other if table else recorded_tensor(request.other, model.run)
+        return model.residuals(other, request.top, **how)
+    except InputError as error:
+        if not error.cause.startswith("X"):
+            raise
+        advice = "; --unknown drop leaves them out" if error.cause.startswith("X: labels") else ""
+        cause = error.cause.removeprefix("X: ").removeprefix("X ")
+        raise InputError(cause + advice, path=request.other) from None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from partitioner.errors import one_line
 from partitioner.flags import flag, path, whole_number
-from partitioner.readers import PLAIN, ReadOptions, is_dense, open_dense, read_sparse, with_zeros
+from partitioner.readers import PLAIN, ReadOptions, is_dense, is_table, open_dense, read_sparse, with_zeros
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import whole
@@ -32,6 +32,8 @@ from ..runs.assembly import open_path
 from ..runs.kinds import kind_of
 from .job import VerbSession
 from .requests import R, Request
+
+QUERY = {"key", "value", "where", "missing", "encoding"}  # read options of tables only
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -69,7 +71,8 @@ class WritingRequest(ModelRequest):
 
 def recorded_tensor(place: Path, record: Mapping[str, Any]) -> SparseTensor | DenseTensor:
     """Read a tensor with the read options in the record of a model."""
-    known = {field.name: record[field.name] for field in fields(ReadOptions) if record.get(field.name) is not None}
+    names = {field.name for field in fields(ReadOptions)} - (set() if is_table(place) else QUERY)
+    known = {name: record[name] for name in names if record.get(name) is not None}
     known["keep_zeros"] = bool(known.get("keep_zeros")) or observes_zeros(None, record.get("mask"))
     form = ReadOptions(**known | {"shape": tuple(known["shape"]) if "shape" in known else None})
     if is_dense(place):

@@ -42,6 +42,10 @@ Matrix = NDArray[np.float64]
 NEAR = 0.99  # fit from which MTTKRPs use double precision, because their rounding errors are a part of the residual
 ARRAYS = 6  # of the rows of a mode that ADMM holds at a time
 STACKS = 13  # more, for unimodal regression on a GPU
+ISOTONIC, ISOTONIC_BYTES = (
+    ("unimodal", "monotone"),
+    24 << 20,
+)  # shapes for which a CPU loads scipy.optimize, and its size
 
 
 @dataclass
@@ -310,12 +314,16 @@ class ConstrainedAls(ConstrainedCp[Operator]):
         return self.model_of([self.factor(mode) for mode in range(self.order)])
 
     def model_of(self, factors: list[Floats]) -> KruskalTensor:
-        """Return the model with these factor matrices, which are changed in place."""
+        """Return the model with these factor matrices, which are changed in place.
+
+        Components are sorted by weight, unless elements are fixed, whose columns the caller knows by number.
+        """
         state = self.state
         series = {name: numbers for name, numbers in state.series.items() if name != "fit"}
         result = KruskalTensor(np.ones(self.rank), factors, state.series["fit"], state.converged, series)
         kept = [mode for mode, each in self._proximal.items() if not each.terms.scalable]
-        return result.arrange(norm=self.norm, kept=kept)
+        fixed = any(each.terms.fixed is not None for each in self._proximal.values())
+        return result.arrange(norm=self.norm, kept=kept, sort=not fixed)
 
 
 def compaction(constraints: Constraints) -> Compaction:
@@ -330,12 +338,15 @@ def solving_bytes(shape: Sequence[int], rank: int, constraints: Constraints, dev
     blocks = [len(Proximal(terms.get(mode, ModeTerms())).blocks) for mode in range(len(shape))]
     duals = 8 * rank * sum(count * length for count, length in zip(blocks, shape, strict=True))
     arrays = ARRAYS + 3 * max(blocks)
-    if not device.on_host and any(each.shape == "unimodal" for each in terms.values()):
+    shapes, library = {each.shape for each in terms.values()}, 0
+    if device.on_host:
+        library = ISOTONIC_BYTES * (not shapes.isdisjoint(ISOTONIC))
+    elif "unimodal" in shapes:
         arrays += STACKS
     provider = ROW_ADMM.first(device, lambda each: each.suits(rank))
     small = 0 if provider is None else provider.bytes(len(shape), rank, longest)
 
     def takes(rows: int, rank: int) -> SolverBytes:
-        return SolverBytes(duals + small, 8 * arrays * rank * longest)
+        return SolverBytes(duals + small + library, 8 * arrays * rank * longest)
 
     return takes

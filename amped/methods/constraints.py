@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partitioner.array_types import Floats
+from partitioner.tensors.ingest import MAX_ORDER
 from partitioner.tensors.labels import Labels, mode_names, mode_number
 from partitioner.validate import real, whole
 from partitioner.wording import parameter
 
 from ..backend.ops.equations import ConstraintBounds
 from ..errors import InputError
-from ..operators.placement import MAX_RANK as MOST_MODES  # far more than any tensor has
 from .proximal.fixed import FixedMask
 from .proximal.terms import ModeTerms, with_masks, with_nonnegative
 
@@ -181,7 +181,8 @@ def modes_of(name: str, value: Any) -> NamedModes:
     except TypeError:
         raise InputError(f"{name} {value!r}: expected modes, counted from 0, such as (0, 2)") from None
     return tuple(
-        mode if isinstance(mode, str) else whole(f"{name}: mode", mode, 0, MOST_MODES) for mode in dict.fromkeys(listed)
+        mode if isinstance(mode, str) else whole(f"{name}: mode", mode, 0, MAX_ORDER - 1)
+        for mode in dict.fromkeys(listed)
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from partitioner.array_types import HostArray
 from partitioner.readers import ReadOptions, file_name, is_table, read, read_frame, with_zeros
+from partitioner.readers.tables.database import identifier
 from partitioner.readers.tables.frames import series_name
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.interop import AnyTensor, is_matrix_or_table, tensor_of
@@ -150,7 +151,9 @@ def _query(labels: Labels | None, value: str | None, where: str | None) -> ReadO
         raise InputError("X is a table, but the model's modes have no names that could be its key columns")
     query = labels.query or TableQuery(missing="keep" if any(map(_has_missing, labels)) else "drop")
     value, where = query.value if value is None else value, query.where if where is None else where
-    return ReadOptions(key=labels.keys or (), value=value, where=where, missing=query.missing)
+    pairs = zip(labels.keys or (), labels.names, strict=False)
+    keys = tuple(key if key == name else f"{key} AS {identifier(name)}" for key, name in pairs)
+    return ReadOptions(key=keys, value=value, where=where, missing=query.missing)
 
 
 def _has_missing(labels: HostArray) -> bool:

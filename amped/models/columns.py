@@ -107,24 +107,28 @@ def arrange_components(
     scales: NDArray[np.float64] | float,
     norm: int,
     kept: Sequence[int],
+    sort: bool = True,
 ) -> NDArray[np.float64]:
     """Normalise columns and sort the components, in place; return the weights. See `KruskalTensor.arrange`."""
     norms = [np.ones(weights.size) if mode in kept else column_norms(f, norm) for mode, f in enumerate(factors)]
-    weights, order, divisors = arrangement(weights, norms, scales)
+    weights, order, divisors = arrangement(weights, norms, scales, sort)
     for factor, divisor in zip(factors, divisors, strict=True):
         arrange_columns(factor, order, divisor[order].astype(factor.dtype))
     return weights
 
 
 def arrangement(
-    weights: NDArray[np.float64], norms: Sequence[NDArray[np.float64]], scales: NDArray[np.float64] | float
+    weights: NDArray[np.float64],
+    norms: Sequence[NDArray[np.float64]],
+    scales: NDArray[np.float64] | float,
+    sort: bool = True,
 ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64]]:
-    """Return the weights of normalised components, sorted; their order; and the divisors of columns, (order, R).
+    """Return the weights of normalised components, sorted if asked; their order; and divisors of columns, (order, R).
 
     `norms`, (order, R), are those of columns before they are multiplied by `scales`. Zero columns stay zero.
     """
     weights = weights * np.prod(np.multiply(norms, scales), axis=0)
-    order = np.argsort(-weights, kind="stable")
+    order = np.argsort(-weights, kind="stable") if sort else np.arange(weights.size)
     return weights[order], order, np.where(np.greater(norms, 0), norms, 1.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +57,11 @@ def coordinates_of(given: object, shape: Sequence[int], labels: Labels | None) -
     if isinstance(given, tuple):
         return _labelled(dict(zip(names, _one_each(given, names), strict=True)), shape, labels)
     if isinstance(given, Mapping) or hasattr(given, "columns"):
-        return _labelled({name: _column(given, name) for name in names}, shape, labels)
+        keys = names if labels is None or labels.keys is None else labels.keys
+        columns = {name: _column(given, name, key) for name, key in zip(names, keys, strict=True)}
+        return _labelled(columns, shape, labels)
+    if isinstance(given, (str, PathLike)):
+        raise InputError("coordinates are a path: pass the columns of the file, or use `amped predict MODEL --at FILE`")
     return _indices(given, shape)
 
 
@@ -103,12 +108,13 @@ def _one_each(given: tuple[object, ...], names: Sequence[str]) -> tuple[object, 
     return given
 
 
-def _column(table: Any, name: str) -> Any:
-    """Return a column of a mapping or a frame."""
+def _column(table: Any, name: str, key: str) -> Any:
+    """Return a column of a mapping or a frame; `key` is the expression by which the model's table computed it."""
     names = table if isinstance(table, Mapping) else getattr(table, "column_names", table.columns)  # Arrow, or others
     known = list(map(str, names))
     if name not in known:
-        raise InputError(f"coordinates have no column {name!r}, but {', '.join(known) or 'none'}")
+        advice = "" if key == name else f": add one, which the model's table computed as {key}"
+        raise InputError(f"coordinates have no column {name!r}, but {', '.join(known) or 'none'}{advice}")
     return table[name]
 
 

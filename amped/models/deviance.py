@@ -50,10 +50,14 @@ def best_constant(loss: Loss, values: Vector, weights: Vector) -> float:
     """Return the lowest sum of the loss of ascending values, with weights, over all constant models."""
     some = np.unique(np.linspace(0, values.size - 1, SAMPLE).astype(np.intp))
     grid = _grid(loss, values)
-    sampled = np.array([float(weights[some] @ loss.of(values[some], m)) for m in grid])
-    low, high = _bracket(grid, sampled[None, :])
-    low, high = np.minimum(low * np.where(low < 0, 2, 0.5), low), np.maximum(high * np.where(high > 0, 2, 0.5), high)
-    return float(_refined(lambda model: np.array([float(weights @ loss.of(values, model[0]))]), low, high)[0])
+    with np.errstate(over="ignore"):  # far from the best one, losses may exceed the range
+        sampled = np.array([float(weights[some] @ loss.of(values[some], m)) for m in grid])
+        low, high = _bracket(grid, sampled[None, :])
+        low, high = (
+            np.minimum(low * np.where(low < 0, 2, 0.5), low),
+            np.maximum(high * np.where(high > 0, 2, 0.5), high),
+        )
+        return float(_refined(lambda model: np.array([float(weights @ loss.of(values, model[0]))]), low, high)[0])
 
 
 def _grid(loss: Loss, values: Vector) -> Vector:

@@ -106,15 +106,19 @@ class KruskalTensor(Updatable):
         return copy.labelled(self.labels).arrange(norm=norm)
 
     def arrange(
-        self, scales: NDArray[np.float64] | float = 1.0, norm: int = 2, kept: Sequence[int] = ()
+        self,
+        scales: NDArray[np.float64] | float = 1.0,
+        norm: int = 2,
+        kept: Sequence[int] = (),
+        sort: bool = True,
     ) -> KruskalTensor:
-        """Normalise the columns to unit 2-norm or 1-norm and sort the components by descending weight, in place.
+        """Normalise the columns to unit 2-norm or 1-norm and `sort` the components by descending weight, in place.
 
         The columns are first multiplied by `scales`, (order, R), which must not be negative. Columns of the modes
         `kept` are not normalised.
         """
         self.factors = self.host_factors
-        self.weights = arrange_components(self.weights, self.factors, scales, norm, kept)
+        self.weights = arrange_components(self.weights, self.factors, scales, norm, kept, sort)
         return self
 
     @with_options

@@ -91,7 +91,9 @@ def matrices_in(path: str | os.PathLike[str]) -> LabelledMatrices:
     inside = os.path.join(path, MODEL)
     file = inside if os.path.isfile(inside) else path
     if not os.path.lexists(file):
-        raise InputError("No such file or directory, and not a start such as 'nvecs'", path=path)
+        raise InputError(
+            "No such file or directory, and not a start such as 'nvecs'; random matrices are the default", path=path
+        )
     if is_ktensor(file):
         return LabelledMatrices(factors_of(read_ktensor(file)) or [], None)
     arrays = read_npz(file)

@@ -306,6 +306,8 @@ def check(
         saved, expected = (each.get(name, "none") for each in (checkpoint.origin.facts, facts))
         if saved != expected and name == "labels" and labels is not None and checkpoint.labels is not None:
             raise InputError(f"was made with other labels{_changed_modes(checkpoint.labels, labels)}", path=path)
+        if saved != expected and name == "hash":
+            raise InputError("was made with another tensor: its nonzeros or values differ", path=path)
         if saved != expected:
             raise InputError(f"was made with {name} {saved}, this run has {expected}", path=path)
     shapes = [f.shape for f in checkpoint.factors]

@@ -213,7 +213,9 @@ def _parsed(folder: Path, kind: str, form: str) -> tuple[str, dict[str, Any]]:
             text = file.read().decode()
         manifest = json.loads(text)
     except FileNotFoundError:
-        raise InputError(f"not a {kind}: it has no {MANIFEST}", path=folder) from None
+        model = (folder / "model.npz").exists()
+        cause = "it is a model; see `amped show`" if model and kind == "store" else f"it has no {MANIFEST}"
+        raise InputError(f"not a {kind}: {cause}", path=folder) from None
     except OSError as error:
         raise InputError(f"not a {kind}: {MANIFEST}: {error.strerror}", path=folder) from None
     except (ValueError, RecursionError) as error:

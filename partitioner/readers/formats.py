@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..host.checksums import MANIFEST
 from ..wording import parameter
 from .arrays import market, matlab
 from .arrays.chunked import ENDINGS, split
@@ -192,6 +193,8 @@ def reader_of(path: str | PathLike[str], form: ReadOptions = PLAIN) -> Reader:
 
 def refuse_keys(path: str | PathLike[str], form: ReadOptions) -> None:
     """Raise `InputError` if table options are set for a tensor."""
+    if form.tabular and Path(path).is_dir() and not (Path(path) / MANIFEST).exists():
+        raise InputError("a folder, not a table", path=path)
     if form.tabular:
         names = parameter("key", "keys"), *map(parameter, ("value", "where", "missing"))
         raise InputError(f"a tensor, not a table: {', '.join(names[:-1])} and {names[-1]} are for tables", path=path)

@@ -203,7 +203,11 @@ def _(
     columns = np.array([part[column] for part, column in zip(positions, tensor.columns, strict=True)])
     selected = (columns >= 0).all(axis=0)
     if not selected.any():
-        raise InputError("no nonzero has labels that the model knows")
+        names = mode_names(labels, len(labels))
+        modes = zip(names, positions, tensor.columns, strict=True)
+        new = [name for name, part, column in modes if (part[column] < 0).all()]
+        cause = f": it knows no label of {' and '.join(new)}" if new else ""
+        raise InputError(f"no nonzero has labels that the model knows{cause}")
     dropped = []
     for mode, column in enumerate(tensor.columns):
         outside = column[columns[mode] < 0]

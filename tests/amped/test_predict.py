@@ -192,6 +192,26 @@ def test_table(folder: Path) -> None:
     assert lines[1:] == [f"a,1,{float(expected[0, 0])!r}", f"b,2,{float(expected[1, 1])!r}", "c,1,nan"]
 
 
+def test_models_of_a_store_read_its_table(folder: Path) -> None:
+    """The report, residuals and scores of a table's store compute the keys; predictions of a frame name them."""
+    pandas = pytest.importorskip("pandas")
+    Path("seen.csv").write_text("who,date,n\na,2026-01-01,1\na,2026-01-02,2\nb,2026-01-01,3\nb,2026-01-02,5\n")
+    keys = ["--key", "who", "--key", "date::VARCHAR AS day", "--value", "n"]
+    succeeded(run_amped("table", "seen.csv", *keys, "--output", "store"))
+    succeeded(run_amped("cpd", "store", "--rank", 1, "--device", "cpu", "--output", "model", "--quiet"))
+    succeeded(run_amped("report", "model", "--tensor", "seen.csv", "--output", "r.html"))
+    Path("late.csv").write_text("who,date,n\na,2026-01-09,1\n")
+    refused(run_amped("residuals", "model", "late.csv"), "late.csv: labels", "1 of day ('2026-01-09'); --unknown drop")
+    refused(run_amped("residuals", "model", "late.csv", "--unknown", "drop"), "late.csv: no nonzero", "no label of day")
+    np.save("x.npy", np.ones((3, 3)))
+    refused(run_amped("residuals", "model", "x.npy"), "x.npy: is 3 x 3, the model 2 x 2: all lengths must agree")
+    model = amped.load("model")
+    with pytest.raises(amped.InputError, match=r"no column 'day', .*: add one, .* computed as date::VARCHAR"):
+        model.predict(pandas.read_csv("seen.csv"))
+    with pytest.raises(amped.InputError, match="are a path: pass the columns of the file"):
+        model.predict("seen.csv")
+
+
 def test_columns_named_as_the_modes(folder: Path) -> None:
     """Such as those of the file that `residuals` writes; the keys of the table are expressions of other columns."""
     Path("seen.csv").write_text("who,date,n\na,2026-01-01,1\na,2026-01-02,2\nb,2026-01-01,3\nb,2026-01-02,5\n")

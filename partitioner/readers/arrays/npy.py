@@ -22,6 +22,8 @@ def read_dense(path: str | PathLike[str]) -> DenseTensor:
         try:
             shape, fortran, dtype = read_header(file)
         except DAMAGED as error:
+            if not os.fstat(file.fileno()).st_size:
+                raise InputError("the file is empty") from None
             raise InputError(f"damaged header of an .npy file: {cause_of(error)}") from None
         check_elements(shape, dtype)
         begin, size = file.tell(), os.fstat(file.fileno()).st_size

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...host.interruptible import Caller, Scratch
 from ...host.memory import available_memory
+from ...wording import parameter
 
 EVENTS = "events"
 """Name of the table in SQL."""
@@ -268,6 +269,8 @@ class Database:
             )
         if of_text := OF_TEXT.search(str(error)):
             return f"{of_text[1]}() takes no text: convert the column, as in column::TIMESTAMP or column::DOUBLE"
+        if "cannot contain aggregates" in str(error):
+            return f"is an aggregate of rows: only {parameter('value')} may be one"
         if UNLIKE in str(error):
             return "is not a CSV file with one delimiter, quote character and line end: save it again"
         text = [line.strip() for line in str(error).splitlines() if line.strip()]

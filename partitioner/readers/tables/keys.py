@@ -25,7 +25,7 @@ MOMENTS = "DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"
 DURATIONS = "TIME", "INTERVAL", "TIME_NS"
 NUMBERS = ("BOOLEAN", *WHOLE, *LARGE, *REAL, "DECIMAL")
 MAX_LABEL = 1 << 20  # bytes of a computed label; DuckDB's memory limit does not count intermediate texts
-NESTED = re.compile(r"\]$|^(STRUCT|MAP|UNION|VARIANT|LIST)\b")
+NESTED = re.compile(r"\]$|^(STRUCT|TUPLE|ROW|MAP|UNION|VARIANT|LIST)\b")
 """Types with several values."""
 PARTS = "date_part", "datepart"
 NAMED = re.compile(r"\s*(.*\S)\s+AS\s+(?:\"((?:[^\"]|\"\")+)\"|(\w+))\s*", re.IGNORECASE | re.DOTALL)

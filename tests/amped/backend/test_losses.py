@@ -124,10 +124,17 @@ def test_losses_that_cannot_be() -> None:
     assert math.isinf(GAUSSIAN.lower)
 
 
+def test_zero_truncated_counts_of_a_model_that_is_zero() -> None:
+    mean = loss_of("zero-truncated-poisson").mean_of(1.0, np.array([0.0, 1e-12, 1e-4, 1.0, 50.0]))
+    np.testing.assert_allclose(mean, [1, 1, 1 + 5e-5, 1 / (1 - np.exp(-1)), 50], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("poison", "did you mean 'poisson'"), ("gaussian:2", "no parameter"), ("huber:-1", "from 1e-9 to 1e9"),
+        ("poison", "did you mean 'poisson' or 'poisson-log'"),
+        ("bernouli", "did you mean 'bernoulli-odds' or 'bernoulli-logit'"),
+        ("gaussian:2", "no parameter"), ("huber:-1", "from 1e-9 to 1e9"),
         ("huber:1_0", "from 1e-9 to 1e9"), ("beta:1", "other than 0 and 1"),
         ("huber:1e200", "from 1e-9"), ("zzz", "expected gaussian, bernoulli-odds"),
     ],

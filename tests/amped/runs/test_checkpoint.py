@@ -340,7 +340,7 @@ def test_checkpoint_of_something_else(folder: Path) -> None:
     indices, values = random_tensor()
     for changed in ((indices, np.roll(values, 1)), (np.concatenate([indices[:-2], [[1, 2, 3], [8, 6, 4]]]), values)):
         other = write_tns(folder / "other.tns", *changed)
-        refused(run_amped("cpd", other, *COMMON, *resume), name, "hash")
+        refused(run_amped("cpd", other, *COMMON, *resume), name, "another tensor")
     assert entries(folder / "c") == kept
 
 

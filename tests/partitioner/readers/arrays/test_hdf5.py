@@ -13,7 +13,7 @@ import pytest
 
 import amped
 from partitioner.errors import InputError
-from partitioner.readers.arrays import hdf5
+from partitioner.readers.arrays import chunked, hdf5
 
 h5py = pytest.importorskip("h5py")
 
@@ -194,9 +194,8 @@ def test_another_file_that_takes_the_name_changes_nothing(tmp_path: Path, chunks
 def test_chunks_that_memory_has_no_room_for(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("x", (1 << 9, 1 << 9, 1 << 9), "f8", chunks=(1 << 8, 1 << 9, 1 << 9))
-    room = mock.Mock(total=1 << 20)
     with (
-        mock.patch("psutil.virtual_memory", return_value=room),
+        mock.patch.object(chunked, "total_memory", return_value=1 << 20),
         pytest.raises(InputError, match="has chunks of 536,870,912"),
     ):
         amped.read(tmp_path / "x.h5")
