@@ -188,10 +188,10 @@ def cp_als(
         Columns have unit 2-norm, or unit 1-norm if any mode is `nonnegative`; weights descend, except with fixed
         elements, whose components stay in the order of the start. In modes with bounds, a simplex, orthonormal columns
         or a function, columns stay as they were solved. ``fits`` and ``converged`` describe the run. The same on every
-        rank. If elements are missing, fits refer to the observed
-        ones, and ``series`` has ``objective``, ``sum w (x - m)**2 + sum_n ridge_n |U_n|**2`` with the matrices as they
-        were solved, and ``rmse`` after each iteration; with `holdout` also ``holdout_rmse``, and ``run`` has the number
-        ``best_iteration`` of the returned model. With `constraints`, ``series`` has ``objective``.
+        rank. If elements are missing, fits refer to the observed ones, and ``series`` has ``objective``,
+        ``sum w (x - m)**2 + sum_n ridge_n |U_n|**2`` with the matrices as they were solved, and ``rmse`` after each
+        iteration; with `holdout` also ``holdout_rmse``, and ``run`` has the number ``best_iteration`` of the returned
+        model. With `constraints`, ``series`` has ``objective``.
 
     Raises
     ------

@@ -42,10 +42,8 @@ Matrix = NDArray[np.float64]
 NEAR = 0.99  # fit from which MTTKRPs use double precision, because their rounding errors are a part of the residual
 ARRAYS = 6  # of the rows of a mode that ADMM holds at a time
 STACKS = 13  # more, for unimodal regression on a GPU
-ISOTONIC, ISOTONIC_BYTES = (
-    ("unimodal", "monotone"),
-    24 << 20,
-)  # shapes for which a CPU loads scipy.optimize, and its size
+ISOTONIC = "unimodal", "monotone"  # shapes for which a CPU loads scipy.optimize
+OPTIMIZE_BYTES = 24 << 20  # host memory that it takes
 
 
 @dataclass
@@ -340,7 +338,7 @@ def solving_bytes(shape: Sequence[int], rank: int, constraints: Constraints, dev
     arrays = ARRAYS + 3 * max(blocks)
     shapes, library = {each.shape for each in terms.values()}, 0
     if device.on_host:
-        library = ISOTONIC_BYTES * (not shapes.isdisjoint(ISOTONIC))
+        library = OPTIMIZE_BYTES * (not shapes.isdisjoint(ISOTONIC))
     elif "unimodal" in shapes:
         arrays += STACKS
     provider = ROW_ADMM.first(device, lambda each: each.suits(rank))

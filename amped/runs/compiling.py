@@ -81,7 +81,8 @@ def chosen(machine: Machine, source: TensorSize, options: Options, work: Work) -
     one_copy = work.product != "rows" and (
         machine.comm.size == 1 or work.product not in ("phi", ROWS, SYSTEMS, MATRICES)
     )
-    if one_copy and work.product in TREES and _usual(options):
+    repeated = work.repeats != 1  # a single product may take less time than counting
+    if one_copy and repeated and work.product in TREES and _usual(options):
         work = work._replace(tree_rows=_tree_rows(source))
     plain = _seconds(source, work) if _suits(source, options, work) else math.inf
     compiles = _code_of(source, work).compiles(plain, _form(machine, source, options, work))
