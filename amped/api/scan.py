@@ -79,7 +79,7 @@ def scan(
     nonnegative : bool
         Constrain all factor matrices to be non-negative.
     max_iters, tol : int, float, optional
-        See `cp`; by default 200 and 1e-6, for "lbfgs" and "newton" 1000 and 1e-9.
+        See `cp`; by default 200 and 1e-6, for "lbfgs" and "newton" 300 and 1e-7.
     seed : int
         Seed of the first start.
     halves : bool

@@ -36,11 +36,11 @@ class ScanRequest(Masked):
     method: str | None = flag(None, "method of cpd (that of the loss)", choices=tuple(TOLERANCES))
     nonnegative: bool = flag(False, "constrain all factor matrices to be non-negative")
     max_iters: int | None = flag(
-        None, "maximum number of iterations per start (200; lbfgs, newton: 1000)", type=whole_number, metavar="N"
+        None, "maximum number of iterations per start (200; lbfgs, newton: 300)", type=whole_number, metavar="N"
     )
     tol: float | None = flag(
         None,
-        "stop when the fit changes by less than TOL (1e-6; lbfgs, newton: relative decrease, 1e-9); 0 disables it",
+        "stop when the fit changes by less than TOL (1e-6; lbfgs, newton: relative decrease, 1e-7); 0 disables it",
         type=real_number,
     )
     no_halves: bool = flag(False, "do not compare halves of the tensor")

@@ -11,7 +11,7 @@ from partitioner.validate import whole
 from ..backend.known_losses import loss_of
 from ..backend.losses import Loss
 from ..errors import InputError
-from ..methods.gcp import GENERAL, MAX_ITERS, tolerance_of
+from ..methods.gcp import GENERAL, MAX_ITERS, STOCHASTIC, tolerance_of
 from ..methods.poisson import Poisson, PoissonMethod
 from ..models.dataframe import dataframe
 from ..models.kruskal import KruskalTensor
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 LIMITS = 200, 1e-6  # iterations and tolerance of a start, unless its method is one of `GENERAL`
+LOSS_LIMITS = 300, 1e-7  # of "lbfgs" and "newton": with too many components they would take all 1000
 
 
 def ranks_of(name: str, value: str | int | Iterable[Any]) -> tuple[int, ...]:
@@ -81,7 +82,8 @@ class ScanParams(NamedTuple):
         traits = LossTraits(masked, self.holdout is not None)
         method = self.method or default_method(self.loss.name, traits)
         check_method(self.loss.name, method, traits)
-        max_iters, tol = (MAX_ITERS, tolerance_of(method)) if method in GENERAL else LIMITS
+        limits = LOSS_LIMITS if method in GENERAL else LIMITS
+        max_iters, tol = (MAX_ITERS, tolerance_of(method)) if method in STOCHASTIC else limits
         max_iters, tol = self.max_iters or max_iters, tol if self.tol is None else self.tol
         return self._replace(method=method, max_iters=max_iters, tol=tol)
 
