@@ -185,6 +185,7 @@ def _indices(place: Path, order: int, base: int | None) -> tuple[NDArray[np.int3
             outcome = settle(place, [part.outcome])
             columns, values = pile.take()
             return columns, None if no_values else values, outcome.base
+        part.close()
         orders.append(part.order)
     if not orders:
         raise errors[0]

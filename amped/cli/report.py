@@ -26,7 +26,7 @@ from ..report.changes import Other
 from ..report.progress import PlainDisplay
 from .job import VerbSession
 from .run_requests import REPORT
-from .show import WritingRequest, recorded_tensor
+from .show import WritingRequest, of_file, recorded_tensor
 
 CHANGES = "changes.html"  # the report of two models
 REFUSAL = "is a Tucker model: only CP models can be compared"
@@ -106,8 +106,9 @@ def _other(first: AnyModel, request: ReportRequest) -> Other:
 def _compared(place: Path, model: AnyModel) -> SparseTensor | DenseTensor:
     """Read a tensor with the model's recorded read options; raise `InputError` if it does not match the model."""
     if is_table(place) and model.labels is not None:  # the model's may have been read from a store of the table
-        table = tensor_for(place, model.labels, keep_zeros=observes_zeros(None, model.run.get("mask")))
-        return aligned(table, model.shape, model.labels)
+        with of_file(place):
+            table = tensor_for(place, model.labels, keep_zeros=observes_zeros(None, model.run.get("mask")))
+            return aligned(table, model.shape, model.labels)
     tensor = recorded_tensor(place, model.run)
     if tensor.shape != model.shape:
         sizes = (" x ".join(map(str, shape)) for shape in (tensor.shape, model.shape))

@@ -11,7 +11,6 @@ from partitioner.flags import flag, path, whole_number
 from partitioner.readers import is_table
 from partitioner.validate import whole
 
-from ..errors import InputError
 from ..files import Outputs, check_table, write_text
 from ..models.align import UNKNOWN
 from ..models.dataframe import csv_text
@@ -21,7 +20,7 @@ from ..models.residuals import KINDS, Residuals
 from ..parallel.mpi import on_root
 from ..report.progress import say
 from .job import VerbSession
-from .show import WritingRequest, recorded_tensor
+from .show import WritingRequest, of_file, recorded_tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -80,12 +79,6 @@ def _described(request: ResidualsRequest) -> str:
 def _found(request: ResidualsRequest, model: KruskalTensor) -> Residuals:
     how: dict[str, Any] = {"unknown": request.unknown, "kind": request.kind}
     table = is_table(request.other) and model.labels is not None
-    try:
+    with of_file(request.other, "; --unknown drop leaves them out"):
         other = request.other if table else recorded_tensor(request.other, model.run)
         return model.residuals(other, request.top, **how)
-    except InputError as error:
-        if not error.cause.startswith("X"):
-            raise
-        advice = "; --unknown drop leaves them out" if error.cause.startswith("X: labels") else ""
-        cause = error.cause.removeprefix("X: ").removeprefix("X ")
-        raise InputError(cause + advice, path=request.other) from None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import whole
 
-from ..errors import EXIT_INCOMPLETE
+from ..errors import EXIT_INCOMPLETE, InputError
 from ..files import Outputs
 from ..models.align import observes_zeros
 from ..models.history import AnyModel
@@ -67,6 +67,18 @@ class WritingRequest(ModelRequest):
     def claim(self, outputs: Outputs) -> None:
         for place in filter(None, self.outputs.values()):
             outputs.file(place, self.replace)
+
+
+@contextmanager
+def of_file(place: Path, advice: str = "") -> Iterator[None]:
+    """Name the file in errors about X, and add an advice to those about its labels."""
+    try:
+        yield
+    except InputError as error:
+        if not error.cause.startswith("X"):
+            raise
+        cause = error.cause.removeprefix("X: ").removeprefix("X ")
+        raise InputError(cause + (advice if cause.startswith("labels") else ""), path=place) from None
 
 
 def recorded_tensor(place: Path, record: Mapping[str, Any]) -> SparseTensor | DenseTensor:

@@ -61,7 +61,7 @@ def coordinates_of(given: object, shape: Sequence[int], labels: Labels | None) -
         columns = {name: _column(given, name, key) for name, key in zip(names, keys, strict=True)}
         return _labelled(columns, shape, labels)
     if isinstance(given, (str, PathLike)):
-        raise InputError("coordinates are a path: pass the columns of the file, or use `amped predict MODEL --at FILE`")
+        raise InputError("coordinates are a path: read the file, and pass its columns")
     return _indices(given, shape)
 
 

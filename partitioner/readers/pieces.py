@@ -67,6 +67,9 @@ class FilePart(Protocol):
         Indices count from 0. At an error reading ends without an exception.
         """
 
+    def close(self) -> None:
+        """Close the file, if the part is not read to its end."""
+
 
 class ArrayPart:
     """A part whose nonzeros are complete arrays. See `FilePart`.
@@ -102,6 +105,9 @@ class ArrayPart:
         if self._remaining is not None:
             self._remaining = pile.add(*self._remaining)
         return self._remaining is not None
+
+    def close(self) -> None:
+        """See `FilePart`: the arrays are complete."""
 
 
 def chunks(part: FilePart, limit: int) -> Iterator[tuple[NDArray[np.int32], Floats, bool]]:

@@ -208,7 +208,7 @@ def test_models_of_a_store_read_its_table(folder: Path) -> None:
     model = amped.load("model")
     with pytest.raises(amped.InputError, match=r"no column 'day', .*: add one, .* computed as date::VARCHAR"):
         model.predict(pandas.read_csv("seen.csv"))
-    with pytest.raises(amped.InputError, match="are a path: pass the columns of the file"):
+    with pytest.raises(amped.InputError, match="are a path: read the file"):
         model.predict("seen.csv")
 
 

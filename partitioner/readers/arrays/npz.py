@@ -117,6 +117,10 @@ class ArchivePart:
         read = self.order, self.lengths, self._nonzeros
         return Outcome(*read, fault=self._fault, base=self._base, labels=self._labels)
 
+    def close(self) -> None:
+        """See `FilePart`."""
+        self._files.close()
+
     def fill(self, pile: Pile) -> bool:
         """See `FilePart`."""
         if self._members:

@@ -345,6 +345,10 @@ class TablePart:
         """See `FilePart`."""
         return Outcome(self.order, self.lengths, self._nonzeros, fault=self._fault, labels=self._labels)
 
+    def close(self) -> None:
+        """See `FilePart`."""
+        self._files.close()
+
     def fill(self, pile: Pile) -> bool:
         """See `FilePart`."""
         if self.lengths is None:  # a part other than 0

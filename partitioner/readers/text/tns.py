@@ -117,6 +117,10 @@ class TextPart:
         doubtful = head.bare and self._all_whole
         return Outcome(self.order, self.lengths, *read, head.declared, head.base, doubtful, first=self._first_line)
 
+    def close(self) -> None:
+        """See `FilePart`."""
+        self._files.close()
+
     def fill(self, pile: Pile) -> bool:
         """See `FilePart`."""
         left, self._overflow, self._full = self._overflow, [], False

@@ -210,7 +210,9 @@ def test_a_table_is_told_by_its_keys_and_read_again_by_them(folder: Path) -> Non
             assert part in read, (report, part)
         assert str(folder) not in read, "paths are relative to the folder of the run"
     (folder / "other.csv").write_text((folder / "t.csv").read_text().replace("c", "d"))
-    refused(run_amped("report", "out", "--tensor", "other.csv", "--force"), "other.csv", "other labels")
+    refused(
+        run_amped("report", "out", "--tensor", "other.csv", "--force"), "other.csv: labels that the model does not know"
+    )
 
 
 def test_counts_are_told_by_likelihood_and_deviance(folder: Path) -> None:
