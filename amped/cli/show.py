@@ -71,7 +71,7 @@ class WritingRequest(ModelRequest):
 
 @contextmanager
 def of_file(place: Path, advice: str = "") -> Iterator[None]:
-    """Name the file in errors about X, and add an advice to those about its labels."""
+    """Name the file in errors about X, and add advice to those about its labels."""
     try:
         yield
     except InputError as error:

@@ -123,7 +123,7 @@ def arrangement(
     scales: NDArray[np.float64] | float,
     sort: bool = True,
 ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64]]:
-    """Return the weights of normalised components, sorted if asked; their order; and divisors of columns, (order, R).
+    """Return the weights of normalised components, sorted if `sort`; their order; and divisors, (order, R).
 
     `norms`, (order, R), are those of columns before they are multiplied by `scales`. Zero columns stay zero.
     """

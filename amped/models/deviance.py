@@ -53,10 +53,8 @@ def best_constant(loss: Loss, values: Vector, weights: Vector) -> float:
     with np.errstate(over="ignore"):  # far from the best one, losses may exceed the range
         sampled = np.array([float(weights[some] @ loss.of(values[some], m)) for m in grid])
         low, high = _bracket(grid, sampled[None, :])
-        low, high = (
-            np.minimum(low * np.where(low < 0, 2, 0.5), low),
-            np.maximum(high * np.where(high > 0, 2, 0.5), high),
-        )
+        low = np.minimum(low * np.where(low < 0, 2, 0.5), low)
+        high = np.maximum(high * np.where(high > 0, 2, 0.5), high)
         return float(_refined(lambda model: np.array([float(weights @ loss.of(values, model[0]))]), low, high)[0])
 
 

@@ -9,7 +9,7 @@ class PlainDevice(CpuDevice):
     """See `Device`. NumPy and SciPy compute in double precision, also for factor matrices in single precision."""
 
     folder = "plain"
-    host_bytes = 14 << 20  # SciPy's sparse matrices and NumPy's linear algebra
+    host_bytes = 8 << 20  # SciPy's sparse matrices
     code_bytes = 0
 
     def __init__(

@@ -17,6 +17,7 @@ from ..device import PlainDevice
 from ..tree import Tree
 
 NODE_BYTES = 48  # of a node of a tree and of the matrices that sum its rows, at most
+LIBRARIES = 6 << 20  # host memory of SciPy and NumPy beyond that of the device, which a bound by nonzeros covers
 SPLITTING = 32  # bytes per nonzero, besides one per mode, of the indices that are compared to make the trees
 PRODUCTS = 3  # rows of doubles per node that are in memory at the same time
 
@@ -74,9 +75,10 @@ class TreeKernel:
         if share.column:
             return KernelBytes(0, 0, 0)
         inputs = len(share.lengths)
-        rows = nnz * inputs if self._tree_rows is None else self._tree_rows
-        nonzero = 4 * (inputs + 1) + 8 + SPLITTING + inputs
-        return KernelBytes(nnz * nonzero + rows * (NODE_BYTES + 8 * PRODUCTS * share.stride), 0, 0)
+        nonzero, row = 4 * (inputs + 1) + 8, NODE_BYTES + 8 * PRODUCTS * share.stride
+        if self._tree_rows is None:
+            return KernelBytes(nnz * (nonzero + row * inputs), 0, 0)
+        return KernelBytes(nnz * (nonzero + SPLITTING + inputs) + row * self._tree_rows + LIBRARIES, 0, 0)
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> PlainShard:
         rows, (first, *others) = share.rows, (np.ascontiguousarray(column, np.int32) for column in columns)
